@@ -1,0 +1,27 @@
+# make demo · make test · make bench: each makes .venv when it is not there. PIP_ARGS goes to pip
+# (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test bench lint clean
+
+.venv/.ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: .venv/.ready
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh sample_data/demo.sh
+
+test: .venv/.ready
+	$(BIN)/python -m pytest
+
+lint: .venv/.ready
+	$(BIN)/ruff check calibcli tests benchmarks sample_data
+	$(BIN)/mypy
+
+bench: .venv/.ready
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv out build dist *.egg-info

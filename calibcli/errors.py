@@ -1,0 +1,65 @@
+"""What can go wrong, said in one place: the problem, the fix, and the exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of `calib`. 70, 2 and 4 abort at once; otherwise the worst of 1 > 5 > 3 > 0."""
+
+    OK = 0
+    FAIL = 1  # a gate said FAIL; nothing else exits 1
+    USAGE = 2  # the request was wrong
+    INCONCLUSIVE = 3  # a gate could not decide and its rule says that fails
+    REFUSED = 4  # an input was refused
+    NOT_RUN = 5  # a gate could not run, or none was configured
+    BUG = 70  # a bug in calib
+    INTERRUPTED = 130  # Ctrl-C
+    TERMINATED = 143  # SIGTERM
+
+
+class CalibError(Exception):
+    """A problem the user can act on.
+
+    Args:
+        problem: what was found, in lower case and without a full stop.
+        fix: what would work instead.
+    """
+
+    code: Exit = Exit.REFUSED
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  fix: {self.fix}" if self.fix else self.problem
+
+
+class UsageError(CalibError):
+    """The request itself was wrong: an option, a spec, a configuration file (exit 2)."""
+
+    code = Exit.USAGE
+
+
+class InputError(CalibError):
+    """An input was read and refused (exit 4)."""
+
+    code = Exit.REFUSED
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest in spelling to `name`, or None when none is close."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A fix for a misspelled name: the nearest known one, else the whole list."""
+    known = list(known)
+    near = nearest(name, known)
+    return f"did you mean '{near}'?" if near else "choose from: " + ", ".join(known)

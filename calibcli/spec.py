@@ -1,0 +1,186 @@
+"""The grammar `name:key=value,key=value` and the shelves it picks from.
+
+A shelf holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
+docstring is the help, and the canonical spec string is the identity of a choice everywhere (table, JSON, rule).
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from calibcli.errors import UsageError, did_you_mean
+
+
+def normal(name: str) -> str:
+    """`-` and `_` are the same in every spec."""
+    return name.strip().lower().replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One definition on a shelf: its target, its options with defaults and types, and its traits."""
+
+    name: str
+    target: Callable[..., Any]
+    traits: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """Keyword-only parameters by name, with annotations resolved to types."""
+        source = self.target.__init__ if inspect.isclass(self.target) else self.target
+        hints = get_type_hints(source)
+        return {
+            p.name: p.replace(annotation=hints.get(p.name, str))
+            for p in inspect.signature(self.target).parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        }
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring."""
+        return (inspect.getdoc(self.target) or "").split("\n", 1)[0]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An entry with its options filled in. Calling it calls the entry's target with those options."""
+
+    entry: Entry
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def traits(self) -> Mapping[str, Any]:
+        return self.entry.traits
+
+    @property
+    def spec(self) -> str:
+        """Canonical spec: only options that differ from their defaults, in signature order."""
+        changed = [
+            f"{key}={_text(self.options[key])}"
+            for key, p in self.entry.options.items()
+            if key in self.options and self.options[key] != p.default
+        ]
+        return self.name + (":" + ",".join(changed) if changed else "")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.entry.target(*args, **{**self.options, **kwargs})
+
+
+class Shelf:
+    """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.entries: dict[str, Entry] = {}
+
+    def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
+        """Decorator: put a function or class on the shelf under `name` (default: its own name)."""
+
+        def put(target: Any) -> Any:
+            key = normal(name or target.__name__)
+            if key in self.entries:
+                raise ValueError(f"{self.kind} '{key}' is on the shelf twice")
+            self.entries[key] = Entry(key, target, traits)
+            return target
+
+        return put
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __contains__(self, name: str) -> bool:
+        return normal(name) in self.entries
+
+    def choose(self, spec: str, **defaults: Any) -> Choice:
+        """Parse `name:key=value,...` into a Choice.
+
+        Args:
+            spec: the spec string.
+            defaults: options to use where the spec is silent and the entry has an option of that name.
+
+        Raises:
+            UsageError: unknown name, unknown option, or a value of the wrong type.
+        """
+        name, _, rest = spec.partition(":")
+        entry = self.entries.get(normal(name))
+        if entry is None:
+            raise UsageError(f"unknown {self.kind} '{name.strip()}'", did_you_mean(normal(name), self.entries))
+        options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}
+        options.update({k: v for k, v in defaults.items() if k in entry.options and v is not None})
+        for part in filter(None, (s.strip() for s in rest.split(","))):
+            key, eq, text = part.partition("=")
+            key = normal(key)
+            if key not in entry.options:
+                fix = did_you_mean(key, entry.options) if entry.options else f"'{entry.name}' takes no options"
+                raise UsageError(f"{self.kind} '{entry.name}' has no option '{key}'", fix)
+            if not eq:
+                raise UsageError(f"option '{key}' of '{entry.name}' has no value", f"write {entry.name}:{key}=VALUE")
+            options[key] = _convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}")
+        missing = [k for k in entry.options if k not in options]
+        if missing:
+            raise UsageError(
+                f"{self.kind} '{entry.name}' needs {', '.join(missing)}",
+                f"write {entry.name}:" + ",".join(f"{k}=..." for k in missing),
+            )
+        return Choice(entry, options)
+
+    def help(self) -> list[tuple[str, str, str]]:
+        """Rows (name, options with defaults, summary) for `--help` and the docs."""
+        return [
+            (
+                e.name,
+                ",".join(k if p.default is p.empty else f"{k}={_text(p.default)}" for k, p in e.options.items()),
+                e.summary,
+            )
+            for e in self
+        ]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        return "/".join(_text(v) for v in value)
+    return str(value)
+
+
+def _convert(text: str, kind: Any, where: str) -> Any:
+    """Text of a spec to the annotated type: bool, int, float, str, Literal, tuple[T, ...] (with /), X | None."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if type(None) in args and text.lower() in ("none", ""):
+            return None
+        for arg in args:
+            if arg is not type(None):
+                try:
+                    return _convert(text, arg, where)
+                except UsageError as error:
+                    last = error
+        raise last
+    if origin is Literal:
+        for arg in args:
+            if normal(str(arg)) == normal(text):
+                return arg
+        raise UsageError(f"{where}={text} is not a choice", did_you_mean(normal(text), map(str, args)))
+    if origin is tuple:
+        return tuple(_convert(t, args[0], where) for t in text.split("/"))
+    if kind is bool:
+        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
+            return text.lower() in ("true", "yes", "1")
+        raise UsageError(f"{where}={text} is not true or false", f"write {where}=true")
+    try:
+        return kind(text)
+    except ValueError:
+        noun = {int: "a whole number", float: "a number"}.get(kind, f"a {kind.__name__}")
+        raise UsageError(f"{where}={text} is not {noun}", f"pass {noun}") from None

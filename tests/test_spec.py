@@ -1,0 +1,66 @@
+"""The spec grammar: canonical names, typed options, and errors that say what would work."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from calibcli.errors import UsageError
+from calibcli.spec import Shelf
+
+shelf = Shelf("thing")
+
+
+@shelf.add(better="lower")
+def some_thing(
+    data: list[float],
+    *,
+    bins: int = 15,
+    edges: Literal["right", "left"] = "right",
+    gammas: tuple[float, ...] = (5.0, 3.0),
+    tau: float | None = None,
+    flag: bool = False,
+) -> float:
+    """A thing."""
+    return bins * len(data)
+
+
+@pytest.mark.parametrize(
+    ("spec", "canonical"),
+    [
+        ("some-thing", "some_thing"),
+        ("some_thing:bins=15", "some_thing"),
+        ("some_thing:edges=LEFT,bins=30", "some_thing:bins=30,edges=left"),
+        ("some_thing:gammas=1/2.5", "some_thing:gammas=1/2.5"),
+        ("some_thing:tau=0.5", "some_thing:tau=0.5"),
+        ("some_thing:tau=none,flag=yes", "some_thing:flag=true"),
+    ],
+)
+def test_canonical(spec: str, canonical: str) -> None:
+    choice = shelf.choose(spec)
+    assert choice.spec == canonical
+    assert shelf.choose(choice.spec) == choice
+
+
+def test_choice_calls_with_its_options_and_carries_traits() -> None:
+    choice = shelf.choose("some_thing:bins=3")
+    assert choice([1.0, 2.0]) == 6
+    assert choice.traits["better"] == "lower"
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem", "fix"),
+    [
+        ("sme_thing", "unknown thing 'sme_thing'", "did you mean 'some_thing'?"),
+        ("some_thing:bin=3", "thing 'some_thing' has no option 'bin'", "did you mean 'bins'?"),
+        ("some_thing:bins", "option 'bins' of 'some_thing' has no value", "write some_thing:bins=VALUE"),
+        ("some_thing:bins=x", "some_thing:bins=x is not a whole number", "pass a whole number"),
+        ("some_thing:edges=top", "some_thing:edges=top is not a choice", "choose from: right, left"),
+        ("some_thing:flag=maybe", "some_thing:flag=maybe is not true or false", "write some_thing:flag=true"),
+    ],
+)
+def test_errors_name_the_fix(spec: str, problem: str, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        shelf.choose(spec)
+    assert (caught.value.problem, caught.value.fix) == (problem, fix)
