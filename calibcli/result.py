@@ -76,7 +76,7 @@ class Curve:
     """One drawn thing. `y` belongs to `x`; `low`/`high` make a band or error bars around it.
 
     kind: `line`, `band`, `bars` (x are left edges, `width` their widths), `steps`, `points`.
-    role: what it stands for, which decides its colour: `model`, `gap`, `count`, `ideal`, `null`, `smooth`, `a`, `b`, ...
+    role: what it stands for, which decides its colour: `model`, `gap`, `count`, `ideal`, `null`, `smooth`, ...
     """
 
     label: str

@@ -1,0 +1,91 @@
+"""One run of a command: outputs checked before work starts, provenance stamped and the result emitted at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibcli import __version__, render
+from calibcli.errors import Exit
+from calibcli.files import sha256
+from calibcli.result import Result
+
+Progress = Callable[[float, str], None]
+"""Called as `progress(fraction, text)`; fraction in [0, 1]."""
+
+
+class Run:
+    """What every command opens first and finishes last.
+
+    Args:
+        format, json, output, quiet: the shared options.
+
+    Raises:
+        UsageError: unknown format or suffix, or an output folder that does not exist.
+    """
+
+    argv: Sequence[str] = ()
+    latest_code = int(Exit.OK)  # of the last finished run, for a reader that went away early
+
+    def __init__(self, *, format: str, json: bool, output: Sequence[Path] | None, quiet: bool) -> None:
+        self.format = render.known_format("json" if json else format)
+        self.outputs = [render.known_output(path) for path in output or ()]
+        self.quiet = quiet
+        self.started = time.time()
+        self.inputs: list[dict[str, Any]] = []
+
+    def note(self, text: str) -> None:
+        """A remark on stderr."""
+        if not self.quiet:
+            print(f"note: {text}", file=sys.stderr)
+
+    def input(self, path: str | Path) -> None:
+        """Record an input file with its fingerprint."""
+        self.inputs.append({"path": str(path), "sha256": "" if str(path) == "-" else sha256(path)})
+
+    def progress(self, title: str) -> Progress:
+        """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
+        if self.quiet or not sys.stderr.isatty():
+            return _silent
+        from calibcli.render.progress import bar
+
+        return bar(title)
+
+    def finish(self, result: Result, **provenance: Any) -> int:
+        """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
+        stamped = dataclasses.replace(
+            result,
+            provenance={
+                "version": __version__,
+                "argv": list(self.argv),
+                "inputs": self.inputs,
+                **provenance,
+                "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+                "seconds": round(time.time() - self.started, 3),
+            },
+        )
+        for note in result.notes:
+            self.note(note)
+        for path in self.outputs:
+            render.write(stamped, path)
+        code = exit_code(stamped)
+        Run.latest_code = code
+        render.show(stamped, self.format)
+        return code
+
+
+def _silent(fraction: float, text: str = "") -> None:
+    pass
+
+
+def exit_code(result: Result) -> int:
+    """The worst of the checks: 1 (fail) > 5 (not run) > 3 (inconclusive) > 0."""
+    outcomes = {check.outcome for check in result.checks if check.fatal}
+    for outcome, code in (("fail", Exit.FAIL), ("not_run", Exit.NOT_RUN), ("inconclusive", Exit.INCONCLUSIVE)):
+        if outcome in outcomes:
+            return int(code)
+    return int(Exit.OK)

@@ -1,0 +1,106 @@
+"""Where torch code runs: device, dtype, seed, and the ranks of a `torchrun` launch. torch is imported lazily."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from calibcli.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def rank() -> int:
+    """This process's rank under torchrun, else 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world() -> int:
+    """Number of processes under torchrun, else 1."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def pick(name: str = "auto") -> torch.device:
+    """The device of `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is CUDA when there is one, by local rank.
+
+    Raises:
+        UsageError: unknown name, or no such device on this machine.
+    """
+    import torch
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda", local % count) if count else torch.device("cpu")
+    if name == "cpu":
+        return torch.device("cpu")
+    if name == "cuda" or (name.startswith("cuda:") and name[5:].isdigit()):
+        index = int(name[5:]) if ":" in name else local % max(count, 1)
+        if index >= count:
+            raise UsageError(f"no device '{name}': this machine has {count} CUDA device(s)", "pass --device cpu")
+        return torch.device("cuda", index)
+    raise UsageError(f"unknown device '{name}'", did_you_mean(name, ("auto", "cpu", "cuda", "cuda:0")))
+
+
+def dtype(name: str) -> torch.dtype:
+    """The torch dtype of a name in `DTYPES`.
+
+    Raises:
+        UsageError: unknown name.
+    """
+    import torch
+
+    if name not in DTYPES:
+        raise UsageError(f"unknown dtype '{name}'", did_you_mean(name, DTYPES))
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+@contextlib.contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the ranks of a torchrun launch (nccl on CUDA, gloo on CPU); nothing to do for one process."""
+    if world() == 1:
+        yield
+        return
+    import torch.distributed as dist
+
+    joined = not dist.is_initialized()
+    if joined:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        if joined:
+            dist.destroy_process_group()
+
+
+def all_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum over ranks, in place; the same tensor for one process."""
+    if world() > 1:
+        import torch.distributed as dist
+
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` is CUDA's or the CPU allocator's way to say that memory ran out."""
+    import torch
+
+    text = str(error)
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
+
+
+@contextlib.contextmanager
+def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
+    """Leave torch's global random state (CPU and the given CUDA device) as it was found."""
+    import torch
+
+    devices: list[Any] = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        yield

@@ -1,0 +1,117 @@
+"""Formats: each is one file with `render(result) -> str | bytes` and one line in `FORMATS`.
+
+A renderer reads a `Result` and nothing else. stdout gets `--format NAME`; `-o FILE` goes by suffix.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from calibcli.errors import UsageError, did_you_mean
+from calibcli.files import atomic
+from calibcli.result import Result
+
+
+@dataclass(frozen=True)
+class Format:
+    """One output format: its module in this package, its file suffixes, and the name it has in a folder of reports."""
+
+    name: str
+    module: str
+    suffixes: tuple[str, ...] = ()
+    stdout: bool = True  # may go to stdout (pictures may not)
+    report: str = ""  # file name in `-o DIR/`
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("table", "table", (".txt",)),
+        Format("json", "json", (".json",), report="result.json"),
+        Format("markdown", "markdown", (".md",), report="summary.md"),
+        Format("csv", "csv", (".csv",), report="bins.csv"),
+        Format("png", "figure", (".png",), stdout=False, report="figure.png"),
+        Format("svg", "figure", (".svg",), stdout=False),
+        Format("pdf", "figure", (".pdf",), stdout=False),
+    )
+}
+
+
+def known_format(name: str) -> str:
+    """`name`, if it is a format that stdout can take.
+
+    Raises:
+        UsageError: otherwise.
+    """
+    names = [f.name for f in FORMATS.values() if f.stdout]
+    if name not in names:
+        if name in FORMATS:
+            raise UsageError(f"format '{name}' does not go to stdout", f"write a file: -o result.{name}")
+        raise UsageError(f"unknown format '{name}'", did_you_mean(name, names))
+    return name
+
+
+def known_output(path: Path) -> Path:
+    """`path`, if its suffix is a format and its folder exists (a path ending in `/` is a folder of reports).
+
+    Raises:
+        UsageError: otherwise.
+    """
+    if is_folder(path):
+        return path
+    if _by_suffix(path) is None:
+        known = sorted(s for f in FORMATS.values() for s in f.suffixes)
+        raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
+    if not path.parent.is_dir():
+        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
+    return path
+
+
+def text(result: Result, name: str) -> str:
+    """`result` as the text of format `name`."""
+    return cast(str, _render(result, FORMATS[name]))
+
+
+def show(result: Result, name: str) -> None:
+    """Print `result` to stdout; a terminal gets colour and its own width from the table format."""
+    if name == "table":
+        from calibcli.render import table
+
+        table.show(result)
+    else:
+        sys.stdout.write(text(result, name))
+
+
+def write(result: Result, path: Path) -> None:
+    """Write `result` to a file by its suffix, or every report to a folder; whole or not at all."""
+    if is_folder(path):
+        path.mkdir(parents=True, exist_ok=True)
+        for format in FORMATS.values():
+            if format.report:
+                write(result, path / format.report)
+        return
+    found = _by_suffix(path)
+    assert found is not None, path
+    content = _render(result, found)
+    with atomic(path) as temporary:
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def is_folder(path: Path) -> bool:
+    return path.is_dir() or str(path).endswith(os.sep) or (path.suffix == "" and not path.exists())
+
+
+def _by_suffix(path: Path) -> Format | None:
+    return next((f for f in FORMATS.values() if path.suffix.lower() in f.suffixes), None)
+
+
+def _render(result: Result, format: Format) -> str | bytes:
+    module = importlib.import_module(f"calibcli.render.{format.module}")
+    if format.module == "figure":
+        return cast(bytes, module.render(result, format.name))
+    return cast(str, module.render(result))

@@ -1,0 +1,79 @@
+"""Imports point one way; heavy libraries load only where they are used."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "calibcli"
+# left may not import right; rooms in one group may not import each other
+ORDER = [
+    ("errors",),
+    ("spec", "files"),
+    ("result",),
+    ("links", "device"),
+    ("predictions",),
+    ("metrics", "curvature", "architectures"),
+    ("losses", "scalers"),
+    ("inputs",),
+    ("train",),
+    ("study",),
+    ("gate",),
+    ("render",),
+    ("cli",),
+]
+LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+HEAVY = {
+    "torch": (
+        "device",
+        "losses",
+        "curvature",
+        "architectures",
+        "inputs/checkpoint",
+        "inputs/dataset",
+        "train",
+        "study",
+    ),
+    "rich": ("render/table", "render/progress"),
+    "matplotlib": ("render/figure",),
+    "typer": ("cli",),
+}
+FILES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or p.stem not in ("__init__", "__main__"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_one_way(path: Path) -> None:
+    here = room(path)
+    for name in imports(path):
+        if name.startswith("calibcli."):
+            there = name.split(".")[1]
+            if there != here and there in LEVEL:
+                assert LEVEL[there] < LEVEL[here], f"{here} imports {there}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
+    where = path.relative_to(ROOT).with_suffix("").as_posix()
+    for name in imports(path):
+        library = name.split(".")[0]
+        if library in HEAVY and not any(where == w or where.startswith(w + "/") for w in HEAVY[library]):
+            pytest.fail(f"{where} imports {name}")
