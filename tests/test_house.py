@@ -15,6 +15,7 @@ ORDER = [
     ("result",),
     ("links", "device"),
     ("predictions",),
+    ("columns",),
     ("metrics", "curvature", "architectures"),
     ("losses", "scalers"),
     ("inputs",),

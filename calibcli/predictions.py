@@ -1,0 +1,189 @@
+"""What a model said about labelled rows: validated once, then read in blocks by everything else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Kind = Literal["logits", "probabilities", "log_probabilities"]
+CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
+
+
+class Scores(Protocol):
+    """(N, K) scores that are read piece by piece, e.g. from a file."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def read(self, start: int, stop: int) -> Array:
+        """Rows start..stop as a C-contiguous float array of shape (stop - start, K)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayScores:
+    """Scores that lie in memory."""
+
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, classes = self.array.shape
+        return rows, classes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
+
+    def read(self, start: int, stop: int) -> Array:
+        return self.array[start:stop]
+
+
+@dataclass(frozen=True, eq=False)
+class MappedScores:
+    """Scores of another source passed through a function, block by block."""
+
+    inner: Scores
+    function: Callable[[Array], Array]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float64)
+
+    def read(self, start: int, stop: int) -> Array:
+        return np.ascontiguousarray(self.function(self.inner.read(start, stop)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Predictions:
+    """Scores and labels of N rows and K >= 2 classes.
+
+    Attributes:
+        scores: (N, K) logits or log-probabilities, finite except that -inf is probability 0. Their softmax is what
+            is measured; adding a constant to a row changes nothing.
+        labels: (N,) int64 in [0, K).
+        kind: what the source held; probabilities arrive here as their logarithms.
+        source: file name or other description.
+        classes: K names.
+        ids: (N,) names of rows.
+        weights: (N,) float64 >= 0.  weight_kind: `sampling` (inverse inclusion probability) or `count` (frequency).
+        groups: (N,) int64 codes of rows that belong together (patients, documents).
+        slices: column name to (N,) str, for `--by`.
+        predicted: (N,) int64 predicted classes where they are not the argmax of `scores`: an accuracy-preserving
+            map keeps those of the raw logits, which rounding could otherwise change at a tie.
+        notes: remarks of the reader.  sha256: of the source file.  facts: what was found while reading.
+    """
+
+    scores: Scores
+    labels: Ints
+    kind: Kind = "logits"
+    source: str = "array"
+    classes: Sequence[str] | None = None
+    ids: Array | None = None
+    weights: Floats | None = None
+    weight_kind: Literal["sampling", "count"] = "sampling"
+    groups: Ints | None = None
+    slices: Mapping[str, Array] = field(default_factory=dict)
+    predicted: Ints | None = None
+    notes: Sequence[str] = ()
+    sha256: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, logits: npt.ArrayLike, labels: npt.ArrayLike, **fields: Any) -> Predictions:
+        """From arrays: (N, K) finite logits and (N,) labels. Validation of foreign input is `inputs.logits`' work."""
+        z = np.asarray(logits)
+        if z.dtype not in (np.float32, np.float64):
+            z = z.astype(np.float32 if z.dtype == np.float16 else np.float64)
+        return cls(scores=ArrayScores(np.ascontiguousarray(z)), labels=np.asarray(labels, dtype=np.int64), **fields)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.scores.shape[0]
+
+    @property
+    def k(self) -> int:
+        """Number of classes."""
+        return self.scores.shape[1]
+
+    @property
+    def binary(self) -> bool:
+        return self.k == 2
+
+    @property
+    def logits(self) -> Array:
+        """All scores as one array in memory (for methods that need them so)."""
+        if isinstance(self.scores, ArrayScores):
+            return self.scores.array
+        parts = [block for _, block in self.blocks()]
+        return np.concatenate(parts) if parts else np.empty((0, self.k))
+
+    def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
+        """(first row, scores of the next rows) in order; float16 widened to float32. About 8 MB each by default."""
+        rows = rows or chunk_rows(self.scores)
+        for start in range(0, self.n, rows):
+            yield start, read(self.scores, start, min(start + rows, self.n))
+
+    def take(self, rows: Ints) -> Predictions:
+        """The given rows (indices, or a boolean mask of length N), in memory."""
+        index = np.flatnonzero(rows) if rows.dtype == bool else np.asarray(rows)
+        return self._with_rows(index, ArrayScores(_gather(self, index)))
+
+    def _with_rows(self, index: Ints, scores: Scores) -> Predictions:
+        def pick(column: Array | None) -> Array | None:
+            return None if column is None else column[index]
+
+        return dataclasses.replace(
+            self,
+            scores=scores,
+            labels=self.labels[index],
+            ids=pick(self.ids),
+            weights=pick(self.weights),
+            groups=pick(self.groups),
+            predicted=pick(self.predicted),
+            slices={name: column[index] for name, column in self.slices.items()},
+        )
+
+    def mapped(self, function: Callable[[Array], Array], predicted: Ints | None = None) -> Predictions:
+        """The same rows with `function` applied to every block of scores (n, K) -> (n, K), lazily."""
+        return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
+
+
+def chunk_rows(scores: Scores) -> int:
+    """Rows that make up about CHUNK_BYTES."""
+    return max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4)))
+
+
+def read(scores: Scores, start: int, stop: int) -> Array:
+    """Rows of scores as contiguous float32 or float64."""
+    block = scores.read(start, stop)
+    if block.dtype not in (np.float32, np.float64):
+        block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
+    return np.ascontiguousarray(block)
+
+
+def _gather(predictions: Predictions, index: Ints) -> Array:
+    if isinstance(predictions.scores, ArrayScores):
+        return np.ascontiguousarray(predictions.scores.array[index])
+    order = np.argsort(index, kind="stable")
+    out: Array | None = None
+    for start, block in predictions.blocks():
+        first, last = np.searchsorted(index[order], [start, start + len(block)])
+        where = order[first:last]
+        if out is None:
+            out = np.empty((len(index), predictions.k), dtype=block.dtype)
+        out[where] = block[index[where] - start]
+    return np.empty((0, predictions.k)) if out is None else out

@@ -1,0 +1,122 @@
+"""The blocked pass against the definitions written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibcli.columns as module
+from calibcli.columns import ClassBins, bin_index, columns
+from calibcli.predictions import MappedScores, Predictions
+
+
+def direct(z: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    z = z.astype(np.longdouble)
+    d = z - z.max(axis=1, keepdims=True)
+    p = np.exp(d) / np.exp(d).sum(axis=1, keepdims=True)
+    rows = np.arange(len(y))
+    log_p = np.log(np.where(p > 0, p, 1))
+    return {
+        "confidence": p.max(axis=1),
+        "rest": np.sort(p, axis=1)[:, :-1].sum(axis=1),
+        "nll": -(d[rows, y] - np.log(np.exp(d).sum(axis=1))),
+        "brier": ((p - np.eye(z.shape[1])[y]) ** 2).sum(axis=1),
+        "entropy": -(p * log_p).sum(axis=1),
+        "predicted": z.argmax(axis=1),
+    }
+
+
+def sample(n: int, k: int, scale: float = 3.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, k)) * scale
+    return z, np.where(rng.random(n) < 0.7, z.argmax(axis=1), rng.integers(0, k, n))
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 2), (7, 3), (500, 2), (400, 10), (300, 40), (100, 1000)])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 60.0])
+@pytest.mark.parametrize("shift", [0.0, 1e4, -1e3])
+def test_rows_follow_their_definitions(n: int, k: int, scale: float, shift: float) -> None:
+    z, y = sample(n, k, scale)
+    z = np.round(z * 2**20) / 2**20 + shift  # exact in float64, so that the shift costs nothing
+    got = columns(Predictions.of(z, y))
+    for name, want in direct(z, y).items():
+        np.testing.assert_allclose(getattr(got, name), want.astype(float), rtol=1e-12, atol=1e-17, err_msg=name)
+
+
+@pytest.mark.parametrize("k", [2, 10, 100])
+def test_bulk_float32_rows_are_accurate_to_float32(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = sample(3000, k, 4.0)
+    z = z.astype(np.float32)
+    monkeypatch.setattr(module, "SMALL", 0)
+    got = columns(Predictions.of(z, y))
+    for name, want in direct(z, y).items():
+        np.testing.assert_allclose(getattr(got, name), want.astype(float), rtol=3e-6, err_msg=name)
+
+
+def class_sums(p: np.ndarray, y: np.ndarray, how: ClassBins, w: np.ndarray) -> np.ndarray:
+    n, k = p.shape
+    sums = np.zeros((3, k, how.bins + (how.edges == "torchmetrics")))
+    for i in range(n):
+        for j in range(k):
+            if p[i, j] > how.threshold or how.threshold == 0:
+                b = bin_index(p[i, j : j + 1], how.bins, how.edges)[0]
+                sums[:, j, b] += w[i] * np.array([1, p[i, j], y[i] == j])
+    return sums
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [ClassBins(), ClassBins(4, "left"), ClassBins(5, "torchmetrics"), ClassBins(15, "right", 0.02), ClassBins(1)],
+    ids=str,
+)
+@pytest.mark.parametrize("k", [2, 5, 30])
+def test_class_tables_follow_their_definition(k: int, how: ClassBins, weighted: bool) -> None:
+    z, y = sample(200, k)
+    z[0, 0] = 800.0  # probability exactly one
+    w = np.random.default_rng(1).random(200) if weighted else np.ones(200)
+    got = columns(Predictions.of(z, y, weights=w if weighted else None), class_bins=[how]).classes[how]
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    want = class_sums(e / e.sum(axis=1, keepdims=True), y, how, w)
+    np.testing.assert_allclose([got.count, got.sum_p, got.sum_y], want, rtol=1e-10, atol=1e-12)
+
+
+def test_zero_probabilities_are_allowed() -> None:
+    got = columns(Predictions.of([[0.0, -np.inf, 0.0], [-np.inf, 1.0, -np.inf], [0.0, -np.inf, 0.0]], [0, 1, 1]))
+    np.testing.assert_allclose(got.confidence, [0.5, 1, 0.5])
+    np.testing.assert_allclose(got.entropy, [np.log(2), 0, np.log(2)])
+    np.testing.assert_allclose(got.nll, [np.log(2), 0, np.inf])
+    np.testing.assert_allclose(got.brier, [0.5, 0, 1.5])
+
+
+def test_ties_go_to_the_lowest_index_and_predicted_overrides() -> None:
+    z = [[1.0, 1.0, 0.0], [0.0, 2.0, 2.0]]
+    assert columns(Predictions.of(z, [0, 1])).predicted.tolist() == [0, 1]
+    got = columns(Predictions.of(z, [0, 1], predicted=np.array([1, 1])))
+    assert got.correct.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, None])
+def test_result_does_not_depend_on_threads_or_chunks(threads: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = sample(5000, 12)
+    monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", 1 << 14)
+    one, many = columns(Predictions.of(z, y)), columns(Predictions.of(z, y), threads=threads)
+    for name in ("confidence", "nll", "brier", "entropy"):
+        assert np.array_equal(getattr(one, name), getattr(many, name))
+    for how, table in one.classes.items():
+        assert np.array_equal(table.sum_p, many.classes[how].sum_p)
+
+
+def test_mapped_and_taken_predictions() -> None:
+    z, y = sample(100, 4)
+    whole = Predictions.of(z, y, slices={"site": np.array(list("ab") * 50)})
+    half = whole.mapped(lambda block: block / 2)
+    assert isinstance(half.scores, MappedScores)
+    np.testing.assert_array_equal(half.logits, z / 2)
+    rows = np.array([5, 99, 3])
+    for source in (whole, half):
+        part = source.take(rows)
+        np.testing.assert_array_equal(part.logits, source.logits[rows])
+        np.testing.assert_array_equal(part.labels, y[rows])
+        assert part.slices["site"].tolist() == ["b", "b", "b"]
+    np.testing.assert_array_equal(columns(whole).take(rows).nll, columns(whole.take(rows)).nll)
