@@ -1,0 +1,165 @@
+"""The ECE bounds: a worked vector, a slow oracle, invariances, and their coverage by simulation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.errors import UsageError
+from calibcli.metrics.bounds import bin_index, ece_bounds
+
+Z = 1.6448536269514722
+
+
+def vector(n: int, m: float) -> tuple[Any, Any]:
+    i = np.arange(n)
+    confidence = 0.5 + 0.5 * (i + 0.5) / n
+    return confidence, ((7919 * i) % n + 0.5) / n < m * confidence
+
+
+def rows(seed: int, n: int = 400) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(5, 2, n)
+    return confidence, rng.random(n) < confidence**1.2
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "value", "lower", "upper", "floor"),
+    [
+        (2000, 1.0, 0.00611, 0.0, 0.02181, 0.01994),
+        (2000, 0.9, 0.07650, 0.0430, 0.09397, 0.01994),
+        (20000, 0.9, 0.07490, 0.0643, 0.08028, 0.00630),
+    ],
+)
+def test_vector(n: int, m: float, value: float, lower: float, upper: float, floor: float) -> None:
+    bounds = ece_bounds(*vector(n, m))
+    assert round(bounds.value, 5) == value
+    assert round(bounds.upper, 5) == upper
+    assert round(bounds.floor, 5) == floor
+    assert bounds.lower == pytest.approx(lower, abs=2e-4)
+    assert (bounds.n, bounds.n_eff, bounds.groups) == (n, pytest.approx(n), None)
+
+
+def oracle(confidence: Any, correct: Any, bins: int) -> tuple[float, float, float]:
+    """E, U and floor by loops over rows."""
+    n = len(confidence)
+    sums, variance = [0.0] * bins, [0.0] * bins
+    square = 0.0
+    for c, y in zip(confidence, correct):
+        b = next(k for k in range(bins) if c <= (k + 1) / bins)
+        sums[b] += c - y
+        variance[b] += c * (1 - c)
+        square += (c - y) ** 2 / n
+    value = sum(abs(s) for s in sums) / n
+    a = Z**2 / n
+    upper = value + (a + math.sqrt(a * a + 4 * a * square)) / 2
+    return value, min(1.0, upper), math.sqrt(2 / math.pi) / n * sum(math.sqrt(v) for v in variance)
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_against_loops(bins: int) -> None:
+    confidence, correct = rows(bins)
+    bounds = ece_bounds(confidence, correct, bins=bins)
+    assert (bounds.value, bounds.upper, bounds.floor) == pytest.approx(oracle(confidence, correct, bins), rel=1e-10)
+
+
+def test_lower_bound_of_one_bin_is_the_normal_quantile() -> None:
+    confidence, correct = np.full(500, 0.9), np.arange(500) < 300
+    bounds = ece_bounds(confidence, correct)
+    spread = math.sqrt(((confidence - correct) ** 2).sum()) / 500
+    assert bounds.value == pytest.approx(0.3)
+    assert bounds.lower == pytest.approx(0.3 - 1.959963984540054 * spread, rel=1e-10)
+
+
+def test_edges() -> None:
+    confidence = [0.0, 0.25, 0.5, 1.0]
+    assert bin_index(confidence, 4).tolist() == [0, 0, 1, 3]
+    assert bin_index(confidence, 4, "left").tolist() == [0, 1, 2, 3]
+    assert bin_index(confidence, 4, "torchmetrics").tolist() == [0, 1, 2, 4]
+    assert bin_index([-1e-12, 1 + 1e-12], 4).tolist() == [0, 3]
+
+
+def test_counts_are_repetition() -> None:
+    confidence, correct = rows(3)
+    times = np.random.default_rng(0).integers(0, 4, len(confidence))
+    repeated = ece_bounds(np.repeat(confidence, times), np.repeat(correct, times))
+    weighted = ece_bounds(confidence, correct, weights=times, weight_kind="count")
+    for key in ("value", "lower", "upper", "floor", "n", "n_eff"):
+        assert getattr(weighted, key) == pytest.approx(getattr(repeated, key), rel=1e-9), key
+
+
+def test_sampling_weights_cost_rows() -> None:
+    confidence, correct = rows(4)
+    plain = ece_bounds(confidence, correct)
+    same = ece_bounds(confidence, correct, weights=np.full(len(confidence), 7.0))
+    assert (same.value, same.lower, same.upper) == pytest.approx((plain.value, plain.lower, plain.upper))
+    skewed = ece_bounds(confidence, correct, weights=np.random.default_rng(1).pareto(2, len(confidence)))
+    assert skewed.n_eff < 0.8 * len(confidence)
+    assert skewed.upper - skewed.value > 1.1 * (plain.upper - plain.value)
+
+
+def test_groups_of_one_row_are_no_groups() -> None:
+    confidence, correct = rows(5, 2000)
+    plain, single = ece_bounds(confidence, correct), ece_bounds(confidence, correct, groups=np.arange(2000))
+    assert (single.value, single.lower, single.upper) == pytest.approx(
+        (plain.value, plain.lower, plain.upper), abs=1e-4
+    )
+
+
+def test_copied_rows_in_groups_count_once() -> None:
+    confidence, correct = rows(6)
+    plain = ece_bounds(confidence, correct)
+    copied = ece_bounds(np.repeat(confidence, 9), np.repeat(correct, 9), groups=np.repeat(np.arange(len(correct)), 9))
+    assert copied.upper == pytest.approx(plain.upper, rel=1e-2)
+    assert copied.lower == pytest.approx(plain.lower, abs=2e-3)
+
+
+def test_family_widens_the_lower_bound_only() -> None:
+    confidence, correct = vector(2000, 0.8)
+    bounds = [ece_bounds(confidence, correct, family=m) for m in (1, 10, 20, 21, 40, 1000)]
+    lowers = [b.lower for b in bounds]
+    assert lowers == sorted(lowers, reverse=True)
+    assert len({b.upper for b in bounds}) == 1
+
+
+def test_seed_moves_only_the_lower_bound_and_little() -> None:
+    confidence, correct = vector(2000, 0.9)
+    one, two = ece_bounds(confidence, correct, seed=1), ece_bounds(confidence, correct, seed=2)
+    assert one.upper == two.upper
+    assert one.lower != two.lower
+    assert one.lower == pytest.approx(two.lower, abs=4e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"confidence": [], "correct": []}, "shape"),
+        ({"confidence": [0.5], "correct": [1, 0]}, "shape"),
+        ({"confidence": [0.5], "correct": [1], "alpha": 0.0}, "alpha is 0"),
+        ({"confidence": [0.5], "correct": [1], "weights": [0.0]}, "weights"),
+        ({"confidence": [0.5, 0.6], "correct": [1, 1], "groups": ["a", "a"]}, "1 group"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ece_bounds(**arguments)
+
+
+@pytest.mark.parametrize(
+    "truth", [lambda c: c, lambda c: c**1.5, lambda c: c**0.7], ids=["calibrated", "over", "under"]
+)
+def test_coverage(truth: Any) -> None:
+    """Each bound misses the population ECE at most 6 % of the time."""
+    rng = np.random.default_rng(7)
+    population = rng.beta(6, 1.2, 200_000)
+    gap = np.bincount(bin_index(population), weights=population - truth(population), minlength=15) / len(population)
+    ece, runs, above, below = np.abs(gap).sum(), 400, 0, 0
+    for _ in range(runs):
+        confidence = rng.beta(6, 1.2, 300)
+        bounds = ece_bounds(confidence, rng.random(300) < truth(confidence))
+        above += bounds.lower > ece + 1e-12
+        below += bounds.upper < ece - 1e-12
+    assert max(above, below) <= 0.06 * runs
