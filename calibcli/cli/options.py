@@ -20,3 +20,34 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N
 Dtype = Annotated[str, typer.Option("--dtype", help="float32 or float64.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Rows per forward pass.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Allow files that hold code (pickles, TorchScript, .pt2).")]
+Arch = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--arch", help="Architecture: resnet:depth=20, torchvision.NAME:key=value, or module:factory."),
+]
+ArchFile = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--arch-file", help="Architecture from your own file: net.py:factory."),
+]
+Data = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--data", help="Data set: arrays (file.npz#test), image folder, CSV, or module:function."),
+]
+Mean = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--mean", help="Per-channel mean of the inputs scaled to [0, 1], such as 0.49,0.48,0.45."),
+]
+Std = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--std", help="Per-channel standard deviation, such as 0.2,0.2,0.2."),
+]
+Layout = Annotated[Optional[str], typer.Option("--layout", help="NHWC, NCHW or flat.")]  # noqa: UP045
+InputsKey = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--inputs-key", help="Name of the input array; several, by comma, are passed to the model by name."),
+]
+LabelsKey = Annotated[Optional[str], typer.Option("--labels-key", help="Name of the label array.")]  # noqa: UP045
+LabelColumn = Annotated[Optional[str], typer.Option("--label-column", help="Label column of a CSV.")]  # noqa: UP045
+Subset = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--subset", min=1, help="Use that many rows, drawn with --seed."),
+]
