@@ -1,0 +1,42 @@
+"""Multi-layer perceptron."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import cast
+
+from torch import Tensor, nn
+
+from calibcli.architectures.shelf import ARCHITECTURES, Activation, activation, positive
+
+
+@ARCHITECTURES.add("mlp")
+class MLP(nn.Module):
+    """Linear layers with an activation between them, on flattened rows; `hidden=128/128` are the widths.
+
+    Args:
+        inputs: features per row.  hidden: widths of the hidden layers.  classes: K.
+        activation: relu, gelu, silu or tanh.  dropout: probability of dropping a hidden unit in training.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: int,
+        hidden: tuple[int, ...] = (128, 128),
+        classes: int = 10,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        positive(inputs=inputs, classes=classes, **{f"hidden[{i}]": width for i, width in enumerate(hidden)})
+        widths = (inputs, *hidden)
+        self.hidden = nn.Sequential(*(_layer(a, b, activation, dropout) for a, b in pairwise(widths)))
+        self.linear = nn.Linear(widths[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.linear(self.hidden(x.flatten(1))))
+
+
+def _layer(inputs: int, outputs: int, name: Activation, dropout: float) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, outputs), activation(name), *([nn.Dropout(dropout)] if dropout else []))

@@ -1,0 +1,172 @@
+"""Residual networks (He, Zhang, Ren & Sun 2016): the 6n+2 family for CIFAR, and ResNet-18/34/50 with either stem."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from calibcli.architectures.shelf import ARCHITECTURES, positive
+from calibcli.errors import UsageError
+
+
+class PadShortcut(nn.Module):
+    """Option A: every second pixel, new channels filled with zeros; no parameters."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.before = (outputs - inputs) // 2
+        self.after = outputs - inputs - self.before
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
+
+
+def shortcut(inputs: int, outputs: int, stride: int, option: str) -> nn.Module:
+    """The path around a block: identity where shapes agree, else option A (padding) or B (1x1 convolution)."""
+    if stride == 1 and inputs == outputs:
+        return nn.Sequential()
+    if option == "A":
+        return PadShortcut(inputs, outputs, stride)
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int, option: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut = shortcut(inputs, width, stride, option)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 (which carries the stride), 1x1 with four times the width."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, option: str) -> None:
+        super().__init__()
+        outputs = self.expansion * width
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.shortcut = shortcut(inputs, outputs, stride, option)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn2(self.conv2(out)))
+        return F.relu(self.bn3(self.conv3(out)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Stages of residual blocks, `layer1`, `layer2`, ..., each after the first halving the image.
+
+    Args:
+        block: BasicBlock or Bottleneck.  blocks: blocks per stage.  widths: width per stage.
+        channels: of the images.  classes: K.  option: shortcut A or B.
+        stem: `cifar` (3x3) or `imagenet` (7x7 of stride 2, then 3x3 max pooling of stride 2).
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks: tuple[int, ...],
+        widths: tuple[int, ...],
+        *,
+        channels: int,
+        classes: int,
+        option: str,
+        stem: str = "cifar",
+    ) -> None:
+        super().__init__()
+        positive(channels=channels, classes=classes, width=widths[0])
+        width = widths[0]
+        if stem == "imagenet":
+            self.conv1 = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
+            self.pool: nn.Module = nn.MaxPool2d(3, 2, padding=1)
+        else:
+            self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+            self.pool = nn.Identity()
+        self.bn1 = nn.BatchNorm2d(width)
+        self.stages: list[str] = []
+        for number, (count, width_) in enumerate(zip(blocks, widths), 1):
+            stage = nn.Sequential()
+            for i in range(count):
+                stage.append(block(width, width_, 2 if i == 0 and number > 1 else 1, option))
+                width = width_ * block.expansion
+            self.stages.append(f"layer{number}")
+            self.add_module(self.stages[-1], stage)
+        self.linear = nn.Linear(width, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.pool(F.relu(self.bn1(self.conv1(x))))
+        for name in self.stages:
+            out = self.get_submodule(name)(out)
+        return cast(Tensor, self.linear(out.mean((2, 3))))
+
+
+@ARCHITECTURES.add()
+def resnet(
+    *, depth: int = 20, width: int = 16, classes: int = 10, channels: int = 3, shortcut: Literal["A", "B"] = "A"
+) -> ResNet:
+    """CIFAR ResNet of depth 6n+2 (20, 32, 44, 56, 110, ...), three stages of `width`, 2x and 4x."""
+    n, rest = divmod(depth - 2, 6)
+    if rest or n < 1:
+        near = max(8, 6 * round((depth - 2) / 6) + 2)
+        raise UsageError(f"resnet of depth {depth}: this family has depths 6n+2", f"pass depth={near}")
+    widths = (width, 2 * width, 4 * width)
+    return ResNet(BasicBlock, (n, n, n), widths, channels=channels, classes=classes, option=shortcut)
+
+
+@ARCHITECTURES.add()
+def resnet18(
+    *, width: float = 1, classes: int = 10, channels: int = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+) -> ResNet:
+    """ResNet-18; `width` multiplies the channels (64 to 512); the stem is for 32x32 images unless told otherwise."""
+    return _four_stages(BasicBlock, (2, 2, 2, 2), width, classes, channels, stem)
+
+
+@ARCHITECTURES.add()
+def resnet34(
+    *, width: float = 1, classes: int = 10, channels: int = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+) -> ResNet:
+    """ResNet-34; options as in resnet18."""
+    return _four_stages(BasicBlock, (3, 4, 6, 3), width, classes, channels, stem)
+
+
+@ARCHITECTURES.add()
+def resnet50(
+    *, width: float = 1, classes: int = 10, channels: int = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+) -> ResNet:
+    """ResNet-50 (bottleneck blocks); options as in resnet18."""
+    return _four_stages(Bottleneck, (3, 4, 6, 3), width, classes, channels, stem)
+
+
+def _four_stages(
+    block: type[BasicBlock] | type[Bottleneck],
+    blocks: tuple[int, ...],
+    width: float,
+    classes: int,
+    channels: int,
+    stem: str,
+) -> ResNet:
+    widths = tuple(round(width * w) for w in (64, 128, 256, 512))
+    return ResNet(block, blocks, widths, channels=channels, classes=classes, option="B", stem=stem)

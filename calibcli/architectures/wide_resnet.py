@@ -1,0 +1,70 @@
+"""Wide residual networks (Zagoruyko & Komodakis 2016)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from calibcli.architectures.shelf import ARCHITECTURES, positive
+from calibcli.errors import UsageError
+
+
+class PreActivationBlock(nn.Module):
+    """Norm, ReLU, convolution, twice, with dropout between; a 1x1 convolution around it where shapes differ."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        same = stride == 1 and inputs == outputs
+        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(x))
+        around = x if self.shortcut is None else self.shortcut(out)
+        out = self.conv1(out)
+        out = self.conv2(self.dropout(F.relu(self.bn2(out))))
+        return cast(Tensor, out + around)
+
+
+@ARCHITECTURES.add("wide_resnet")
+class WideResNet(nn.Module):
+    """Wide ResNet of depth 6n+4 with stages of 16, 32 and 64 channels times `widen` (WRN-28-10 by default).
+
+    Args:
+        depth: 6n+4 (10, 16, 22, 28, 40, ...).  widen: factor on the channels.  classes: K.
+        channels: of the images.  dropout: probability between the two convolutions of a block.
+    """
+
+    def __init__(
+        self, *, depth: int = 28, widen: int = 10, classes: int = 10, channels: int = 3, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        positive(widen=widen, classes=classes, channels=channels)
+        n, rest = divmod(depth - 4, 6)
+        if rest or n < 1:
+            near = max(10, 6 * round((depth - 4) / 6) + 4)
+            raise UsageError(f"wide_resnet of depth {depth}: this family has depths 6n+4", f"pass depth={near}")
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.layer1 = _stage(16, 16 * widen, n, 1, dropout)
+        self.layer2 = _stage(16 * widen, 32 * widen, n, 2, dropout)
+        self.layer3 = _stage(32 * widen, 64 * widen, n, 2, dropout)
+        self.bn1 = nn.BatchNorm2d(64 * widen)
+        self.linear = nn.Linear(64 * widen, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer3(self.layer2(self.layer1(self.conv1(x))))
+        return cast(Tensor, self.linear(F.relu(self.bn1(out)).mean((2, 3))))
+
+
+def _stage(inputs: int, outputs: int, blocks: int, stride: int, dropout: float) -> nn.Sequential:
+    first = PreActivationBlock(inputs, outputs, stride, dropout)
+    return nn.Sequential(first, *(PreActivationBlock(outputs, outputs, 1, dropout) for _ in range(blocks - 1)))

@@ -1,0 +1,1 @@
+"""What comes in from files: logits, checkpoints and data sets."""

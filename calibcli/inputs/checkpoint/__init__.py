@@ -1,0 +1,13 @@
+"""Checkpoints: a model in eval mode from a file of any usual container, safe by default; and the writing of ours.
+
+`load` never runs code from a file unless `trust` says so. `build` makes a fresh model from an architecture spec.
+"""
+
+from __future__ import annotations
+
+from calibcli.inputs.checkpoint.factory import build
+from calibcli.inputs.checkpoint.forward import logits, predict, write_logits
+from calibcli.inputs.checkpoint.load import Checkpoint, load
+from calibcli.inputs.checkpoint.save import save
+
+__all__ = ["Checkpoint", "build", "load", "logits", "predict", "save", "write_logits"]

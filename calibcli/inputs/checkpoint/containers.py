@@ -1,0 +1,155 @@
+"""Containers: from a path to tensors (or, when trusted, to a whole network), recognised by content, not by suffix."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from calibcli.errors import InputError
+from calibcli.inputs.checkpoint import metadata as meta
+from calibcli.inputs.checkpoint import trusted
+
+UNREADABLE = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError,
+    AssertionError,
+)  # fmt: skip
+
+
+@dataclass
+class Contents:
+    """What a container held.
+
+    Attributes:
+        container: its kind, in words.  tensors: an object tree with the weights, or None when `module` is the network.
+        module: the network, where the container holds one.  metadata: our metadata, checked.
+        saved_as: what other tools wrote about the architecture; a hint, never used to build anything.
+    """
+
+    container: str
+    tensors: Any = None
+    module: nn.Module | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read(path: Path, *, trust: bool) -> Contents:
+    """The contents of a checkpoint file or folder.
+
+    Raises:
+        InputError: not there, not a checkpoint, damaged, or holding code while `trust` is false (nothing is executed).
+    """
+    if path.is_dir():
+        return _folder(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
+    if path.name.endswith(".index.json"):
+        return _shards(path)
+    if path.suffix == ".safetensors" or head[8:9] == b"{":
+        return _safetensors([path], "safetensors")
+    if head[:2] == b"PK":
+        return _zip(path, trust)
+    if head[:1] == b"\x80":
+        return _pickle(path, "legacy pt", trust)
+    if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".onnx", ".h5", ".keras", ".tflite"):
+        raise InputError(f"{path} is not a PyTorch checkpoint", "export its state dict to .safetensors")
+    raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
+
+
+def _folder(path: Path) -> Contents:
+    for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (path / name).is_file():
+            return _shards(path / name)
+    files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model.bin"))
+    if len(files) == 1:
+        return read(files[0], trust=False)
+    if len(files) > 1:
+        raise InputError(f"folder {path} holds {len(files)} checkpoints", f"pass one of them, such as {files[0]}")
+    raise InputError(f"folder {path} holds no checkpoint", "pass the checkpoint file itself")
+
+
+def _shards(index: Path) -> Contents:
+    try:
+        weight_map = json.loads(index.read_text())["weight_map"]
+        names = sorted(set(weight_map.values()))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        raise InputError(f"{index} is not an index of shards", "pass the .index.json that names the shards") from None
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InputError(f"{index} names the shard '{name}' outside its folder", "keep the shards beside the index")
+        if not (index.parent / name).is_file():
+            raise InputError(f"shard {name} of {index} is missing", "put all shards beside the index")
+    paths = [index.parent / name for name in names]
+    if all(path.suffix == ".safetensors" for path in paths):
+        return _safetensors(paths, f"sharded safetensors ({len(paths)} files)")
+    tensors: dict[str, Any] = {}
+    for path in paths:
+        tensors.update(_load(path, trust=False))
+    return Contents(f"sharded pt ({len(paths)} files)", tensors)
+
+
+def _safetensors(paths: list[Path], container: str) -> Contents:
+    tensors: dict[str, Tensor] = {}
+    info: dict[str, str] = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                info.update(file.metadata() or {})
+                tensors.update({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (not a mapping)
+        except (SafetensorError, *UNREADABLE) as error:
+            raise InputError(f"{path} is not a readable safetensors file ({error})", "save or fetch it again") from None
+    found = meta.parse(info[meta.KEY], str(paths[0])) if meta.KEY in info else {}
+    return Contents(container, tensors, metadata=found)
+
+
+def _zip(path: Path, trust: bool) -> Contents:
+    try:
+        with zipfile.ZipFile(path) as file:
+            names = file.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise InputError(f"{path} is a damaged zip file ({error})", "save or fetch it again") from None
+    tails = {name.partition("/")[2] for name in names} | set(names)
+    if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
+        return Contents("TorchScript", module=trusted.torchscript(path, trust))
+    if tails & {"archive_format", "serialized_exported_program.json"} or any(t.startswith("models/") for t in tails):
+        return Contents("torch.export", module=trusted.exported(path, trust))
+    if "data.pkl" in tails:
+        return _pickle(path, "pt", trust)
+    if any(name.endswith(".npy") for name in names):
+        raise InputError(f"{path} holds arrays, not a checkpoint", "pass it with --data, and the model first")
+    raise InputError(f"{path} is a zip file but not a PyTorch checkpoint", "pass .safetensors, .pt, .pth or .ckpt")
+
+
+def _pickle(path: Path, container: str, trust: bool) -> Contents:
+    tree = _load(path, trust)
+    if isinstance(tree, nn.Module):
+        return Contents(f"{container} pickled module", module=tree)
+    found = meta.parse(tree[meta.KEY], str(path)) if isinstance(tree, Mapping) and meta.KEY in tree else {}
+    return Contents(f"{container} state dict", tree, metadata=found)
+
+
+def _load(path: Path, trust: bool) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        safe_error = error
+    if trust:
+        return trusted.unpickle(path)
+    if isinstance(safe_error, pickle.UnpicklingError):
+        raise trusted.refusal(path, "pickled Python objects" + trusted.named_globals(path)) from None
+    raise InputError(f"{path} is damaged ({_first_line(safe_error)})", "save or fetch it again")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]

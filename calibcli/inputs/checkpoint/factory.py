@@ -1,0 +1,164 @@
+"""Fresh models from an architecture spec: built in, the user's own factory, torchvision or timm."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from calibcli.architectures import ARCHITECTURES
+from calibcli.errors import InputError, UsageError, did_you_mean, nearest
+from calibcli.spec import normal
+
+ZOOS = ("torchvision", "timm")
+SYNONYMS = {"classes": ("num_classes", "n_classes", "num_labels"), "channels": ("in_chans", "in_channels")}
+
+
+def is_built_in(spec: str) -> bool:
+    """Whether the spec names one of the package's own architectures (nothing else may stand in metadata)."""
+    return normal(spec.partition(":")[0]) in ARCHITECTURES
+
+
+def canonical(spec: str) -> str:
+    """The canonical spec of a built-in architecture; any other spec as it is."""
+    return ARCHITECTURES.choose(spec).spec if is_built_in(spec) else spec
+
+
+def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn.Module:
+    """A fresh model.
+
+    Args:
+        spec: `name:key=value,...` of a built-in architecture; `module:factory` (with `,key=value` after it);
+            `torchvision.NAME:key=value` or `timm.NAME:key=value`; a bare name is looked up in that order.
+        arch_file: `net.py:factory`, in place of `spec`.
+        defaults: options such as `classes`, `channels`, `inputs`, used where the spec is silent and the factory
+            has an option of that name.
+
+    Raises:
+        UsageError: no such architecture, option, module or factory.
+        InputError: the factory failed, or did not return a `torch.nn.Module`.
+    """
+    if arch_file is not None:
+        if spec is not None:
+            raise UsageError("both --arch and --arch-file were given", "pass one of them")
+        name, _, options = arch_file.rpartition(":") if _has_factory(arch_file) else (arch_file, "", "")
+        factory, _, options = options.partition(",")
+        return _call(_from_file(Path(name), factory), options, defaults, arch_file)
+    if spec is None:
+        raise UsageError("no architecture was named", "pass --arch NAME:key=value, or --arch module:factory")
+    if is_built_in(spec):
+        choice = ARCHITECTURES.choose(spec, **defaults)
+        return _module(choice(), spec)
+    name, _, rest = spec.partition(":")
+    first = rest.partition(",")[0]
+    if rest and "=" not in first:
+        return _call(_from_module(name, first), rest.partition(",")[2], defaults, spec)
+    zoo, _, model = name.partition(".")
+    for library in (zoo,) if model and zoo in ZOOS else ZOOS:
+        found = _from_zoo(library, model if zoo in ZOOS else name, explicit=zoo in ZOOS)
+        if found is not None:
+            return _call(found, rest, defaults, spec)
+    known = [entry.name for entry in ARCHITECTURES]
+    fix = did_you_mean(normal(name), known) if nearest(normal(name), known) else f"built in: {', '.join(known)}"
+    raise UsageError(f"unknown architecture '{name}'", f"{fix}; or pass --arch module:factory")
+
+
+def _has_factory(text: str) -> bool:
+    return not text.endswith(".py") and ".py:" in text
+
+
+def _from_module(name: str, attribute: str) -> Callable[..., Any]:
+    """`name.attribute`, with the working folder on the import path, as `python -m` has it."""
+    here = "" if "" in sys.path else str(Path.cwd())
+    if here and here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and not name.startswith(error.name):
+            raise InputError(f"module '{name}' needs '{error.name}', which is not installed", "install it") from None
+        raise UsageError(
+            f"no module '{name}'", "check --arch module:factory, or pass --arch-file FILE:factory"
+        ) from None
+    except (ImportError, SyntaxError) as error:
+        raise InputError(f"module '{name}' cannot be imported ({error})", "mend it") from None
+    return _attribute(module, attribute, name)
+
+
+def _from_file(path: Path, attribute: str) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location(f"calib_arch_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"no Python file {path}", "pass --arch-file FILE.py:factory")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError) as error:
+        raise InputError(f"{path} cannot be imported ({error})", "mend it") from None
+    return _attribute(module, attribute, str(path))
+
+
+def _attribute(module: Any, attribute: str, where: str) -> Callable[..., Any]:
+    found = getattr(module, attribute, None) if attribute else None
+    if not callable(found):
+        own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        problem = f"{where} has no '{attribute}' to call" if attribute else f"{where}: which factory?"
+        raise UsageError(problem, did_you_mean(attribute, own) if own else "define a function that returns the model")
+    return found  # type: ignore[no-any-return]
+
+
+def _from_zoo(library: str, name: str, *, explicit: bool) -> Callable[..., Any] | None:
+    try:
+        zoo = importlib.import_module(f"{library}.models" if library == "torchvision" else library)
+    except ImportError:
+        if explicit:
+            raise UsageError(f"{library} is not installed", f"pip install {library}") from None
+        return None
+    known: list[str] = zoo.list_models()
+    if name in known:
+        make = zoo.get_model if library == "torchvision" else zoo.create_model
+        return lambda **options: make(name, **options)
+    if explicit:
+        raise UsageError(f"{library} has no model '{name}'", did_you_mean(name, known[:2000]))
+    return None
+
+
+def _call(factory: Callable[..., Any], options: str, defaults: Mapping[str, Any], spec: str) -> nn.Module:
+    given = dict(_option(part, spec) for part in filter(None, options.split(",")))
+    try:
+        accepted = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        accepted = {}  # type: ignore[assignment]
+    for key, value in defaults.items():
+        for name in (key, *SYNONYMS.get(key, ())):
+            if value is not None and name in accepted and not any(n in given for n in (key, *SYNONYMS.get(key, ()))):
+                given[name] = value
+    try:
+        return _module(factory(**given), spec)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"the factory of '{spec}' failed: {type(error).__name__}: {error}", "mend its options"
+        ) from None
+
+
+def _option(part: str, spec: str) -> tuple[str, Any]:
+    key, eq, text = part.partition("=")
+    if not eq:
+        raise UsageError(f"option '{part}' of '{spec}' has no value", f"write {part}=VALUE")
+    try:
+        return key.strip(), ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return key.strip(), text.strip()
+
+
+def _module(made: Any, spec: str) -> nn.Module:
+    if not isinstance(made, nn.Module):
+        raise InputError(f"'{spec}' returned {type(made).__name__}, not a torch.nn.Module", "return the model itself")
+    return made

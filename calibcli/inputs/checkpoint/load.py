@@ -1,0 +1,136 @@
+"""A checkpoint from a file: contents, architecture, weights, checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from calibcli.errors import InputError, UsageError
+from calibcli.files import sha256
+from calibcli.inputs.checkpoint import metadata as meta
+from calibcli.inputs.checkpoint import weights
+from calibcli.inputs.checkpoint.containers import Contents, read
+from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model and what is known about it.
+
+    Attributes:
+        model: in eval mode, on the CPU, in float32.
+        architecture: its spec (`--arch` or the file's own), or the container's name where the file holds the network.
+        metadata: the file's calib metadata (see `checkpoint.metadata`), or {}.
+        source: the path as given.  sha256: of the file.  container: `safetensors`, `pt state dict`, ...
+        notes: what was recognised, renamed or left out, one sentence each.
+        classes: class names, or None.
+        data: data paths by role (`train`, `validation`, `test`), resolved against the checkpoint's folder.
+    """
+
+    model: nn.Module
+    architecture: str
+    metadata: dict[str, Any]
+    source: str
+    sha256: str
+    container: str
+    notes: list[str] = field(default_factory=list)
+    classes: list[str] | None = None
+    data: dict[str, str] = field(default_factory=dict)
+
+
+def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:
+    """Read a checkpoint. The global random state is left as it was.
+
+    Args:
+        path: file or folder; `model.pt#ema` takes the entry `ema` of a nested dict.
+        arch, arch_file: the architecture (see `build`); needed where the file does not carry a built-in one.
+        trust: allow containers that hold code (pickled modules, TorchScript, `torch.export`).
+
+    Raises:
+        InputError: unreadable, holding code while not trusted, weights that do not fit or are not finite.
+        UsageError: an architecture spec that is wrong.
+    """
+    source = str(path)
+    file, key = _split_key(source)
+    contents = read(file, trust=trust)
+    named = arch or arch_file or contents.metadata.get("architecture")
+    if contents.module is not None and arch is None and arch_file is None:
+        notes: list[str] = []
+        model, architecture = contents.module, contents.container
+    else:
+        if named is None:
+            raise _unknown(source, contents)
+        architecture = canonical(named)
+        model, notes = _filled(contents, architecture, arch_file, source, key)
+    model.eval()
+    weights.finite(model, source)
+    classes = contents.metadata.get("classes")
+    return Checkpoint(
+        model=model,
+        architecture=architecture,
+        metadata=contents.metadata,
+        source=source,
+        sha256=fingerprint(file),
+        container=contents.container,
+        notes=contents.notes + notes,
+        classes=None if classes is None else [str(c) for c in classes],
+        data=meta.resolve(contents.metadata, file.parent),
+    )
+
+
+def _split_key(source: str) -> tuple[Path, str]:
+    name, _, key = source.rpartition("#")
+    return (Path(name), key) if name and not Path(source).exists() else (Path(source), "")
+
+
+def fingerprint(path: Path) -> str:
+    """sha256 of a file; of a folder, that of its weight files' hashes by name."""
+    if path.is_file():
+        return sha256(path)
+    import hashlib
+
+    files = sorted(p for p in path.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
+    return hashlib.sha256("".join(f"{p.name} {sha256(p)}\n" for p in files).encode()).hexdigest()
+
+
+def _filled(
+    contents: Contents, architecture: str, arch_file: str | None, source: str, key: str
+) -> tuple[nn.Module, list[str]]:
+    tree = contents.module.state_dict() if contents.module is not None else contents.tensors
+    tensors, notes = weights.find(tree, source, key)
+    light = arch_file is None and is_built_in(architecture)
+    try:
+        if light:  # nothing is allocated or drawn until the shapes are known to agree
+            with torch.device("meta"):
+                model = build(architecture)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                model = build(None if arch_file else architecture, arch_file)
+    except (RuntimeError, MemoryError, OverflowError) as error:
+        raise InputError(f"'{architecture}' cannot be built ({error})", "check its options") from None
+    expected = model.state_dict()
+    tensors, renamed = weights.fit_names(tensors, expected)
+    tensors = weights.matched(tensors, expected, source, architecture)
+    narrow = {
+        str(v.dtype).removeprefix("torch.") for v in tensors.values() if v.dtype in (torch.float16, torch.bfloat16)
+    }
+    if narrow:
+        renamed.append(f"weights stored as {', '.join(sorted(narrow))} were widened to float32")
+    if light:
+        model.to_empty(device="cpu")
+    with torch.no_grad():
+        for name, target in model.state_dict().items():
+            if name in tensors:
+                target.copy_(tensors[name])
+            elif light:
+                target.zero_()
+    return model, notes + renamed
+
+
+def _unknown(source: str, contents: Contents) -> InputError | UsageError:
+    problem = f"{source} ({contents.container}) does not say which architecture it is"
+    return InputError(problem, "pass --arch NAME:key=value, --arch module:factory or --arch-file net.py:factory")

@@ -1,0 +1,68 @@
+"""What our checkpoints say about themselves: a JSON object under the key "calib".
+
+    {"schema": 1,
+     "architecture": "mlp:inputs=64,hidden=128/128,classes=10",           built-in architectures only
+     "preprocess": {"layout": "flat", "scale": 0.0625, "mean": [0.3], "std": [0.4]},
+     "classes": ["0", "1", ...],
+     "data": {"train": "digits.npz#train", "validation": "digits.npz#val", "test": "digits.npz#test"},   relative
+     "training": {...}, "data_sha256": "..."}
+
+All fields but `schema` may be missing. A file can name data and built-in architectures, never code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from calibcli.errors import InputError
+from calibcli.inputs.checkpoint.factory import is_built_in
+
+KEY = "calib"
+SCHEMA = 1
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "architecture": str,
+    "preprocess": Mapping,
+    "classes": list,
+    "data": Mapping,
+    "training": Mapping,
+    "data_sha256": str,
+}
+
+
+def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Metadata from its JSON text or the object itself, checked.
+
+    Raises:
+        InputError: not JSON, a newer schema, a field of the wrong type, an architecture that is not built in, or an
+            absolute data path.
+    """
+    fix = "pass --arch and --data on the command line and save the checkpoint again"
+    try:
+        found = json.loads(text) if isinstance(text, str) else dict(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"{source}: its calib metadata is not JSON", fix) from None
+    if not isinstance(found, dict):
+        raise InputError(f"{source}: its calib metadata is not an object", fix)
+    if found.get("schema") != SCHEMA:
+        problem = f"{source}: its metadata has schema {found.get('schema')}, this version reads {SCHEMA}"
+        raise InputError(problem, "upgrade calibcli, or save the checkpoint again")
+    for name, kind in FIELDS.items():
+        if name in found and not isinstance(found[name], kind):
+            raise InputError(f"{source}: metadata '{name}' is a {type(found[name]).__name__}", fix)
+    architecture = found.get("architecture")
+    if architecture is not None and not is_built_in(architecture):
+        problem = f"{source}: its metadata names the architecture '{architecture}', which is not built in"
+        raise InputError(problem, f"nothing was imported; if you trust it, pass --arch {architecture}")
+    for role, path in found.get("data", {}).items():
+        if not isinstance(path, str) or os.path.isabs(path) or "\0" in path or not path:
+            raise InputError(f"{source}: metadata names the {role} data '{path}', not a relative path", fix)
+    return found
+
+
+def resolve(metadata: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Data paths by role, relative to the checkpoint's folder."""
+    return {role: str(folder.resolve() / path) for role, path in metadata.get("data", {}).items()}

@@ -1,0 +1,43 @@
+"""Checkpoints as we write them: tensors and a JSON object, in .safetensors or .pt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from calibcli.errors import UsageError
+from calibcli.files import atomic
+from calibcli.inputs.checkpoint import metadata as meta
+
+
+def save(path: str | Path, model: nn.Module, metadata: Mapping[str, Any]) -> None:
+    """Write a model's parameters and buffers with its metadata, whole or not at all.
+
+    `.safetensors` holds the metadata as JSON under the key "calib"; `.pt` and `.pth` hold
+    `{"state_dict": ..., "calib": {...}}`, which `torch.load(..., weights_only=True)` reads.
+
+    Args:
+        metadata: the fields of `checkpoint.metadata`; `schema` is filled in.
+
+    Raises:
+        UsageError: another suffix, or a folder that cannot be written.
+        InputError: metadata that `load` would refuse.
+    """
+    path = Path(path)
+    found = meta.parse({"schema": meta.SCHEMA, **json.loads(json.dumps(metadata))}, str(path))
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    if path.suffix == ".safetensors":
+        # safetensors refuses tensors that share memory (tied weights): write each of them
+        with atomic(path) as temporary:
+            save_file({k: v.clone() for k, v in state.items()}, temporary, {meta.KEY: json.dumps(found)})
+    elif path.suffix in (".pt", ".pth"):
+        with atomic(path) as temporary:
+            torch.save({"state_dict": state, meta.KEY: found}, temporary)
+    else:
+        raise UsageError(f"cannot write a checkpoint as '{path.name}'", "use a suffix of: .safetensors .pt .pth")

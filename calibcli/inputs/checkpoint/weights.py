@@ -1,0 +1,151 @@
+"""Tensors of a file into a model: found in nested dicts, prefixes taken off, every mismatch named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.errors import InputError, nearest
+
+NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
+AVERAGED = ("ema", "model_ema", "ema_state_dict", "state_dict_ema", "ema_model")
+RENAMED = (("fc.", "linear."), ("downsample.", "shortcut."))  # torchvision's names for parts of a ResNet
+COUNTERS = ("total_ops", "total_params", "num_batches_tracked")  # profilers' leavings; absent from old files
+Tensors = dict[str, Tensor]
+
+
+def find(tree: Any, source: str, key: str = "") -> tuple[Tensors, list[str]]:
+    """The state dict inside what a file held, and notes about what was chosen.
+
+    Args:
+        key: which entry to take, where the user named one (`model.pt#ema`).
+
+    Raises:
+        InputError: no tensors by name.
+    """
+    notes: list[str] = []
+    if key:
+        if not isinstance(tree, Mapping) or key not in tree:
+            names = ", ".join(map(str, tree)) if isinstance(tree, Mapping) else "nothing by name"
+            raise InputError(f"{source} has no entry '{key}'", f"it holds: {names[:300]}")
+        tree = tree[key]
+    for _ in range(4):
+        if not isinstance(tree, Mapping):
+            break
+        if any(isinstance(value, Tensor) for value in tree.values()) and not _nested(tree, NESTED):
+            break
+        inner = _nested(tree, NESTED) or _nested(tree, AVERAGED)
+        if inner is None:
+            break
+        averaged = _nested(tree, AVERAGED)
+        if averaged and averaged != inner:
+            notes.append(f"'{inner}' was loaded; averaged weights are in '{averaged}' (pass {source}#{averaged})")
+        tree = tree[inner]
+    if isinstance(tree, nn.Module):
+        tree = tree.state_dict()
+    tensors = {str(k): v for k, v in tree.items() if isinstance(v, Tensor)} if isinstance(tree, Mapping) else {}
+    if not tensors:
+        held = ", ".join(map(str, list(tree)[:8])) if isinstance(tree, Mapping) else type(tree).__name__
+        raise InputError(f"{source} holds no state dict (found: {held})", "save model.state_dict()")
+    return tensors, notes
+
+
+def _nested(tree: Mapping[Any, Any], names: tuple[str, ...]) -> str | None:
+    for name in names:
+        value = tree.get(name)
+        if isinstance(value, nn.Module) or (isinstance(value, Mapping) and value):
+            return name
+    return None
+
+
+def fit_names(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[Tensors, list[str]]:
+    """Rename a file's tensors to the model's names: wrappers' prefixes off, torchvision's names for ours."""
+    notes: list[str] = []
+    wanted = set(expected)
+    if wanted <= set(tensors):
+        return tensors, notes
+    best = tensors
+    prefixes = {key[: i + 1] for key in tensors for i, c in enumerate(key) if c == "."}
+    hits = len(wanted & set(tensors))
+    for prefix in sorted(prefixes, key=len):
+        inner = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        found = max(_hits(inner, wanted), _hits(_renamed(inner), wanted))
+        if found > hits:
+            hits, best = found, inner
+            notes = [f"prefix '{prefix}' taken off the names"]
+            if len(inner) < len(tensors):
+                notes.append(f"{len(tensors) - len(inner)} tensors outside '{prefix}' were left out")
+    renamed = _renamed(best)
+    if _hits(renamed, wanted) > _hits(best, wanted):
+        best = renamed
+        notes.append("fc and downsample were read as linear and shortcut")
+    return best, notes
+
+
+def _renamed(tensors: Tensors) -> Tensors:
+    for old, new in RENAMED:
+        tensors = {key.replace(old, new): value for key, value in tensors.items()}
+    return tensors
+
+
+def _hits(tensors: Tensors, wanted: set[str]) -> int:
+    return len(wanted & set(tensors))
+
+
+def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, architecture: str) -> Tensors:
+    """The tensors in the model's order, after checking that names and shapes agree.
+
+    Raises:
+        InputError: missing or unexpected names (each with the nearest), or shapes that differ.
+    """
+    tensors = {k: v for k, v in tensors.items() if k in expected or not k.endswith(COUNTERS)}
+    missing = [k for k in expected if k not in tensors and not k.endswith("num_batches_tracked")]
+    unexpected = [k for k in tensors if k not in expected]
+    fix = "pass the --arch that this checkpoint was trained with"
+    if missing or unexpected:
+        raise InputError(
+            f"{source} does not fit {architecture}: "
+            + "; ".join(
+                filter(None, (_listed("missing", missing, unexpected), _listed("unexpected", unexpected, missing)))
+            ),
+            fix,
+        )
+    wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
+    if wrong:
+        first = wrong[0]
+        got, want = tuple(tensors[first].shape), tuple(expected[first].shape)
+        raise InputError(
+            f"{source} does not fit {architecture}: {len(wrong)} of {len(expected)} tensors differ in shape, "
+            f"first '{first}': {got} in the file, {want} in the model",
+            fix,
+        )
+    return tensors
+
+
+def _listed(what: str, names: list[str], others: list[str], most: int = 4) -> str:
+    if not names:
+        return ""
+    shown = []
+    for name in names[:most]:
+        near = nearest(name, others[:2000])
+        shown.append(f"{name} (nearest: {near})" if near else name)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{what} {', '.join(shown)}{more}"
+
+
+def finite(model: nn.Module, source: str) -> None:
+    """Refuse NaN and infinite weights.
+
+    Raises:
+        InputError: a parameter or buffer is not finite.
+    """
+    tensors = dict(model.state_dict())
+    bad = [k for k, v in tensors.items() if v.is_floating_point() and not bool(torch.isfinite(v).all())]
+    if bad:
+        raise InputError(
+            f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'",
+            "use an earlier checkpoint: the training diverged or the file is damaged",
+        )

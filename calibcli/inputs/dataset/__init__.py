@@ -1,0 +1,9 @@
+"""Data sets: rows of inputs and labels from arrays, image folders, CSV or the user's own code, read when asked for."""
+
+from __future__ import annotations
+
+from calibcli.inputs.dataset.check import check
+from calibcli.inputs.dataset.load import load
+from calibcli.inputs.dataset.rows import Dataset, Preprocess
+
+__all__ = ["Dataset", "Preprocess", "check", "load"]
