@@ -1,0 +1,131 @@
+"""Losses that calibrate, penalties, and how a run's objective is spelled: `focal:gamma=3+trace:weight=0.01`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.errors import UsageError
+from calibcli.losses.adafocal import AdaFocal, adafocal_update
+from calibcli.losses.focal import DualFocal, Focal, FocalSample, FocalScheduled, InverseFocal
+from calibcli.losses.form import CurvatureForm
+from calibcli.losses.gamma import critical_p, focal_factor, gamma_star, peak_p
+from calibcli.losses.penalty import MMCE, Trace
+from calibcli.losses.proper import Brier, CrossEntropy, LabelSmoothing
+from calibcli.losses.proper_focal import ProperFocal
+from calibcli.losses.shelf import LOSSES, PENALTIES, Batch, Loss, Penalty
+from calibcli.spec import normal
+
+__all__ = [
+    "LOSSES",
+    "MMCE",
+    "PENALTIES",
+    "AdaFocal",
+    "Batch",
+    "Brier",
+    "CrossEntropy",
+    "CurvatureForm",
+    "DualFocal",
+    "Focal",
+    "FocalSample",
+    "FocalScheduled",
+    "InverseFocal",
+    "LabelSmoothing",
+    "Loss",
+    "Objective",
+    "Penalty",
+    "ProperFocal",
+    "Trace",
+    "adafocal_update",
+    "critical_p",
+    "curvature_form",
+    "focal_factor",
+    "gamma_star",
+    "objective",
+    "peak_p",
+]
+
+PAPER_NAMES = {
+    "fls_531": "focal_scheduled",
+    "fls_532": "focal_scheduled:gammas=5/3/2",
+    "fla_53": "focal_sample",
+    "flsd_53": "focal_sample",
+    "fla_532": "focal_sample:gammas=5/3/2,thresholds=0.2/0.5",
+    "fla_53_iclr": "focal_sample:thresholds=0.19",
+    "fla_532_iclr": "focal_sample:gammas=5/3/2,thresholds=0.19/0.5",
+    "cross_entropy": "ce",
+    "ls": "label_smoothing",
+    "mmce": "ce+mmce",
+}
+"""Names that papers use, and what they are here."""
+
+
+@dataclass
+class Objective:
+    """What a run minimises: a loss per sample and penalties on the batch.
+
+    Attributes:
+        spec: canonical spec, its identity in logs and tables.
+    """
+
+    loss: Loss
+    penalties: list[Penalty]
+    spec: str
+
+    def reduce(
+        self, losses: Tensor, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"] = "mean"
+    ) -> Tensor:
+        """Sum of losses, or their mean: divided by the sum of the class weights of the rows, as PyTorch does."""
+        if reduction == "sum":
+            return losses.sum()
+        if self.loss.alpha is None:
+            return losses.mean()
+        return losses.sum() / self.loss.weights(logits, labels).sum()
+
+    def __call__(self, batch: Batch, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+        """The scalar to minimise on a batch. With `sum`, penalties count once per row, so that λ means the same."""
+        value = self.reduce(self.loss(batch.logits, batch.labels), batch.logits, batch.labels, reduction)
+        scale = len(batch.labels) if reduction == "sum" else 1
+        for penalty in self.penalties:
+            if penalty.due(batch.step):
+                value = value + scale * penalty(batch)
+        return value
+
+    def to(self, device: torch.device) -> Objective:
+        """Move losses and penalties to a device."""
+        nn.ModuleList([self.loss, *self.penalties]).to(device)
+        return self
+
+
+def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objective:
+    """The objective of `LOSS[+PENALTY...]` and further penalty specs.
+
+    Paper names (`FLA-53`, `FLS-531`, `mmce`, ...) stand for what `PAPER_NAMES` says.
+
+    Raises:
+        UsageError: unknown name or option.
+    """
+    head, *rest = (part.strip() for part in spec.split("+"))
+    head, *more = PAPER_NAMES.get(normal(head), head).split("+")
+    if not more and normal(head.partition(":")[0]) in PENALTIES:
+        raise UsageError(f"'{head}' is a penalty, not a loss", f"write ce+{head}")
+    choice = LOSSES.choose(head)
+    extra = [PENALTIES.choose(p) for p in (*more, *rest, *penalties)]
+    return Objective(choice(), [p() for p in extra], "+".join([choice.spec, *(p.spec for p in extra)]))
+
+
+def curvature_form(spec: str = "ce") -> CurvatureForm:
+    """The loss of a spec (penalties left out) as curvature code needs it.
+
+    A scheduled focal loss has the γ of its last epochs.
+
+    Raises:
+        UsageError: unknown name or option.
+    """
+    found = objective(spec)
+    if isinstance(found.loss, FocalScheduled):
+        found.loss.start_epoch(10**6 - 1, 10**6)
+    return CurvatureForm(found.loss, found.spec.split("+")[0])

@@ -1,0 +1,152 @@
+"""Penalties, which see the batch: MMCE on the confidences, and the trace of the loss curvature."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.errors import UsageError
+from calibcli.losses.logspace import log_p, margin, upcast
+from calibcli.losses.shelf import PENALTIES, Batch, Penalty
+
+
+@PENALTIES.add("mmce")
+class MMCE(Penalty):
+    """Maximum mean calibration error of the batch, weighted form (Kumar et al. 2018); weight 2 for images, 8 for text.
+
+    With r the top confidence, a its correctness and `k = exp(-|r - r'| / width)`:
+    `MMCE_w² = n1^-2 Σ_cc (1-r)(1-r')k + n0^-2 Σ_ww r r' k - 2 (n1 n0)^-1 Σ_cw (1-r) r' k`; 0 where all rows are right
+    or all are wrong. It depends on the batch size and costs its square. Under several processes it is that of each
+    process's own rows.
+
+    Args:
+        weight: λ.
+        form: `weighted`, or `plain`: `N^-2 Σ (a-r)(a'-r')k`.
+        scale: `paper`, or `code`: each term of the weighted form divided twice by its count, as public code does (then
+            a given weight presses far less).
+        width: of the kernel.
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float = 2.0,
+        form: Literal["weighted", "plain"] = "weighted",
+        scale: Literal["paper", "code"] = "paper",
+        width: float = 0.4,
+    ) -> None:
+        super().__init__(weight)
+        if not width > 0:
+            raise UsageError(f"width={width} is not a kernel width", "pass a number above 0, such as 0.4")
+        self.form, self.scale, self.width = form, scale, width
+
+    def value(self, batch: Batch) -> Tensor:
+        z = upcast(batch.logits)
+        top = z.argmax(1)
+        r = log_p(margin(z, top)).exp()
+        return self.of_confidence(r, (top == batch.labels).to(r.dtype))
+
+    def of_confidence(self, r: Tensor, correct: Tensor) -> Tensor:
+        """MMCE of confidences and 0/1 correctness, each `(N,)`."""
+        k = torch.exp(-(r.unsqueeze(1) - r.unsqueeze(0)).abs() / self.width)
+        residual = correct - r
+        if self.form == "plain":
+            share = torch.full_like(r, 1 / len(r))
+        else:
+            right = correct.sum()
+            wrong = len(r) - right
+            if not (bool(right > 0) and bool(wrong > 0)):
+                return r.sum() * 0
+            share = torch.where(correct > 0, 1 / right, 1 / wrong)
+        pairs = k * (share * residual).unsqueeze(1) * (share * residual).unsqueeze(0)
+        if self.form == "weighted" and self.scale == "code":
+            pairs = pairs * share_of_pair(correct)
+        return (pairs.sum().clamp(min=0) + 1e-10).sqrt()
+
+
+def share_of_pair(correct: Tensor) -> Tensor:
+    """The second division of public code: by the count of rows of each class of correctness in a pair."""
+    right = correct.sum()
+    same_right = correct.unsqueeze(1) * correct.unsqueeze(0)
+    same_wrong = (1 - correct).unsqueeze(1) * (1 - correct).unsqueeze(0)
+    mixed = 1 - same_right - same_wrong
+    wrong = len(correct) - right
+    counts = right * right, wrong * wrong, right * wrong
+    parts = same_right, same_wrong, mixed
+    return torch.stack([part / (count + 1e-5) for part, count in zip(parts, counts)]).sum(0)
+
+
+@PENALTIES.add("trace")
+class Trace(Penalty):
+    """Trace of the curvature of the batch's mean cross-entropy in the trainable parameters, by Hutchinson's estimator.
+
+    `m^-1 Σ v'Hv` with fresh Rademacher probes at every step (Kimura and Naganuma 2024). The estimate is unbiased, also
+    for its gradient, which takes third-order derivatives.
+
+    Args:
+        weight: λ.
+        kind: `hessian`; `ggn`: the generalised Gauss-Newton matrix, never negative and far cheaper, with the probe
+            drawn in logit space, `|J' A^{1/2} w|²`; `relu`: the Hessian's estimate where positive, else 0.
+        every: apply it at every n-th step, n times as strong.
+        probes: m.
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float,
+        kind: Literal["hessian", "ggn", "relu"] = "hessian",
+        every: int = 1,
+        probes: int = 1,
+    ) -> None:
+        super().__init__(weight, every)
+        if probes < 1:
+            raise UsageError(f"probes={probes} is not a number of probes", "pass a whole number >= 1")
+        self.kind, self.probes = kind, probes
+
+    def value(self, batch: Batch) -> Tensor:
+        parameters = [p for p in batch.model.parameters() if p.requires_grad]
+        z = upcast(batch.logits)
+        estimate = ggn_trace if self.kind == "ggn" else hessian_trace
+        trace = estimate(z, batch.labels, parameters, self.probes, batch.generator)
+        return trace.relu() if self.kind == "relu" else trace
+
+
+def hessian_trace(
+    logits: Tensor, labels: Tensor, parameters: list[nn.Parameter], probes: int, generator: torch.Generator
+) -> Tensor:
+    """Unbiased estimate of the trace of the Hessian of mean cross-entropy; differentiable."""
+    mean = -log_p(margin(logits, labels)).mean()
+    gradients = torch.autograd.grad(mean, parameters, create_graph=True, materialize_grads=True)
+    total = torch.zeros((), dtype=mean.dtype, device=mean.device)
+    for _ in range(probes):
+        v = [rademacher(p, generator) for p in parameters]
+        products = torch.autograd.grad(gradients, parameters, v, create_graph=True, materialize_grads=True)
+        total = total + torch.stack([(a * b).sum() for a, b in zip(v, products)]).sum()
+    return total / probes
+
+
+def ggn_trace(
+    logits: Tensor, labels: Tensor, parameters: list[nn.Parameter], probes: int, generator: torch.Generator
+) -> Tensor:
+    """Unbiased estimate of the trace of the generalised Gauss-Newton matrix of mean cross-entropy; differentiable.
+
+    `A = diag p - p p' = S S'` with `S = diag √p - p √p'`, so `Tr(J'AJ) = E |J' S w|²` over independent signs w in each
+    logit: one product with J', and per-sample cross terms average out.
+    """
+    log_probability = logits.log_softmax(1)
+    p, root = log_probability.exp(), (log_probability / 2).exp()
+    total = torch.zeros((), dtype=logits.dtype, device=logits.device)
+    for _ in range(probes):
+        signs = root * rademacher(logits, generator)
+        cotangent = (signs - p * signs.sum(1, keepdim=True)) / len(logits) ** 0.5
+        gradients = torch.autograd.grad(logits, parameters, cotangent, create_graph=True, materialize_grads=True)
+        total = total + torch.stack([g.square().sum() for g in gradients]).sum()
+    return total / probes
+
+
+def rademacher(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Independent signs of the shape, dtype and device of `like`."""
+    return torch.empty_like(like, requires_grad=False).bernoulli_(0.5, generator=generator).mul_(2).sub_(1)

@@ -1,0 +1,64 @@
+"""Proper losses: cross-entropy, its smoothed form, and the Brier score."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from calibcli.errors import UsageError
+from calibcli.losses.logspace import THRESHOLD, log_not_p, margin
+from calibcli.losses.shelf import LOSSES, Loss
+
+
+@LOSSES.add("ce")
+class CrossEntropy(Loss):
+    """Cross-entropy, `-log p_y`.
+
+    Equivalent to `F.cross_entropy(logits, labels, reduction="none")`, with full relative accuracy at saturation.
+    """
+
+    def __init__(self, *, alpha: tuple[float, ...] = ()) -> None:
+        super().__init__(alpha)
+
+    def values(self, z: Tensor, labels: Tensor) -> Tensor:
+        return F.softplus(-margin(z, labels), threshold=THRESHOLD)
+
+
+@LOSSES.add("label_smoothing")
+class LabelSmoothing(Loss):
+    """Cross-entropy against `(1-ε) onehot + ε/K` (Szegedy et al. 2016).
+
+    Equivalent to `F.cross_entropy(logits, labels, label_smoothing=ε, reduction="none")`.
+    """
+
+    def __init__(self, *, epsilon: float = 0.05) -> None:
+        super().__init__()
+        self.epsilon = check_smoothing(epsilon)
+
+    def values(self, z: Tensor, labels: Tensor) -> Tensor:
+        uniform = z.logsumexp(1) - z.mean(1)
+        return (1 - self.epsilon) * F.softplus(-margin(z, labels), threshold=THRESHOLD) + self.epsilon * uniform
+
+
+@LOSSES.add("brier")
+class Brier(Loss):
+    """Brier score, `Σ_k (p_k - 1[k=y])²`: summed over classes, in [0, 2] (Brier 1950)."""
+
+    def __init__(self, *, alpha: tuple[float, ...] = ()) -> None:
+        super().__init__(alpha)
+
+    def values(self, z: Tensor, labels: Tensor) -> Tensor:
+        wrong = z.softmax(1).scatter(1, labels.unsqueeze(1), 0.0)
+        return torch.exp(2 * log_not_p(margin(z, labels))) + wrong.square().sum(1)
+
+
+def check_smoothing(epsilon: float) -> float:
+    """`epsilon` if it is a share of the target.
+
+    Raises:
+        UsageError: outside [0, 1].
+    """
+    if not 0 <= epsilon <= 1:
+        raise UsageError(f"smoothing {epsilon} is not a share", "pass a number from 0 to 1, such as 0.05")
+    return epsilon

@@ -1,0 +1,121 @@
+"""The shelves of losses and penalties, and what one of each looks like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.errors import UsageError
+from calibcli.losses.logspace import upcast
+from calibcli.spec import Shelf
+
+LOSSES = Shelf("loss")
+PENALTIES = Shelf("penalty")
+
+
+class Loss(nn.Module):
+    """A loss per sample: `(logits (N, K), labels (N,) int64) -> (N,)`, in float32 or wider; the caller reduces.
+
+    Half-precision logits are widened and autocast is off inside. Labels must lie in [0, K); this is not checked at
+    every step.
+
+    Attributes:
+        alpha: class weights (K,), or None.
+        gamma_text: what the log says of the current γ, or "".
+    """
+
+    alpha: Tensor | None
+    gamma_text = ""
+
+    def __init__(self, alpha: tuple[float, ...] = ()) -> None:
+        super().__init__()
+        if any(not a >= 0 for a in alpha):
+            raise UsageError(f"alpha={'/'.join(map(str, alpha))} has a negative weight", "pass weights >= 0")
+        self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64) if alpha else None, persistent=False)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if logits.ndim != 2:  # dense inputs (N, K, d1, ...): K last, then flat
+            logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
+        z = upcast(logits)
+        if torch.is_autocast_enabled(z.device.type):
+            with torch.autocast(z.device.type, enabled=False):
+                return self._weighted(z, labels)
+        return self._weighted(z, labels)
+
+    def _weighted(self, z: Tensor, labels: Tensor) -> Tensor:
+        losses = self.values(z, labels)
+        return losses if self.alpha is None else losses * self.weights(z, labels)
+
+    def values(self, z: Tensor, labels: Tensor) -> Tensor:
+        """The loss per sample, before class weights."""
+        raise NotImplementedError
+
+    def weights(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The class weight `(N,)` of each sample; ones without `alpha`."""
+        if self.alpha is None:
+            return torch.ones(len(labels), dtype=upcast(logits).dtype, device=logits.device)
+        if len(self.alpha) != logits.shape[1]:
+            raise UsageError(
+                f"alpha has {len(self.alpha)} weights and the logits have {logits.shape[1]} classes",
+                "pass one weight per class, in class order",
+            )
+        return self.alpha.to(upcast(logits).dtype)[labels]
+
+    def gammas(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """The focusing parameter γ `(N,)` that applies to each sample now, or None where the loss has none."""
+        return None
+
+    def start_epoch(self, epoch: int, epochs: int, validation: tuple[Tensor, Tensor] | None = None) -> None:
+        """Set what depends on the epoch (0-based) or on the validation logits and labels after the previous one."""
+
+
+@dataclass
+class Batch:
+    """What a penalty sees of a training step.
+
+    Attributes:
+        model: the model, in train mode; its trainable parameters are what a curvature penalty differentiates.
+        logits, labels: of this batch; the logits' graph is kept.
+        step: global step, 0-based.
+        generator: source of random probes, on the logits' device.
+    """
+
+    model: nn.Module
+    logits: Tensor
+    labels: Tensor
+    step: int
+    generator: torch.Generator
+
+
+class Penalty(nn.Module):
+    """A scalar of the model and a batch, added to the mean loss with its weight.
+
+    Attributes:
+        weight: its factor λ; 0 leaves the loss exactly as it is.
+        every: apply it at every n-th step, n times as strong.
+        realised: its last value, without the weight (detached).
+    """
+
+    def __init__(self, weight: float, every: int = 1) -> None:
+        super().__init__()
+        if not weight >= 0:
+            raise UsageError(f"weight={weight} is not a weight", "pass a number >= 0")
+        if every < 1:
+            raise UsageError(f"every={every} is not a number of steps", "pass a whole number >= 1")
+        self.weight, self.every = weight, every
+        self.realised: Tensor | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether it applies at this step."""
+        return self.weight > 0 and step % self.every == 0
+
+    def forward(self, batch: Batch) -> Tensor:
+        """`every · weight · value`, a scalar; call it only when `due`."""
+        value = self.value(batch)
+        self.realised = value.detach()
+        return self.every * self.weight * value
+
+    def value(self, batch: Batch) -> Tensor:
+        raise NotImplementedError

@@ -1,0 +1,121 @@
+"""Penalties and the objective they join: traces against dense matrices, reductions against PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from calibcli import losses
+from calibcli.losses.penalty import ggn_trace, hessian_trace
+
+torch.set_num_threads(1)
+
+
+def setting(seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    return model, torch.randn(5, 3, dtype=torch.float64), torch.randint(3, (5,))
+
+
+def batch(model: nn.Module, x: Tensor, y: Tensor, step: int = 0) -> losses.Batch:
+    return losses.Batch(model, model(x), y, step, torch.Generator().manual_seed(step))
+
+
+def dense_trace(model: nn.Module, x: Tensor, y: Tensor, ggn: bool) -> Tensor:
+    """The trace from every entry of the diagonal, by autograd, differentiable."""
+    parameters = dict(model.named_parameters())
+
+    def forward(*values: Tensor) -> Tensor:
+        logits = torch.func.functional_call(model, dict(zip(parameters, values)), (x,))
+        assert isinstance(logits, Tensor)
+        return logits
+
+    values = tuple(parameters.values())
+    if not ggn:
+        blocks = torch.autograd.functional.hessian(
+            lambda *v: F.cross_entropy(forward(*v), y), values, create_graph=True
+        )
+        return torch.stack(
+            [b[i].flatten(0, v.ndim - 1).flatten(1).diagonal().sum() for i, (b, v) in enumerate(zip(blocks, values))]
+        ).sum()
+    z = forward(*values)
+    p = z.softmax(1)
+    total = torch.zeros((), dtype=torch.float64)
+    jacobians = torch.autograd.functional.jacobian(forward, values, create_graph=True)
+    for j in jacobians:
+        j = j.flatten(2)  # (n, k, entries)
+        a = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+        total = total + torch.einsum("nke,nkl,nle->", j, a, j) / len(x)
+    return total
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+def test_trace_and_its_gradient_are_unbiased(kind: str) -> None:
+    model, x, y = setting()
+    parameters = list(model.parameters())
+    want = dense_trace(model, x, y, kind == "ggn")
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(want, parameters)])
+    generator, values, slopes = torch.Generator().manual_seed(7), [], []
+    estimate = ggn_trace if kind == "ggn" else hessian_trace
+    for _ in range(1500):
+        got = estimate(model(x), y, parameters, 1, generator)
+        values.append(float(got))
+        g = torch.autograd.grad(got, parameters, materialize_grads=True)
+        slopes.append(torch.cat([v.flatten() for v in g]))
+    spread = torch.tensor(values, dtype=torch.float64)
+    error = float(spread.std() / len(values) ** 0.5)
+    assert abs(float(spread.mean()) - float(want)) < 4 * error
+    assert error < 0.03 * float(want)
+    stacked = torch.stack(slopes)
+    scores = (stacked.mean(0) - gradient) / (stacked.std(0) / len(values) ** 0.5 + 1e-12)
+    assert float(scores.abs().max()) < 5
+
+
+def test_zero_weight_is_the_plain_loss_and_relu_is_never_negative() -> None:
+    model, x, y = setting()
+    plain = losses.objective("ce")(batch(model, x, y))
+    assert torch.equal(losses.objective("ce+trace:weight=0")(batch(model, x, y)), plain)
+    for seed in range(20):
+        penalty = losses.Trace(weight=1.0, kind="relu")
+        assert float(penalty(batch(*setting(seed), step=seed))) >= 0
+
+
+def test_every_applies_n_times_as_strong() -> None:
+    model, x, y = setting()
+    every, each = losses.objective("ce+trace:weight=0.1,every=3"), losses.objective("ce+trace:weight=0.3")
+    plain = losses.objective("ce")
+    for step in range(6):
+        want = (plain if step % 3 else each)(batch(model, x, y, step))
+        torch.testing.assert_close(every(batch(model, x, y, step)), want)
+
+
+def test_reductions() -> None:
+    model, x, y = setting()
+    z = model(x)
+    alpha = torch.tensor([0.5, 2, 1], dtype=torch.float64)
+    b = losses.Batch(model, z, y, 0, torch.Generator())
+    torch.testing.assert_close(losses.objective("ce:alpha=0.5/2/1")(b), F.cross_entropy(z, y, alpha))
+    torch.testing.assert_close(losses.objective("ce")(b, "sum"), F.cross_entropy(z, y, reduction="sum"))
+    mean, total = (losses.objective("mmce")(b, r) for r in ("mean", "sum"))  # type: ignore[arg-type]
+    torch.testing.assert_close(mean * len(x), total)
+
+
+def test_canonical_specs() -> None:
+    for spec, want in (
+        ("FLA-53", "focal_sample"),
+        ("mmce", "ce+mmce"),
+        ("focal:gamma=3 + trace:weight=0.010,kind=ggn", "focal:gamma=3+trace:weight=0.01,kind=ggn"),
+    ):
+        assert losses.objective(spec).spec == want
+    assert losses.objective("ce", ["mmce:weight=4"]).spec == "ce+mmce:weight=4"
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model, x, y = setting()
+    model[0].weight.requires_grad_(False)
+    objective = losses.objective("ce+trace:weight=1")
+    objective(batch(model, x, y)).backward()
+    assert model[0].weight.grad is None
+    assert model[0].bias.grad is not None
