@@ -19,7 +19,9 @@ import numpy.typing as npt
 from calibcli.predictions import Array, Floats, Ints, Predictions, chunk_rows, read
 
 Edges = Literal["right", "left", "torchmetrics"]
-BLOCK_BYTES = 1 << 18  # scores worked on at once: they and their exponentials stay in the second-level cache
+BLOCK_BYTES = 1 << 19  # scores worked on at once: they and their exponentials stay in the second-level cache
+NARROW = 32  # classes
+SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 Progress = Callable[[float, str], None]
 
@@ -195,47 +197,121 @@ class _Work:
         if self.wide:
             scores = scores.astype(np.float64, copy=False)
         labels = self.predictions.labels[start:stop]
-        weights = None if self.predictions.weights is None else self.predictions.weights[start:stop]
+        given = self.predictions.weights
+        weights = np.ones(stop - start) if given is None else given[start:stop]
         rows = max(1, BLOCK_BYTES // (scores.shape[1] * scores.itemsize))
         sums = [_ClassSums(b, scores.shape[1]) for b in self.class_bins]
+        buffer = _Buffer(min(rows, len(scores)), scores.shape[1], scores.dtype)
         for first in range(0, len(scores), rows):
             part = slice(first, first + rows)
             where = slice(start + first, start + first + len(scores[part]))
-            block = _Softmax(scores[part], labels[part])
+            block = _Rows(scores[part], labels[part], buffer)
             for name, column in self.out.items():
                 column[where] = getattr(block, name)
             self.predicted[where] = block.top
             for table in sums:
-                table.add(block, None if weights is None else weights[part])
+                table.add(block, weights[part])
         return [table.total() for table in sums]
 
 
-class _Softmax:
-    """Softmax of a block with the top class taken out: `others` (n, K) is exp(z - z_top), 0 at the top class."""
+class _Rows:
+    """Softmax of a block, top class taken out: `others` is exp(z_j - z_top) over j, and 0 at the top class.
 
-    def __init__(self, z: Array, labels: Ints) -> None:
-        self.labels = labels
-        self.rows = np.arange(len(z))
+    Up to NARROW classes it is worked on class by class, beyond that row by row, whichever keeps the long axis inside.
+    """
+
+    def __init__(self, z: Array, labels: Ints, buffer: _Buffer) -> None:
+        n, k = z.shape
+        self.n, self.labels, self.narrow, self.buffer = n, labels, k <= NARROW, buffer
+        self.rows = buffer.rows[:n]
+        with np.errstate(invalid="ignore", under="ignore", divide="ignore"):
+            r, squares, first, at_label, gap = (self._narrow if self.narrow else self._wide)(z)
+            if not np.isfinite(first.sum()):  # 0 * -inf of a class with probability 0
+                d = np.maximum(z - z.max(axis=1, keepdims=True), np.asarray(-1e4, z.dtype))
+                others = self.others.T if self.narrow else self.others
+                first = np.einsum("ij,ij->i", others, d).astype(np.float64) * self.scale
+            self.confidence = 1 / (1 + r)
+            self.rest = r * self.confidence
+            self.p_label = at_label * self.confidence
+            log_sum = np.log1p(r)
+            hit = self.top == labels
+            self.nll = log_sum + gap
+            self.entropy = log_sum - first * self.confidence
+            self.brier = (squares + 1) * self.confidence**2 - 2 * self.p_label + 1
+            np.copyto(self.brier, self.rest**2 + squares * self.confidence**2, where=hit)
+
+    def _wide(self, z: Array) -> tuple[Floats, ...]:
+        n, k = z.shape
+        e = self.others = self.buffer.scores[: n * k].reshape(n, k)
+        flat, here = e.reshape(-1), self.rows * k
         self.top = z.argmax(axis=1)
-        z_top = z[self.rows, self.top]
-        with np.errstate(invalid="ignore", under="ignore"):
-            d = z - z_top[:, None]
-            e = np.exp(d)
-            at_label = e[self.rows, labels].astype(np.float64)
-            e[self.rows, self.top] = 0
-            self.others = e
-            r = e.sum(axis=1, dtype=np.float64)
-            squares = np.einsum("ij,ij->i", e, e).astype(np.float64)
-            first = np.einsum("ij,ij->i", e, np.maximum(d, np.asarray(-1e4, d.dtype))).astype(np.float64)
-        self.confidence = 1 / (1 + r)
-        self.rest = r * self.confidence
-        log_sum = np.log1p(r)
-        hit = self.top == labels
-        self.nll = log_sum + np.where(hit, 0.0, z_top.astype(np.float64) - z[self.rows, labels].astype(np.float64))
-        self.p_label = at_label * self.confidence
-        c2 = self.confidence**2
-        self.brier = np.where(hit, self.rest**2 + squares * c2, (1 + squares) * c2 - 2 * self.p_label + 1)
-        self.entropy = log_sum - first * self.confidence
+        at_top, at_label = here + self.top, here + self.labels
+        z_flat = z.reshape(-1)
+        z_top = z_flat[at_top]
+        gap = z_top.astype(np.float64) - z_flat[at_label]
+        if z_top.min() >= -SAFE and z_top.max() <= SAFE:
+            shift, d = z_top.astype(np.float64), z  # exp(z) itself cannot overflow: spare the subtraction
+        else:
+            shift, d = np.zeros(n), z - z_top[:, None]
+        np.exp(d, out=e)
+        self.scale = 1 / flat[at_top].astype(np.float64)
+        label = flat[at_label] * self.scale
+        flat[at_top] = 0
+        r = (e @ self.buffer.ones) * self.scale
+        return r, np.vecdot(e, e) * self.scale**2, np.vecdot(e, d) * self.scale - shift * r, label, gap
+
+    def _narrow(self, z: Array) -> tuple[Floats, ...]:
+        n, k = z.shape
+        d = np.array(z.T, order="C", copy=True)
+        e = self.others = self.buffer.scores[: n * k].reshape(k, n)
+        z_top = d.max(axis=0)
+        at_top = np.flatnonzero(np.equal(d, z_top, out=self.buffer.mask[: n * k].reshape(k, n)))
+        row = at_top % n
+        self.top = np.empty(n, dtype=np.int64)
+        self.top[row[::-1]] = (at_top // n)[::-1]  # of equal scores the lowest class is written last
+        at_label = self.labels * n + self.rows
+        d -= z_top
+        gap = -d.reshape(-1)[at_label].astype(np.float64)
+        np.exp(d, out=e)
+        flat = e.reshape(-1)
+        label = flat[at_label].astype(np.float64)
+        flat[self.top * n + self.rows] = 0
+        self.scale = np.ones(n)
+        r = e.sum(axis=0, dtype=np.float64)
+        d *= e
+        first = d.sum(axis=0, dtype=np.float64)
+        np.multiply(e, e, out=d)
+        return r, d.sum(axis=0, dtype=np.float64), first, label, gap
+
+    def beyond(self, least: float) -> tuple[Ints, Ints, Floats]:
+        """(row, class, probability) of all probabilities of about `least` and more, top classes excluded."""
+        n, size = self.n, self.others.size
+        limit = (least * (1 - 1e-5) / (self.confidence * self.scale)).astype(self.others.dtype)
+        mask = self.buffer.mask[:size].reshape(self.others.shape)
+        np.greater_equal(self.others, limit if self.narrow else limit[:, None], out=mask)
+        found = np.flatnonzero(mask)
+        if self.narrow:
+            col = found // n
+            row = found - col * n
+        else:
+            row = found // self.others.shape[1]
+            col = found - row * self.others.shape[1]
+        return row, col, self.others.reshape(-1)[found] * (self.confidence * self.scale)[row]
+
+    def mass(self, weights: Floats) -> Floats:
+        """(K,) weighted sum of the probabilities of each class, top classes excluded."""
+        w = (weights * self.confidence * self.scale).astype(self.others.dtype)
+        return self.others @ w if self.narrow else w @ self.others
+
+
+class _Buffer:
+    """Memory that the blocks of one span reuse."""
+
+    def __init__(self, rows: int, k: int, dtype: np.dtype[Any]) -> None:
+        self.scores = np.empty(rows * k, dtype)
+        self.mask = np.empty(rows * k, np.bool_)
+        self.ones = np.ones(k, dtype)
+        self.rows = np.arange(rows)
 
 
 class _ClassSums:
@@ -244,36 +320,37 @@ class _ClassSums:
     def __init__(self, how: ClassBins, k: int) -> None:
         self.how, self.k = how, k
         self.width = how.bins + (how.edges == "torchmetrics")
-        self.sums = np.zeros((3, k * self.width))
         self.mass = np.zeros(k)
-        self.rows = 0.0
+        self.found: list[tuple[Ints, Floats, Floats]] = []  # class, probability, weight
+        self.labels: list[tuple[Ints, Floats, Floats]] = []
 
-    def add(self, block: _Softmax, weights: Floats | None) -> None:
-        how, conf = self.how, block.confidence
-        w = np.ones(len(conf)) if weights is None else weights
-        wc = w * conf
-        least = 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
-        limit = least * (1 - 1e-5) / conf  # a little below, so that rounding loses no candidate
-        row, col = np.nonzero(block.others >= limit[:, None].astype(block.others.dtype))
-        p = np.concatenate([block.others[row, col] * conf[row], conf])
-        row, col = np.concatenate([row, block.rows]), np.concatenate([col, block.top])
-        index = bin_index(p, how.bins, how.edges)
-        keep = p > how.threshold if how.threshold > 0 else index > 0
-        flat = (col * self.width + index)[keep]
+    def add(self, block: _Rows, weights: Floats) -> None:
+        least = 1 / self.how.bins if self.how.threshold <= 0 else min(self.how.threshold, 1 / self.how.bins)
+        row, col, p = block.beyond(least)
+        self.found += [(col, p, weights[row]), (block.top, block.confidence, weights)]
+        self.labels.append((block.labels, block.p_label, weights))
+        self.mass += block.mass(weights)
+
+    def _table(self, parts: list[tuple[Ints, Floats, Floats]]) -> tuple[Floats, Floats]:
+        """(K, bins) sums of weights and of weighted probabilities."""
+        col, p, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+        if self.how.threshold > 0:
+            keep = p > self.how.threshold
+            col, p, weight = col[keep], p[keep], weight[keep]
+        flat = col * self.width
+        flat += bin_index(p, self.how.bins, self.how.edges)
+        p *= weight
         size = self.k * self.width
-        self.sums[0] += np.bincount(flat, w[row[keep]], size)
-        self.sums[1] += np.bincount(flat, (w[row] * p)[keep], size)
-        index = bin_index(block.p_label, how.bins, how.edges)
-        keep = block.p_label > how.threshold if how.threshold > 0 else np.ones(len(index), bool)
-        self.sums[2] += np.bincount((block.labels * self.width + index)[keep], w[keep], size)
-        self.mass += wc.astype(block.others.dtype) @ block.others
-        self.mass += np.bincount(block.top, wc, self.k)
-        self.rows += float(w.sum())
+        count, sums = np.bincount(flat, weight, size), np.bincount(flat, p, size)
+        return count.reshape(self.k, self.width), sums.reshape(self.k, self.width)
 
     def total(self) -> Floats:
-        """(3, K, bins); the first bin holds what the others leave."""
-        sums = self.sums.reshape(3, self.k, self.width)
+        """(3, K, bins). Without a threshold the first bin holds what the others leave."""
+        count, sum_p = self._table(self.found)
         if self.how.threshold <= 0:
-            sums[0, :, 0] = self.rows - sums[0, :, 1:].sum(axis=1)
-            sums[1, :, 0] = np.maximum(self.mass - sums[1, :, 1:].sum(axis=1), 0.0)
-        return sums
+            tops = self.found[1::2]
+            for top, confidence, weight in tops:
+                self.mass += np.bincount(top, weight * confidence, self.k)
+            count[:, 0] = sum(float(weight.sum()) for _, _, weight in tops) - count[:, 1:].sum(axis=1)
+            sum_p[:, 0] = np.maximum(self.mass - sum_p[:, 1:].sum(axis=1), 0.0)
+        return np.stack([count, sum_p, self._table(self.labels)[0]])

@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
+CHUNK_ROWS = 1 << 15
 
 
 class Scores(Protocol):
@@ -163,8 +164,8 @@ class Predictions:
 
 
 def chunk_rows(scores: Scores) -> int:
-    """Rows that make up about CHUNK_BYTES."""
-    return max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4)))
+    """Rows that make up about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
+    return min(CHUNK_ROWS, max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4))))
 
 
 def read(scores: Scores, start: int, stop: int) -> Array:
