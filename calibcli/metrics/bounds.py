@@ -20,11 +20,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from calibcli.columns import Edges, bin_index
 from calibcli.errors import UsageError
 
 DRAWS = 20_000
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
-Edges = Literal["right", "left", "torchmetrics"]
 WeightKind = Literal["sampling", "count"]
 Floats = NDArray[np.float64]
 
@@ -54,26 +54,6 @@ class Bounds:
     groups: int | None
     alpha: float
     family: int
-
-    @property
-    def level(self) -> float:
-        """Level of [lower, upper] as a two-sided interval (each side holds at 1 - alpha)."""
-        return 1 - self.alpha - self.alpha / self.family
-
-
-def bin_index(confidence: Any, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
-    """Equal-width bin of each confidence, 0-based.
-
-    Args:
-        confidence: (N,) in [0, 1]; values that rounding put just outside fall in the first or last bin.
-        edges: `right` ((b-1)/M, b/M] with 0 in the first bin; `left` [(b-1)/M, b/M) with 1 in the last;
-            `torchmetrics` as `left` with a bin of its own for exactly 1.
-    """
-    scaled = np.asarray(confidence, dtype=np.float64) * bins
-    index = np.ceil(scaled) - 1 if edges == "right" else np.floor(scaled)
-    last = bins if edges == "torchmetrics" else bins - 1
-    clipped: NDArray[np.intp] = np.clip(index, 0, last).astype(np.intp)
-    return clipped
 
 
 def ece_bounds(
@@ -144,7 +124,7 @@ def ece_bounds(
 
     level = 1 - alpha / family
     deficit = np.maximum(null - np.diag(covariance), 0)
-    noise = _norm_quantile(covariance + np.diag(deficit), level, seed)
+    noise = norm_quantile(covariance + np.diag(deficit), level, seed)
     if groups is not None:
         noise *= quantile(level) / NormalDist().inv_cdf(level)
     return Bounds(
@@ -152,7 +132,7 @@ def ece_bounds(
         lower=max(0.0, value - noise),
         upper=upper,
         floor=math.sqrt(2 / math.pi) * float(np.sqrt(null).sum()),
-        null_high=_norm_quantile(np.diag(null), 0.95, seed),
+        null_high=norm_quantile(np.diag(null), 0.95, seed),
         n=round(total) if counts else c.size,
         n_eff=total if counts else 1 / float((share * share).sum()),
         groups=count,
@@ -186,7 +166,7 @@ def _student(count: int) -> Any:
     return lambda level: float(stdtrit(count - 1, level))
 
 
-def _norm_quantile(covariance: Floats, level: float, seed: int) -> float:
+def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
     """Quantile of ‖G‖₁, G ~ N(0, covariance): simulated, or its concentration bound far in the tail."""
     variance = np.diag(covariance)
     if not variance.any():
