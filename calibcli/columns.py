@@ -301,7 +301,8 @@ class _Rows:
     def mass(self, weights: Floats) -> Floats:
         """(K,) weighted sum of the probabilities of each class, top classes excluded."""
         w = (weights * self.confidence * self.scale).astype(self.others.dtype)
-        return self.others @ w if self.narrow else w @ self.others
+        total: Floats = self.others @ w if self.narrow else w @ self.others
+        return total
 
 
 class _Buffer:
@@ -341,7 +342,8 @@ class _ClassSums:
         flat += bin_index(p, self.how.bins, self.how.edges)
         p *= weight
         size = self.k * self.width
-        count, sums = np.bincount(flat, weight, size), np.bincount(flat, p, size)
+        count: Floats = np.bincount(flat, weight, size)
+        sums: Floats = np.bincount(flat, p, size)
         return count.reshape(self.k, self.width), sums.reshape(self.k, self.width)
 
     def total(self) -> Floats:
