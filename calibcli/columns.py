@@ -332,7 +332,7 @@ class _ClassSums:
         self.labels.append((block.labels, block.p_label, weights))
         self.mass += block.mass(weights)
 
-    def _table(self, parts: list[tuple[Ints, Floats, Floats]]) -> tuple[Floats, Floats]:
+    def _table(self, parts: list[tuple[Ints, Floats, Floats]]) -> tuple[Array, Array]:
         """(K, bins) sums of weights and of weighted probabilities."""
         col, p, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
         if self.how.threshold > 0:
@@ -342,9 +342,8 @@ class _ClassSums:
         flat += bin_index(p, self.how.bins, self.how.edges)
         p *= weight
         size = self.k * self.width
-        count: Floats = np.bincount(flat, weight, size)
-        sums: Floats = np.bincount(flat, p, size)
-        return count.reshape(self.k, self.width), sums.reshape(self.k, self.width)
+        shape = (self.k, self.width)
+        return np.bincount(flat, weight, size).reshape(shape), np.bincount(flat, p, size).reshape(shape)
 
     def total(self) -> Floats:
         """(3, K, bins). Without a threshold the first bin holds what the others leave."""
