@@ -37,7 +37,8 @@ def save(path: str | Path, model: nn.Module, metadata: Mapping[str, Any]) -> Non
         with atomic(path) as temporary:
             save_file({k: v.clone() for k, v in state.items()}, temporary, {meta.KEY: json.dumps(found)})
     elif path.suffix in (".pt", ".pth"):
-        with atomic(path) as temporary:
-            torch.save({"state_dict": state, meta.KEY: found}, temporary)
+        # an open file, not a path: torch would write the temporary name into the archive
+        with atomic(path) as temporary, Path(temporary).open("wb") as file:
+            torch.save({"state_dict": state, meta.KEY: found}, file)
     else:
         raise UsageError(f"cannot write a checkpoint as '{path.name}'", "use a suffix of: .safetensors .pt .pth")
