@@ -104,3 +104,24 @@ def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
     devices: list[Any] = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         yield
+
+
+@contextlib.contextmanager
+def full_float32() -> Iterator[None]:
+    """Products and convolutions in float32 proper: no TF32 within the block."""
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def set_threads(count: int) -> None:
+    """Let torch use that many threads; 0 leaves it to torch."""
+    import torch
+
+    if count:
+        torch.set_num_threads(count)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from calibcli.errors import InputError
 from calibcli.inputs.checkpoint import metadata as meta
-from calibcli.inputs.checkpoint import trusted
+from calibcli.inputs.checkpoint import trusted, weights
 
 UNREADABLE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError,
@@ -133,8 +133,10 @@ def _zip(path: Path, trust: bool) -> Contents:
 
 def _pickle(path: Path, container: str, trust: bool) -> Contents:
     tree = _load(path, trust)
-    if isinstance(tree, nn.Module):
-        return Contents(f"{container} pickled module", module=tree)
+    held = [tree, *(tree.get(name) for name in weights.NESTED)] if isinstance(tree, Mapping) else [tree]
+    module = next((value for value in held if isinstance(value, nn.Module)), None)
+    if module is not None:
+        return Contents(f"{container} pickled module", module=module)
     found = meta.parse(tree[meta.KEY], str(path)) if isinstance(tree, Mapping) and meta.KEY in tree else {}
     return Contents(f"{container} state dict", tree, metadata=found)
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibcli import device as devices
 from calibcli.errors import InputError
 from calibcli.inputs.checkpoint.sink import known_suffix, writing
 from calibcli.inputs.dataset import Dataset, check
@@ -69,21 +70,22 @@ def predict(
     Raises:
         InputError: out of memory with a single row, or logits that are NaN.
     """
-    model = _ready(model, torch.device(device), dtype)
+    device = torch.device(device)
+    model = _ready(model, device, dtype)
     done = 0
     while done < len(data):
         rows = slice(done, min(done + batch_size, len(data)))
         try:
-            with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
+            with torch.no_grad(), devices.full_float32(), devices.unchanged_rng(device):
                 inputs, _ = data.batch(rows, device=device, dtype=dtype)
                 out = logits(model, inputs).to(torch.float64 if dtype == torch.float64 else torch.float32).cpu()
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
+        except (MemoryError, RuntimeError) as error:
+            if not devices.is_out_of_memory(error):
                 raise
             if batch_size == 1:
                 raise InputError("out of memory with one row at a time", "pass --device cpu, or free memory") from None
             batch_size = max(1, batch_size // 2)
-            if torch.device(device).type == "cuda":
+            if device.type == "cuda":
                 torch.cuda.empty_cache()
             continue
         bad = torch.isnan(out).any(1).nonzero()
@@ -94,12 +96,6 @@ def predict(
         done = rows.stop
         if progress is not None:
             progress(done / len(data), f"{done} of {len(data)} rows")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator gave up: CUDA's own error, Python's, or the CPU allocator's RuntimeError."""
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or "can't allocate memory" in str(error) or "not enough memory" in str(error)
 
 
 def _ready(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:

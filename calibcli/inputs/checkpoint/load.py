@@ -11,10 +11,12 @@ from torch import nn
 
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
+from calibcli.inputs import dataset
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint import weights
 from calibcli.inputs.checkpoint.containers import Contents, read
 from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in
+from calibcli.inputs.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,27 @@ class Checkpoint:
     notes: list[str] = field(default_factory=list)
     classes: list[str] | None = None
     data: dict[str, str] = field(default_factory=dict)
+
+    def open_data(self, given: str | None, *roles: str, **options: Any) -> Dataset:
+        """The data set the user named, else the one of the first of `roles` that the checkpoint names.
+
+        The checkpoint's preprocessing applies where the options are silent, and class names are put in its order.
+
+        Args:
+            options: of `dataset.load`.
+
+        Raises:
+            UsageError: none named anywhere.
+            InputError: as in `dataset.load`, or class names that the checkpoint does not know.
+        """
+        source = given or next((self.data[role] for role in roles if role in self.data), None)
+        if source is None:
+            raise UsageError(f"{self.source} does not say where its data lies", "pass --data FILE")
+        options.setdefault("preprocess", self.metadata.get("preprocess"))
+        found = dataset.load(source, **options)
+        if given is None:
+            found.notes.insert(0, f"data: {source}, as the checkpoint says")
+        return dataset.in_order(found, self.classes)
 
 
 def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:

@@ -58,7 +58,7 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
         problem = f"{source}: its metadata names the architecture '{architecture}', which is not built in"
         raise InputError(problem, f"nothing was imported; if you trust it, pass --arch {architecture}")
     for role, path in found.get("data", {}).items():
-        if not isinstance(path, str) or os.path.isabs(path) or "\0" in path or not path:
+        if not isinstance(path, str) or os.path.isabs(path) or not path or set(path) & set(":\0"):
             raise InputError(f"{source}: metadata names the {role} data '{path}', not a relative path", fix)
     return found
 

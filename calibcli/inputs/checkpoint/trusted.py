@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
+import pickle
 import pickletools
+import sys
+import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from calibcli.errors import InputError
 
-FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, EOFError, OSError)
+HARMLESS = ("torch._utils.", "torch.FloatStorage", "collections.OrderedDict", "__builtin__.set")
+FAILURES = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    EOFError,
+    OSError,
+    pickle.UnpicklingError,
+)
 
 
 def refusal(path: Path, what: str) -> InputError:
@@ -26,24 +45,29 @@ def refusal(path: Path, what: str) -> InputError:
 def named_globals(path: Path) -> str:
     """` (posix.system, ...)`: the names a pickle would import, read without running it."""
     found: list[str] = []
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:
-                data = next(file.read(name) for name in file.namelist() if name.endswith("data.pkl"))
-        else:
-            data = path.read_bytes()[: 1 << 20]
-        strings: list[str] = []
-        for code, argument, _ in pickletools.genops(data):
-            if code.name == "GLOBAL":
-                found.append(str(argument).replace(" ", "."))
-            elif code.name == "STACK_GLOBAL" and len(strings) >= 2:
-                found.append(".".join(strings[-2:]))
-            elif isinstance(argument, str):
-                strings.append(argument)
-    except (ValueError, OSError, StopIteration, zipfile.BadZipFile, IndexError):
-        pass
-    strange = [f for f in dict.fromkeys(found) if not f.startswith(("torch._utils.", "collections.OrderedDict"))]
+    with contextlib.suppress(ValueError, OSError, StopIteration, zipfile.BadZipFile, IndexError):
+        stream = io.BytesIO(_pickle_bytes(path))
+        while stream.tell() < len(stream.getbuffer()):  # a legacy file holds several pickles in a row
+            strings: list[str] = []
+            for code, argument, _ in pickletools.genops(stream):
+                if code.name == "GLOBAL":
+                    found.append(str(argument).replace(" ", "."))
+                elif code.name == "STACK_GLOBAL":
+                    found.append(".".join(strings[-2:]))
+                elif isinstance(argument, str):
+                    strings.append(argument)
+    strange = [f for f in dict.fromkeys(found) if not f.startswith(HARMLESS)]
     return f" ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''})" if strange else ""
+
+
+def _pickle_bytes(path: Path, most: int = 1 << 22) -> bytes:
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            return file.read(most)
+    with zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+        with archive.open(name) as member:
+            return member.read(most)
 
 
 def unpickle(path: Path) -> Any:
@@ -67,9 +91,24 @@ def torchscript(path: Path, trust: bool) -> nn.Module:
     if not trust:
         raise refusal(path, "a TorchScript program, which is code")
     try:
-        return cast(nn.Module, torch.jit.load(str(path), map_location="cpu"))  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings(action="ignore"):  # "TorchScript is deprecated"
+            module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     except FAILURES as error:
         raise InputError(f"{path} is not a readable TorchScript file ({error})", "save it again") from None
+    object.__setattr__(module, "__class__", Scripted)
+    return cast(nn.Module, module)
+
+
+class Scripted(torch.jit.RecursiveScriptModule):  # type: ignore[name-defined,misc]
+    """A TorchScript module whose deep copies have leaf parameters; torch's own have an autograd history."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scripted:
+        with torch.no_grad():
+            made = super().__deepcopy__(memo)
+        for mine, copied in zip(self.parameters(), made.parameters()):
+            copied.requires_grad_(mine.requires_grad)
+        object.__setattr__(made, "__class__", Scripted)
+        return cast(Scripted, made)
 
 
 def exported(path: Path, trust: bool) -> nn.Module:
@@ -81,22 +120,71 @@ def exported(path: Path, trust: bool) -> nn.Module:
     if not trust:
         raise refusal(path, "a torch.export program, inside which torch unpickles")
     try:
-        program = torch.export.load(str(path))
-        return Exported(program.module())
+        with warnings.catch_warnings(action="ignore"):
+            return Exported(*_plain(torch.export.load(str(path))))
     except FAILURES as error:
         raise InputError(f"{path} is not a readable torch.export file ({error})", "save it again") from None
 
 
-class Exported(nn.Module):
-    """A `torch.export` module, which knows no train or eval mode, as an ordinary one."""
+def _plain(program: torch.export.ExportedProgram) -> tuple[GraphModule, int, int]:
+    """The program's graph, and the fewest and most rows that it takes.
 
-    def __init__(self, program: nn.Module) -> None:
+    Assertions about dtypes, which `Module.to` in the exported code leaves behind, would refuse another precision.
+    """
+    module = program.module()
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.recompile()
+    fewest, most = 1, sys.maxsize
+    users = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "placeholder" and node.name in users and isinstance(value, Tensor) and value.ndim:
+            rows = value.shape[0]
+            if isinstance(rows, int):
+                return module, rows, rows
+            limits = program.range_constraints.get(rows.node.expr)
+            if limits is not None:
+                fewest = max(fewest, int(limits.lower))
+                most = min(most, int(limits.upper)) if limits.upper < sys.maxsize else most
+    return module, fewest, most
+
+
+class Exported(nn.Module):
+    """A `torch.export` graph as an ordinary module: any number of rows, train and eval without effect.
+
+    A graph of a fixed or bounded batch size gets the rows in pieces, the last one filled up with copies of its last
+    row; what comes out for the copies is dropped.
+    """
+
+    def __init__(self, graph: GraphModule, fewest: int, most: int) -> None:
         super().__init__()
-        self.program = program
+        self.__dict__["graph"] = graph  # not a child: the names of its layers stay as they were
+        self._modules, self._parameters, self._buffers = graph._modules, graph._parameters, graph._buffers
+        self.fewest, self.most = fewest, most
+        for module in self.modules():
+            module.training = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Exported:
+        return Exported(copy.deepcopy(self.__dict__["graph"], memo), self.fewest, self.most)
 
     def train(self, mode: bool = True) -> Exported:
-        self.training = mode
         return self
 
     def forward(self, *args: Tensor, **named: Tensor) -> Any:
-        return self.program(*args, **named)
+        tensors = [*args, *named.values()]
+        rows = len(tensors[0])
+        pieces = []
+        for start in range(0, rows, self.most):
+            piece = [t[start : start + self.most] for t in tensors]
+            real = len(piece[0])
+            if real < self.fewest:
+                piece = [torch.cat([t, t[-1:].expand(self.fewest - real, *t.shape[1:])]) for t in piece]
+            out = self.__dict__["graph"](*piece[: len(args)], **dict(zip(named, piece[len(args) :])))
+            pieces.append(_tree_map(lambda t, real=real: t[:real], out))
+        return pieces[0] if len(pieces) == 1 else _tree_map(lambda *parts: torch.cat(parts), *pieces)
+
+
+def _tree_map(function: Callable[..., Tensor], *trees: Any) -> Any:
+    return torch.utils._pytree.tree_map(function, *trees)

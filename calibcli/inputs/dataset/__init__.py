@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from calibcli.inputs.dataset.check import check
 from calibcli.inputs.dataset.load import load
-from calibcli.inputs.dataset.rows import Dataset, Preprocess
+from calibcli.inputs.dataset.rows import Dataset, Preprocess, in_order
 
-__all__ = ["Dataset", "Preprocess", "check", "load"]
+__all__ = ["Dataset", "Preprocess", "check", "in_order", "load"]

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from calibcli import device as devices
 from calibcli.errors import InputError
 from calibcli.inputs.dataset.rows import Dataset
 
@@ -27,7 +28,7 @@ def check(data: Dataset, model: nn.Module) -> int:
     inputs, _ = data.batch(np.arange(min(2, len(data))), device=where, dtype=dtype)
     try:
         model.eval()
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.no_grad(), devices.unchanged_rng(where), devices.full_float32():
             out = logits(model, inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InputError(_misfit(data, model, error), "pass --layout, or a data set made for this model") from None

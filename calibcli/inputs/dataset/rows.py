@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.dataset.arrays import Rows
 
 Inputs = Tensor | dict[str, Tensor]
@@ -121,6 +121,23 @@ class Dataset:
         index = np.arange(len(self))[rows] if isinstance(rows, slice) else np.asarray(rows, np.int64)
         ids = None if self.ids is None else self.ids[index]
         return replace(self, labels=self.labels[index], rows=self.rows[index], ids=ids, notes=list(self.notes))
+
+
+def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
+    """The data set with its labels numbered as in `classes`, where both name their classes.
+
+    Raises:
+        InputError: a class of the data set is not among them.
+    """
+    if classes is None or data.classes is None or list(classes) == data.classes:
+        return data
+    unknown = [name for name in data.classes if name not in classes]
+    if unknown:
+        problem = f"{data.source} has the class '{unknown[0]}', which the model does not know"
+        raise InputError(problem, did_you_mean(unknown[0], classes))
+    order = np.array([list(classes).index(name) for name in data.classes], np.int64)
+    note = "classes were put in the order of the checkpoint, by name"
+    return replace(data, labels=order[data.labels], classes=list(classes), notes=[*data.notes, note])
 
 
 def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[float, ...]:

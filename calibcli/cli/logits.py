@@ -1,0 +1,116 @@
+"""`calib logits`: a data set through a model, into a file that every other command reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated
+
+import typer
+
+from calibcli.cli import options as opt
+from calibcli.cli.run import Run
+from calibcli.result import Estimate, Result
+
+PANEL = "Measure"
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ...")],
+    save: Annotated[Path, typer.Option("--save", help="File to write: .npz, .safetensors or .npy.")],
+    data: opt.Data = None,
+    arch: opt.Arch = None,
+    arch_file: opt.ArchFile = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    layout: opt.Layout = None,
+    inputs_key: opt.InputsKey = None,
+    labels_key: opt.LabelsKey = None,
+    label_column: opt.LabelColumn = None,
+    subset: opt.Subset = None,
+    trust: opt.Trust = False,
+    batch_size: opt.BatchSize = 256,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "float32",
+    seed: opt.Seed = 0,
+    threads: opt.Threads = 0,
+    format: opt.Format = "table",
+    json: opt.Json = False,
+    output: opt.Output = None,
+    quiet: opt.Quiet = False,
+) -> int:
+    """Run a model over a data set and save its logits and labels for the other commands.
+
+    Example: calib logits model.safetensors --data digits.npz#test --save test.npz
+
+    Rows stream through in batches, so memory does not grow with the data set. Of a checkpoint that says where its data
+    lies, the test set is used when --data is left out.
+    """
+    run = Run(format=format, json=json, output=output, quiet=quiet)
+    from calibcli import device as devices
+    from calibcli.inputs import checkpoint
+
+    target = checkpoint.known_suffix(save)
+    where, precision = devices.pick(device), devices.dtype(dtype)
+    devices.set_threads(threads)
+    loaded = checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
+    rows = loaded.open_data(
+        data,
+        "test",
+        "validation",
+        mean=mean,
+        std=std,
+        layout=layout,
+        inputs_key=inputs_key,
+        labels_key=labels_key,
+        label_column=label_column,
+        subset=subset,
+        seed=seed,
+        trust=trust,
+    )
+    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, rows)]
+    written = checkpoint.write_logits(
+        loaded.model,
+        rows,
+        target,
+        batch_size=batch_size,
+        device=where,
+        dtype=precision,
+        progress=run.progress("logits"),
+    )
+    result = Result(
+        command="logits",
+        estimates=[accuracy(written.correct, written.rows)],
+        notes=[*loaded.notes, *rows.notes],
+        facts={
+            "model": loaded.source,
+            "architecture": loaded.architecture,
+            "container": loaded.container,
+            "data": rows.source,
+            "rows": written.rows,
+            "classes": written.classes,
+            "inputs": list(rows.shape),
+            "preprocess": rows.preprocess.as_dict(),
+        },
+        artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
+    )
+    return run.finish(result, seed=seed, device=str(where), dtype=dtype)
+
+
+def accuracy(correct: int, rows: int) -> Estimate:
+    """Share of rows whose largest logit is the label, with its 95 % interval (Wilson 1927)."""
+    z = NormalDist().inv_cdf(0.975)
+    p = correct / rows
+    centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
+    half = z / (1 + z * z / rows) * (p * (1 - p) / rows + z * z / (4 * rows * rows)) ** 0.5
+    return Estimate(
+        name="accuracy",
+        value=p,
+        low=max(0.0, centre - half),
+        high=min(1.0, centre + half),
+        level=0.95,
+        better="higher",
+        unit="probability",
+        how="share of rows whose largest logit is the label; Wilson interval",
+        n=rows,
+    )

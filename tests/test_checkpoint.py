@@ -1,0 +1,401 @@
+"""Checkpoints: every container gives the same model, mismatches are named, and the caller's state is left alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from calibcli.architectures import build
+from calibcli.errors import CalibError, InputError, UsageError
+from calibcli.inputs import checkpoint, dataset
+
+torch.set_num_threads(1)
+SPEC = "cnn:widths=4/8,classes=5"
+X = torch.linspace(-1, 1, 7 * 3 * 8 * 8).view(7, 3, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    model = build(SPEC)
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.randn(16, 3, 8, 8))  # BatchNorm statistics that are not the default
+    return model.eval()
+
+
+def same(found: nn.Module, model: nn.Module) -> None:
+    assert not any(m.training for m in found.modules() if not isinstance(m, torch.jit.ScriptModule))
+    with torch.no_grad():
+        for rows in (1, 4, 7):
+            torch.testing.assert_close(found(X[:rows]), model(X[:rows]), rtol=1e-5, atol=1e-6)
+
+
+def write_state(model: nn.Module, path: Path, kind: str) -> None:
+    state = model.state_dict()
+    trees: dict[str, Any] = {
+        "plain": state,
+        "nested": {"epoch": 3, "state_dict": state, "best": 0.9, "optimizer": {"state": {0: torch.zeros(2)}}},
+        "twice": {"model": {"state_dict": state}},
+        "ema": {"ema": state},
+        "ddp": {"state_dict": {f"module.{k}": v for k, v in state.items()}},
+        "compiled": {f"_orig_mod.{k}": v for k, v in state.items()},
+        "lightning": {
+            "state_dict": {**{f"model.{k}": v for k, v in state.items()}, "loss.weight": torch.ones(5)},
+            "pytorch-lightning_version": "2.4",
+            "epoch": 1,
+        },
+        "ddp_compiled": {f"module._orig_mod.{k}": v for k, v in state.items()},
+        "profiled": {**state, "total_ops": torch.zeros(1), "features.0.total_params": torch.zeros(1)},
+        "no_counters": {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")},
+    }
+    torch.save(trees[kind], path, _use_new_zipfile_serialization=path.suffix != ".tar")
+
+
+KINDS = ["plain", "nested", "twice", "ema", "ddp", "compiled", "lightning", "ddp_compiled", "profiled", "no_counters"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["model.pt", "model.pth.tar", "model.ckpt"])
+def test_state_dicts(model: nn.Module, tmp_path: Path, kind: str, name: str) -> None:
+    write_state(model, tmp_path / name, kind)
+    found = checkpoint.load(tmp_path / name, arch=SPEC)
+    same(found.model, model)
+    assert found.architecture == SPEC
+    assert found.container == ("legacy pt state dict" if name.endswith("tar") else "pt state dict")
+    assert len(found.sha256) == 64
+    if kind == "lightning":
+        assert "1 tensors outside 'model.' were left out" in found.notes
+
+
+def test_named_entry_of_a_nested_dict(model: nn.Module, tmp_path: Path) -> None:
+    average = copy.deepcopy(model)
+    nn.init.zeros_(average.get_submodule("linear").weight)
+    torch.save({"model": model.state_dict(), "ema": average.state_dict()}, tmp_path / "m.pt")
+    found = checkpoint.load(tmp_path / "m.pt", arch=SPEC)
+    same(found.model, model)
+    assert any("averaged weights" in note for note in found.notes)
+    same(checkpoint.load(f"{tmp_path}/m.pt#ema", arch=SPEC).model, average)
+    with pytest.raises(InputError, match="no entry 'emo'"):
+        checkpoint.load(f"{tmp_path}/m.pt#emo", arch=SPEC)
+
+
+def test_safetensors_plain_and_sharded(model: nn.Module, tmp_path: Path) -> None:
+    state = model.state_dict()
+    save_file(state, tmp_path / "m.safetensors")
+    same(checkpoint.load(tmp_path / "m.safetensors", arch=SPEC).model, model)
+    names = list(state)
+    weight_map = {}
+    for i, part in enumerate((names[:5], names[5:])):
+        file = f"model-{i + 1}-of-2.safetensors"
+        save_file({k: state[k] for k in part}, tmp_path / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    for path in (index, tmp_path):
+        found = checkpoint.load(path, arch=SPEC)
+        same(found.model, model)
+        assert found.container == "sharded safetensors (2 files)"
+    (tmp_path / "model-2-of-2.safetensors").unlink()
+    with pytest.raises(InputError, match="is missing"):
+        checkpoint.load(index, arch=SPEC)
+    index.write_text(json.dumps({"weight_map": {"a": "../m.safetensors"}}))
+    with pytest.raises(InputError, match="outside its folder"):
+        checkpoint.load(index, arch=SPEC)
+
+
+def test_half_precision_is_widened(model: nn.Module, tmp_path: Path) -> None:
+    save_file(copy.deepcopy(model).to(torch.bfloat16).state_dict(), tmp_path / "m.safetensors")
+    found = checkpoint.load(tmp_path / "m.safetensors", arch=SPEC)
+    assert {p.dtype for p in found.model.parameters()} == {torch.float32}
+    assert found.notes == ["weights stored as bfloat16 were widened to float32"]
+
+
+def containers(model: nn.Module, folder: Path) -> dict[str, Path]:
+    """Every container that holds the network itself."""
+    x = X[:4]
+    rows = torch.export.Dim("rows", min=2, max=5)
+    torch.export.save(torch.export.export(model, (x,)), folder / "fixed.pt2")
+    torch.export.save(torch.export.export(model, (x,), dynamic_shapes=({0: rows},)), folder / "bounded.pt2")
+    torch.jit.trace(model, x).save(str(folder / "traced.pt"))
+    torch.save(model, folder / "pickled.pt")
+    torch.save({"model": model, "epoch": 1}, folder / "pickled_in_dict.pt")
+    torch.save(model, folder / "legacy.pt", _use_new_zipfile_serialization=False)
+    return {p.name: p for p in folder.iterdir()}
+
+
+def hvp(model: nn.Module, x: Tensor) -> Tensor:
+    weights = list(model.parameters())
+    loss = nn.functional.cross_entropy(model(x), torch.arange(len(x)) % 5)
+    first = torch.autograd.grad(loss, weights, create_graph=True)
+    dot = sum((g * torch.cos(torch.arange(g.numel(), dtype=g.dtype)).view_as(g)).sum() for g in first)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(dot, weights)])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_networks_in_files_need_trust_and_equal_the_model(model: nn.Module, tmp_path: Path) -> None:
+    precise = copy.deepcopy(model).double()
+    for name, path in containers(model, tmp_path).items():
+        with pytest.raises(InputError, match="nothing was executed") as caught:
+            checkpoint.load(path)
+        assert "--trust" in caught.value.fix
+        found = checkpoint.load(path, trust=True)
+        same(found.model, model)
+        assert [k for k, _ in found.model.named_parameters()] == [k for k, _ in model.named_parameters()], name
+        # a copy in another precision is a proper module too: leaf parameters, exact second derivatives
+        double = copy.deepcopy(found.model).double()
+        assert all(p.is_leaf and p.dtype == torch.float64 for p in double.parameters())
+        torch.testing.assert_close(hvp(double, X.double()), hvp(precise, X.double()), rtol=1e-10, atol=1e-12)
+        same(found.model, model)
+        # and the weights alone can go into a named architecture
+        same(checkpoint.load(path, trust=True, arch=SPEC).model, model)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_ours_round_trip(model: nn.Module, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"model{suffix}"
+    metadata = {
+        "architecture": SPEC,
+        "preprocess": {"layout": "NHWC", "scale": 0.0627, "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]},
+        "classes": list("abcde"),
+        "data": {"test": "digits.npz#test"},
+        "training": {"loss": "focal:gamma=3", "epochs": 2},
+        "data_sha256": "0" * 64,
+    }
+    checkpoint.save(path, model, metadata)
+    found = checkpoint.load(path)
+    same(found.model, model)
+    assert found.metadata == {"schema": 1, **metadata}
+    assert found.data == {"test": str(tmp_path / "digits.npz#test")}
+    assert (found.architecture, found.classes) == (SPEC, list("abcde"))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(UsageError, match="cannot write a checkpoint"):
+        checkpoint.save(tmp_path / "model.onnx", model, metadata)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"architecture": "os:system"}, "which is not built in"),
+        ({"architecture": "torchvision.resnet18"}, "which is not built in"),
+        ({"data": {"test": "/etc/passwd"}}, "not a relative path"),
+        ({"data": {"test": "os:listdir"}}, "not a relative path"),
+        ({"schema": 2}, "has schema 2"),
+        ({"classes": "abc"}, "metadata 'classes' is a str"),
+    ],
+)
+def test_metadata_may_not_name_code(model: nn.Module, tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    metadata = {"schema": 1, "architecture": SPEC, **change}
+    save_file(model.state_dict(), tmp_path / "m.safetensors", {"calib": json.dumps(metadata)})
+    torch.save({"state_dict": model.state_dict(), "calib": metadata}, tmp_path / "m.pt")
+    for name in ("m.safetensors", "m.pt"):
+        with pytest.raises(InputError, match=problem):
+            checkpoint.load(tmp_path / name)
+
+
+def test_mismatches_are_named_with_the_nearest(model: nn.Module, tmp_path: Path) -> None:
+    state = dict(model.state_dict())
+    state["linear.wieght"] = state.pop("linear.weight")
+    torch.save(state, tmp_path / "m.pt")
+    with pytest.raises(InputError) as caught:
+        checkpoint.load(tmp_path / "m.pt", arch=SPEC)
+    assert "missing linear.weight (nearest: linear.wieght)" in caught.value.problem
+    assert "unexpected linear.wieght (nearest: linear.weight)" in caught.value.problem
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    with pytest.raises(InputError, match=r"first 'linear.weight': \(5, 8\) in the file, \(7, 8\) in the model"):
+        checkpoint.load(tmp_path / "m.pt", arch="cnn:widths=4/8,classes=7")
+    with pytest.raises(InputError, match="does not fit resnet"):
+        checkpoint.load(tmp_path / "m.pt", arch="resnet")
+    with pytest.raises(InputError, match="does not say which architecture"):
+        checkpoint.load(tmp_path / "m.pt")
+
+
+def test_weights_that_are_not_finite(model: nn.Module, tmp_path: Path) -> None:
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    state["linear.bias"][2] = torch.nan
+    state["features.1.1.running_var"][0] = torch.inf
+    torch.save(state, tmp_path / "m.pt")
+    with pytest.raises(InputError, match="2 of 14 tensors hold NaN or infinity"):
+        checkpoint.load(tmp_path / "m.pt", arch=SPEC)
+
+
+def test_torchvisions_names_of_a_resnet(tmp_path: Path) -> None:
+    spec = "resnet18:width=0.0625,classes=5"
+    model = build(spec).eval()
+    renamed = {
+        k.replace("linear.", "fc.").replace("shortcut.", "downsample."): v for k, v in model.state_dict().items()
+    }
+    torch.save({"state_dict": {f"module.{k}": v for k, v in renamed.items()}}, tmp_path / "m.pt")
+    same(checkpoint.load(tmp_path / "m.pt", arch=spec).model, model)
+
+
+FACTORY = """
+from torch import nn
+def make(classes=5, width=4):
+    return nn.Sequential(nn.Conv2d(3, width, 3), nn.Flatten(), nn.LazyLinear(classes)) if width < 0 else \\
+        nn.Sequential(nn.Conv2d(3, width, 3), nn.Flatten(), nn.Linear(36 * width, classes))
+class Net(nn.Sequential):
+    def __init__(self, num_classes=5):
+        super().__init__(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, num_classes))
+def wrong():
+    return 3
+def broken():
+    raise ValueError("no")
+"""
+
+
+def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    Path("factory_net.py").write_text(FACTORY)
+    assert len(list(checkpoint.build("factory_net:make,classes=3,width=2").parameters())) == 4
+    assert checkpoint.build("factory_net:Net", classes=7)[2].out_features == 7
+    assert checkpoint.build(None, "factory_net.py:make,classes=3", classes=9)[2].out_features == 3
+    model = checkpoint.build(None, "factory_net.py:Net").eval()
+    torch.save(model.state_dict(), "m.pt")
+    same(checkpoint.load("m.pt", arch="factory_net:Net").model, model)
+    same(checkpoint.load("m.pt", arch_file="factory_net.py:Net").model, model)
+    for spec, problem in [
+        ("factory_net:wrong", "returned int"),
+        ("factory_net:broken", "ValueError: no"),
+        ("factory_net:mak", "has no 'mak'"),
+        ("no_such_module:make", "no module 'no_such_module'"),
+        ("resnt", "unknown architecture 'resnt'"),
+        ("torchvision.resnet18", "torchvision"),
+    ]:
+        if spec.startswith("torchvision") and "torchvision" in sys.modules:
+            continue
+        with pytest.raises(CalibError, match=problem):
+            checkpoint.build(spec)
+    with pytest.raises(UsageError, match="both --arch and --arch-file"):
+        checkpoint.build("resnet", "factory_net.py:make")
+    with pytest.raises(UsageError, match="which factory"):
+        checkpoint.build(None, "factory_net.py")
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"", "m.pt"),
+        (b"PK\x03\x04nonsense", "m.pt"),
+        (b"\x80\x02nonsense", "m.pt"),
+        (b"\x00" * 64, "m.safetensors"),
+        (b"hello world, this is text", "m.pt"),
+        (b"\x89HDF\r\n", "m.h5"),
+        (b"{}", "model.safetensors.index.json"),
+        (b"[1", "model.safetensors.index.json"),
+    ],
+)
+def test_files_that_are_no_checkpoints(tmp_path: Path, content: bytes, name: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    for trust in (False, True):
+        with pytest.raises(InputError):
+            checkpoint.load(tmp_path / name, arch=SPEC, trust=trust)
+    with pytest.raises(InputError, match="cannot read"):
+        checkpoint.load(tmp_path / "nowhere.pt", arch=SPEC)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("name", ["m.pt", "m.tar", "m.safetensors"])
+def test_truncated_files(model: nn.Module, tmp_path: Path, name: str, share: float) -> None:
+    path = tmp_path / name
+    if name.endswith(".safetensors"):
+        save_file(model.state_dict(), path)
+    else:
+        write_state(model, path, "plain")
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(InputError):
+        checkpoint.load(path, arch=SPEC)
+
+
+class Keyed(nn.Module):
+    """Takes named inputs and answers like a Hugging Face model."""
+
+    def __init__(self, shape: tuple[int, ...] = (3,)) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 3)
+        self.shape = shape
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        mean = (self.embed(input_ids) * attention_mask[..., None]).sum(1) / attention_mask.sum(1, keepdim=True)
+        return type("Output", (), {"logits": mean.view(len(mean), *self.shape)})()
+
+
+def test_logits_of_models_with_named_inputs_and_outputs() -> None:
+    batch = {"input_ids": torch.tensor([[1, 2, 0], [3, 4, 5]]), "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}
+    model = Keyed()
+    out = checkpoint.logits(model, batch)
+    torch.testing.assert_close(out[0], model.embed.weight[[1, 2]].mean(0))
+    with pytest.raises(InputError, match=r"shape \(2, 3, 1\) for 2 rows"):
+        checkpoint.logits(Keyed((3, 1)), batch)
+    one = nn.Linear(4, 1)
+    x = torch.randn(6, 4)
+    torch.testing.assert_close(checkpoint.logits(one, x).softmax(1)[:, 1], one(x).sigmoid()[:, 0])
+    with pytest.raises(InputError, match="returned NoneType"):
+        checkpoint.logits(type("N", (nn.Module,), {"forward": lambda self, x: None})(), x)
+
+
+class Fragile(nn.Module):
+    """Fails on the second batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.rand(3)
+        if not self.training and len(x) == 3:
+            raise RuntimeError("boom")
+        return self.body(x)  # type: ignore[no-any-return]
+
+
+def snapshot(model: nn.Module) -> list[Any]:
+    return [
+        torch.get_rng_state().tolist(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cuda.matmul.allow_tf32,
+        [m.training for m in model.modules()],
+        [(id(p), p.requires_grad, p.grad, p.tolist()) for p in model.parameters()],
+        [(id(b), b.tolist()) for b in model.buffers()],
+    ]
+
+
+@pytest.mark.parametrize("rows", [8, 7])
+def test_the_callers_model_and_state_are_unchanged(tmp_path: Path, rows: int) -> None:
+    np.savez(tmp_path / "d.npz", x=np.ones((rows, 4), np.float32), y=np.arange(rows) % 3)
+    data = dataset.load(tmp_path / "d.npz")
+    model = Fragile()
+    model.train()
+    model.body[1].eval()
+    model.body[0].weight.requires_grad_(False)
+    before = snapshot(model)
+    dataset.check(data, model)
+    assert snapshot(model) == before
+    if rows % 4 == 3:
+        with pytest.raises(RuntimeError, match="boom"):
+            list(checkpoint.predict(model, data, batch_size=4))
+    else:
+        assert torch.cat(list(checkpoint.predict(model, data, batch_size=4))).shape == (8, 3)
+    list(checkpoint.predict(model, data, batch_size=4, dtype=torch.float64)) if rows == 8 else None
+    assert snapshot(model) == before
+
+
+def test_loading_draws_nothing_from_the_random_state(model: nn.Module, tmp_path: Path) -> None:
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    (tmp_path / "net.py").write_text(f"from calibcli.architectures import build\ndef make(): return build('{SPEC}')\n")
+    before = torch.get_rng_state()
+    checkpoint.load(tmp_path / "m.pt", arch=SPEC)
+    checkpoint.load(tmp_path / "m.pt", arch_file=f"{tmp_path}/net.py:make")
+    assert torch.equal(torch.get_rng_state(), before)
