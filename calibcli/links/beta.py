@@ -1,0 +1,340 @@
+"""The temperature that minimises the NLL: the convex problem in β = 1/T, by a safeguarded third-order Newton iteration.
+
+F(β) = mean[logsumexp(β z) - β z_y] is convex in β (a log-sum-exp of a linear map); in T it is unimodal but not convex.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibcli.links.moments import Array, Block, Source, Sums, chunks, cumulants, evaluate, shift
+
+Status = Literal["ok", "separable", "anti_informative", "constant", "bound"]
+
+SMALL = 1 << 19  # logits: below, every pass is in float64
+ENOUGH = 1e-9  # relative standard error of β at which a sampled correction is trusted
+SETTLED = 1e-4  # |Δ ln β| after which the (third-order) step just made is accurate to rounding
+
+
+@dataclass(frozen=True)
+class BetaFit:
+    """A fitted inverse temperature.
+
+    Attributes:
+        beta: 1/T; 0 when anti-informative, the cap 1e3 / scale when separable or at the bound, 1 when constant.
+        status: `ok`; `separable` (no row is wrong: the NLL falls for ever as T -> 0); `anti_informative` (F'(0) >= 0:
+            the best β is not positive, T is infinite); `constant` (every row is constant: T does not matter);
+            `bound` (the optimum lies beyond β = 1e3 / scale or below 1e-6 / scale).
+        passes: full passes over the rows, rounded up (sub-sampled warm starts count in proportion).
+        hessian: F''(β), nats per row.
+        se: sandwich standard error of β, sqrt(Σ w² ψ²) / (Σ w F''), ψ = E z - z_y; None unless `ok`.
+        n: rows.
+        scale: median over rows of the standard deviation of the logits.
+    """
+
+    beta: float
+    status: Status
+    passes: int
+    hessian: float
+    se: float | None
+    n: int
+    scale: float
+
+    @property
+    def temperature(self) -> float:
+        return 1 / self.beta if self.beta else math.inf
+
+    @property
+    def usable(self) -> float:
+        """β to apply: the optimum, 0 where the scores mislead, and 1 (leave alone) where no optimum exists."""
+        return self.beta if self.status in ("ok", "anti_informative", "bound") else 1.0
+
+
+def fit_beta(
+    logits: ArrayLike | Source,
+    labels: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    *,
+    start: float | None = None,
+) -> BetaFit:
+    """Minimise the mean NLL of softmax(β z) over β > 0.
+
+    Small inputs are solved in float64. Large ones: warm starts on samples of rows, then full passes with float32
+    exponentials, whose rounding and whose fourth-order remainder are measured against float64 on a random sample and
+    removed; where the standard error of that correction exceeds 1e-9 of β, a float64 pass decides. β has a relative
+    error below 1e-8.
+
+    Args:
+        logits: (N, K), or a function that returns a fresh iterable of blocks (logits, labels, weights or None).
+        labels: (N,) integers in [0, K).
+        weights: (N,) non-negative, or None.
+        start: a β to start from.
+
+    Raises:
+        InputError: a true label has logit -inf.
+    """
+    arrays = None if callable(logits) else _arrays(logits, labels, weights)
+    source: Source = cast(Source, logits) if arrays is None else lambda: (arrays,)
+    n, k, sample = _sample(source)
+    run = _Run(source, n, k, sample, arrays)
+    return run.fit(start)
+
+
+def cross_fit_beta(
+    logits: ArrayLike, labels: ArrayLike, folds: ArrayLike, weights: ArrayLike | None = None
+) -> tuple[Array, list[BetaFit]]:
+    """What a re-fitted temperature would save on rows it has not seen.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+        folds: (N,) fold of each row, 0..F-1.
+        weights: (N,) or None.
+
+    Returns:
+        gains: (N,) nll(z_i) - nll(z_i / T fitted without the fold of i), nats; and the fit of each fold.
+    """
+    block = _arrays(logits, labels, weights)
+    z, y, w = block
+    folds = np.asarray(folds)
+    whole = fit_beta(z, y, w)
+    fits = []
+    for fold in range(int(folds.max()) + 1):
+        rows = np.flatnonzero(folds != fold)
+        start = whole.beta if whole.status == "ok" else None
+        fits.append(fit_beta(z[rows], y[rows], None if w is None else w[rows], start=start))
+    betas = np.array([fit.usable for fit in fits])
+    return nll_rows(z, y, 1.0) - nll_rows(z, y, betas[folds]), fits
+
+
+def nll_rows(logits: ArrayLike, labels: ArrayLike, beta: float | Array = 1.0) -> Array:
+    """-ln softmax(β z)_y of each row.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+        beta: one number, or (N,).
+
+    Returns:
+        (N,) float64, nats.
+    """
+    z, y, _ = _arrays(logits, labels, None)
+    slopes = np.broadcast_to(np.asarray(beta, np.float64), (len(z),))
+    result = np.empty(len(z))
+    start = 0
+    for part, labels_part, _ in chunks((z, y, None)):
+        rows = slice(start, start + len(part))
+        start = rows.stop
+        shifted, own, axis = shift(part, labels_part, np.float64)
+        slope = slopes[rows]
+        with np.errstate(invalid="ignore"):  # 0 · -inf: a class with probability zero keeps it
+            scaled = shifted * (slope if axis == 0 else slope[:, None])
+            scaled[np.isnan(scaled)] = -np.inf
+            result[rows] = np.log(np.exp(scaled).sum(axis=axis)) - slope * own
+    return result
+
+
+def _arrays(logits: Any, labels: Any, weights: Any) -> Block:
+    z = np.asarray(logits)
+    return (
+        z if z.dtype.kind == "f" else z.astype(np.float64),
+        np.asarray(labels),
+        None if weights is None else np.asarray(weights, np.float64),
+    )
+
+
+def _sample(source: Source) -> tuple[int, int, Block]:
+    """Number of rows and classes, and rows drawn evenly over the data (all of them when there are few)."""
+    rng = np.random.default_rng(0)
+    blocks = source()
+    if isinstance(blocks, tuple) and len(blocks) == 1:  # arrays in memory: no pass is needed
+        n = len(blocks[0][0])
+        keep = sample_rows(n, blocks[0][0].shape[1], rng)
+        return n, blocks[0][0].shape[1], _take(blocks[0], keep)
+    kept: list[Block] = []
+    n, k, stride = 0, 0, 1
+    for block in blocks:
+        k = block[0].shape[1]
+        limit = max(2000, SMALL // k)
+        kept.append(_take(block, np.flatnonzero(rng.random(len(block[0])) * stride < 1)))
+        n += len(block[0])
+        while sum(len(b[0]) for b in kept) > 2 * limit:
+            stride *= 2
+            kept = [_take(b, np.flatnonzero(rng.random(len(b[0])) < 0.5)) for b in kept]
+    weights = None if kept[0][2] is None else np.concatenate([b[2] for b in kept if b[2] is not None])
+    return n, k, (np.concatenate([b[0] for b in kept]), np.concatenate([b[1] for b in kept]), weights)
+
+
+def sample_rows(n: int, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """One random row of each of some equal ranges; every row when there are few."""
+    count = max(2000, SMALL // k)
+    if n <= 2 * count:
+        return np.arange(n)
+    return np.minimum(((np.arange(count) + rng.random(count)) * (n / count)).astype(np.int64), n - 1)
+
+
+def _take(block: Block, rows: NDArray[Any]) -> Block:
+    z, y, w = block
+    return z[rows], y[rows], None if w is None else w[rows]
+
+
+class _Run:
+    """The passes of one fit."""
+
+    def __init__(self, source: Source, n: int, k: int, sample: Block, arrays: Block | None) -> None:
+        self.source, self.n, self.k, self.sample, self.arrays = source, n, k, sample, arrays
+        self.passes = 0.0 if arrays is not None else 1.0
+        self.scale = _scale(sample[0])
+        self.cap, self.floor = 1e3 / self.scale, 1e-6 / self.scale
+
+    def fit(self, start: float | None) -> BetaFit:
+        beta = start or 1 / self.scale
+        complete = len(self.sample[0]) == self.n
+        if complete:
+            return self._descend(lambda b: self._pass(b, np.float64), beta)
+        if start is None:
+            beta = self._warm(beta)
+        rough = self._descend(lambda b: self._pass(b, np.float32), beta, settled=3e-3)
+        if rough.status != "ok":
+            return rough
+        sums, at = self._last
+        return self._refine(sums, at, rough)
+
+    def _pass(self, beta: float, dtype: Any) -> Sums:
+        self.passes += 1
+        self._last = evaluate(self.source, beta, dtype), beta
+        return self._last[0]
+
+    def _warm(self, beta: float) -> float:
+        """β from ever larger parts of the rows: a solution on the first, one step on each of the others."""
+        count = len(self.sample[0])
+        part = _take(self.sample, np.arange(0, count, 8))
+        level = _Run(lambda: (part,), len(part[0]), self.k, part, part)
+        fit = level._descend(lambda b: level._pass(b, np.float32), beta, settled=0.1)
+        self.passes += level.passes * len(part[0]) / self.n
+        if fit.status != "ok":
+            return beta
+        beta = _step(evaluate(lambda: (self.sample,), fit.beta, np.float32).means(), fit.beta)
+        self.passes += count / self.n
+        if self.arrays is not None and self.n > 16 * count:
+            tenth = tuple(b for i, b in enumerate(chunks(self.arrays)) if i % 10 == 5)
+            beta = _step(evaluate(lambda: tenth, beta, np.float32).means(), beta)
+            self.passes += 0.1
+        return min(max(beta, 10 * self.floor), self.cap / 10)
+
+    def _refine(self, sums: Sums, at: float, rough: BetaFit) -> BetaFit:
+        """Remove what float32 and the truncated expansion left, as measured in float64 on the sample."""
+        for _ in range(2):
+            slope, curvature = sums.means()[0], sums.means()[1]
+            beta = _root(sums.means(), at)
+            error, se = self._difference(at, beta)
+            slope, curvature, _, _ = _shifted(sums.means(), beta - at)
+            if se <= ENOUGH * beta * curvature:
+                beta -= (slope + error) / curvature
+                return self._done(beta, sums, curvature)
+            if abs(beta - at) < 1e-5 * beta:
+                break
+            at, sums = beta, self._pass(beta, np.float32)
+        return self._descend(lambda b: self._pass(b, np.float64), _root(sums.means(), at))
+
+    def _difference(self, at: float, beta: float) -> tuple[float, float]:
+        """Mean over the sample of float64 F'_i(β) minus the float32 expansion about `at`, and its standard error."""
+        differences, weights = [], []
+        for z, y, w in chunks(self.sample):
+            exact = cumulants(z, y, beta, np.float64)[1]
+            _, *series = cumulants(z, y, at, np.float32)
+            differences.append(exact - _shifted(series, beta - at)[0])
+            weights.append(np.ones(len(y)) if w is None else w)
+        d, weight = np.concatenate(differences), np.concatenate(weights)
+        mean = float(np.average(d, weights=weight))
+        se = math.sqrt(float(np.sum((weight * (d - mean)) ** 2))) / float(weight.sum())
+        return mean, se
+
+    def _descend(self, pass_at: Callable[[float], Sums], beta: float, settled: float = SETTLED) -> BetaFit:
+        """Third-order steps in ln β inside a bracket, until a step is within `settled`."""
+        low, high = 0.0, math.inf
+        beta = min(max(beta, self.floor), self.cap)
+        while True:
+            sums = pass_at(beta)
+            if sums.excess <= 0:
+                constant = all(bool(np.all(b[0] == b[0][:, :1])) for b in self.source())
+                return self._done(1.0 if constant else self.cap, sums, 0.0, "constant" if constant else "separable")
+            slope, curvature = sums.means()[:2]
+            low, high = (beta, high) if slope < 0 else (low, beta)
+            following = _step(sums.means(), beta)
+            if abs(math.log(following / beta)) <= settled or slope == 0:
+                return self._done(following, sums, _shifted(sums.means(), following - beta)[1])
+            if not low < following < high:
+                following = math.sqrt(low * high) if low > 0 and high < math.inf else (8 * low or high / 8)
+            if high <= self.floor:
+                kind: Status = "anti_informative" if self._slope_at_zero() >= 0 else "bound"
+                return self._done(0.0 if kind == "anti_informative" else beta, sums, curvature, kind)
+            if low >= self.cap:
+                return self._done(beta, sums, curvature, "bound")
+            if high < math.inf and high - low <= 1e-15 * high:
+                return self._done(beta, sums, curvature)
+            beta = min(max(following, self.floor), self.cap)
+
+    def _slope_at_zero(self) -> float:
+        """F'(0): mean over rows of the mean logit minus that of the label; -inf logits are not there."""
+        total = weight = 0.0
+        for block in self.source():
+            for z, y, w in chunks(block):
+                shifted, own, axis = shift(z, y, np.float64)
+                there = np.isfinite(shifted)
+                mean = np.where(there, shifted, 0).sum(axis=axis) / there.sum(axis=axis)
+                w = np.ones(len(y)) if w is None else w
+                total, weight = total + float(w @ (mean - own)), weight + float(w.sum())
+        self.passes += 1
+        return total / weight
+
+    def _done(self, beta: float, sums: Sums, hessian: float, status: Status = "ok") -> BetaFit:
+        hessian = float(hessian)
+        se = math.sqrt(sums.psi2) / (sums.weight * hessian) if status == "ok" and hessian > 0 else None
+        return BetaFit(float(beta), status, math.ceil(self.passes), hessian, se, self.n, self.scale)
+
+
+def _scale(logits: NDArray[Any]) -> float:
+    z = np.asarray(logits[:: max(1, len(logits) // 2000)], np.float64)
+    z = np.where(np.isfinite(z), z, np.nan)
+    spread = np.nanstd(z, axis=1)
+    spread = spread[spread > 0]
+    return float(np.median(spread)) if len(spread) else 1.0
+
+
+def _step(f: Array, beta: float) -> float:
+    """Halley's step for F' = 0 in ln β, at most a factor 8."""
+    if not f[1] > 0:
+        return beta * (8.0 if f[0] < 0 else 0.125)
+    newton = -f[0] / (beta * f[1])
+    bend = 1 + newton * (1 + beta * f[2] / f[1]) / 2
+    step = newton / bend if bend > 0.3 else math.copysign(2.0, newton)
+    return float(beta * math.exp(min(max(step, -2.08), 2.08)))
+
+
+def _shifted(f: Any, delta: float) -> list[Any]:
+    """F', F'', F''', F'''' at β + δ from those at β, to the order that they carry."""
+    f1, f2, f3, f4 = f
+    return [
+        f1 + delta * (f2 + delta * (f3 / 2 + delta * f4 / 6)),
+        f2 + delta * (f3 + delta * f4 / 2),
+        f3 + delta * f4,
+        f4,
+    ]
+
+
+def _root(f: Array, beta: float) -> float:
+    """Root of the cubic expansion of F' about β; Halley's step where the expansion does not reach."""
+    delta = _step(f, beta) - beta
+    if abs(delta) > 0.1 * beta:
+        return beta + delta
+    for _ in range(5):
+        slope, curvature, _, _ = _shifted(f, delta)
+        delta -= slope / curvature
+    return float(beta + delta)
