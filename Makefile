@@ -2,12 +2,15 @@
 # (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
 PYTHON ?= python3
 BIN := .venv/bin
+# curvlinops without its dependency torchvision, whose CUDA build breaks beside a CPU torch; its tests skip if it is absent
+ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
 
 .PHONY: demo test bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps $(ORACLE)
 	touch $@
 
 demo: .venv/.ready
