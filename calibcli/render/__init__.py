@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic
+from calibcli.render import csv, stream
 from calibcli.result import Result
 
 
@@ -34,7 +35,7 @@ FORMATS = {
         Format("table", "table", (".txt",)),
         Format("json", "json", (".json",), report="result.json"),
         Format("markdown", "markdown", (".md",), report="summary.md"),
-        Format("csv", "csv", (".csv",), report="bins.csv"),
+        Format("csv", "csv", (".csv",), report="estimates.csv"),
         Format("png", "figure", (".png",), stdout=False, report="figure.png"),
         Format("svg", "figure", (".svg",), stdout=False),
         Format("pdf", "figure", (".pdf",), stdout=False),
@@ -84,7 +85,7 @@ def show(result: Result, name: str) -> None:
 
         table.show(result)
     else:
-        sys.stdout.write(text(result, name))
+        stream.put(text(result, name), json=name == "json")
 
 
 def write(result: Result, path: Path) -> None:
@@ -92,18 +93,25 @@ def write(result: Result, path: Path) -> None:
     if is_folder(path):
         path.mkdir(parents=True, exist_ok=True)
         for format in FORMATS.values():
-            if format.report:
+            if format.report and (result.plots or format.module != "figure"):
                 write(result, path / format.report)
+        for table in result.tables:
+            name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
+            _save(csv.table(table), path / f"{name}.csv")
         return
     found = _by_suffix(path)
     assert found is not None, path
-    content = _render(result, found)
-    with atomic(path) as temporary:
-        temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+    _save(_render(result, found), path)
 
 
 def is_folder(path: Path) -> bool:
     return path.is_dir() or str(path).endswith(os.sep) or (path.suffix == "" and not path.exists())
+
+
+def _save(content: str | bytes, path: Path) -> None:
+    with atomic(path) as temporary:
+        # a file name that is not UTF-8 arrives in lone surrogates: escaped, which in JSON says the same
+        temporary.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 
 def _by_suffix(path: Path) -> Format | None:

@@ -1,0 +1,282 @@
+"""Plots on a grid of characters: curves over x, one row per category, heat maps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from calibcli.render import numbers, stream
+from calibcli.result import Curve, Estimate, Plot
+
+HEIGHT = 12
+NAME = 28  # characters of a category's name
+MARKS = "●○▲■◆+x*"
+BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": "│"}  # drawn first, in this order
+SHADES = "█▓▒░ "  # lowest to highest
+Scale = tuple[float, float, bool]  # low, high, logarithmic
+
+
+def xy(plot: Plot, width: int) -> list[str]:
+    """Curves over a numeric axis; marks differ by curve, bands are shaded."""
+    across = _scale([x for c in plot.curves for x in c.x], plot.xlim, plot.xscale)
+    up = _scale([y for c in plot.curves for y in _heights(c)], plot.ylim, plot.yscale)
+    if across is None or up is None:
+        return []
+    ticks = [_tick(v) for v in (up[1], _from(0.5, up), up[0])]
+    margin = max(map(stream.width, ticks))
+    room = max(10, width - margin - 2)
+    grid = [[" "] * room for _ in range(HEIGHT)]
+    legend = []
+    behind = list(BEHIND)
+    order = sorted(plot.curves, key=lambda c: behind.index(c.kind) if c.kind in BEHIND else len(behind))
+    marks = itertools.cycle(MARKS)
+    for curve in order:
+        mark = BEHIND.get(curve.kind) or ("⋅" if curve.role in ("ideal", "null") else next(marks))
+        _draw(grid, curve, mark, across, up)
+        if curve.label:
+            legend.append(f"{mark} {stream.clean(curve.label)}")
+    lines = [stream.clean(plot.ylabel)] if plot.ylabel not in ("", plot.title) else []
+    for i, row in enumerate(grid):
+        tick = {0: ticks[0], HEIGHT // 2: ticks[1], HEIGHT - 1: ticks[2]}.get(i, "")
+        lines.append(f"{' ' * (margin - stream.width(tick))}{tick} {'┤' if tick else '│'}{''.join(row)}")
+    lines.append(" " * (margin + 1) + "└" + "─" * room)
+    lines.append(" " * (margin + 2) + _axis(across, plot.xlabel, room))
+    return [*lines, *wrapped(legend, width)]
+
+
+def rows(plot: Plot, width: int) -> list[str]:
+    """One row per category and curve: name, value, and a bar (or a mark with its interval) on a common scale."""
+    entries = [
+        (x, c, i) for c in plot.curves if c.kind in ("bars", "points", "line", "steps") for i, x in enumerate(c.x)
+    ]
+    entries.sort(key=lambda e: e[0])
+    values = [y for c in plot.curves if c.kind != "vline" for y in _heights(c)]
+    if any(c.kind == "bars" for c in plot.curves) and plot.yscale == "linear":
+        values.append(0.0)
+    up = _scale(values, plot.ylim, plot.yscale)
+    if up is None or not entries:
+        return []
+    named = [n for c in plot.curves if (n := stream.clean(c.label)) and c.kind in ("bars", "points", "line", "steps")]
+    several = len(named) > 1
+    texts = _texts([(c, i) for _, c, i in entries], width)
+    marks = {id(c): ("█" if c.kind == "bars" else MARKS[k % len(MARKS)]) for k, c in enumerate(plot.curves)}
+    if several:
+        marks = {id(c): MARKS[k % len(MARKS)] for k, c in enumerate(plot.curves)}
+    names = [_name(plot.labels, x) for x, _, _ in entries]
+    margin, figures = max(map(stream.width, names)), max(map(stream.width, texts))
+    room = max(10, width - margin - figures - 3)
+    guides = [y for c in plot.curves if c.kind == "hline" for y in c.y if y is not None]
+    if up[0] < 0 < up[1]:
+        guides.append(0.0)
+    lines = []
+    for k, ((_, curve, i), name, text) in enumerate(zip(entries, names, texts, strict=True)):
+        cells = [" "] * room
+        for guide in guides:
+            _put(cells, _to(guide, up), "│")
+        _mark(cells, curve, i, marks[id(curve)], up)
+        shown = "" if k and names[k - 1] == name and entries[k - 1][0] == entries[k][0] else name
+        lines.append(f"{shown}{' ' * (margin - stream.width(shown))} {text:>{figures}} {''.join(cells)}".rstrip())
+    lines.append(" " * (margin + figures + 2) + _axis(up, plot.ylabel, room))
+    legend = [f"{marks[id(c)]} {stream.clean(c.label)}" for c in plot.curves if id(c) in marks and c.label in named]
+    return lines + (wrapped(legend, width) if several else [])
+
+
+def heat(plot: Plot, width: int) -> list[str]:
+    """Shades by rank of z, darkest lowest; the acceptable set and the curves drawn on it."""
+    values = sorted(v for row in plot.z for v in row if v is not None)
+    if not values or not plot.x or not plot.y:
+        return []
+    ticks = [_tick(v) for v in plot.y]
+    margin = max(map(len, ticks))
+    columns = min(len(plot.x), max(10, width - margin - 2))
+    down = list(range(len(plot.y)))[:: -(-len(plot.y) // 20)]
+    across = [round(j * (len(plot.x) - 1) / max(1, columns - 1)) for j in range(columns)]
+    level = max(plot.levels) if plot.levels else None
+    grid = {}
+    for i in down:
+        for j in across:
+            z = plot.z[i][j] if i < len(plot.z) and j < len(plot.z[i]) else None
+            rank = 0 if z is None else sum(v < z for v in values) / len(values)
+            inside = level is not None and z is not None and z <= level
+            grid[i, j] = "?" if z is None else "■" if inside else SHADES[min(4, int(rank * 5))]
+    legend = [
+        f"█ lowest {plot.zlabel or 'z'} ({numbers.number(values[0])})",
+        f"(blank) highest ({numbers.number(values[-1])})",
+    ]
+    if level is not None:
+        legend.append(f"■ {plot.levels_label or f'at most {numbers.number(level)}'}")
+    for curve, mark in zip([c for c in plot.curves if c.kind in ("line", "points")], "●★◆x+" * len(plot.curves)):
+        for x, y in zip(curve.x, curve.y):
+            if y is not None:
+                grid[_nearest(y, [plot.y[i] for i in down], down), _nearest(x, [plot.x[j] for j in across], across)] = (
+                    mark
+                )
+        if curve.label:
+            legend.append(f"{mark} {stream.clean(curve.label)}")
+    lines = [stream.clean(plot.ylabel)] if plot.ylabel else []
+    wide = max(1, min(3, (width - margin - 2) // columns))
+    lines += [f"{ticks[i]:>{margin}} ┤{''.join(grid[i, j] * wide for j in across)}" for i in reversed(down)]
+    axis = (plot.x[0], plot.x[-1], plot.xscale == "log")
+    return [*lines, " " * (margin + 2) + _axis(axis, plot.xlabel, columns * wide), *wrapped(legend, width)]
+
+
+def eighth(share: float) -> str:
+    """A bar of one character."""
+    return "▁▂▃▄▅▆▇█"[min(7, max(0, math.ceil(share * 8) - 1))]
+
+
+def wrapped(items: Sequence[str], width: int) -> list[str]:
+    """A legend's items in as few lines as fit."""
+    lines: list[str] = []
+    for item in items:
+        if lines and stream.width(lines[-1]) + 3 + stream.width(item) <= width:
+            lines[-1] += "   " + item
+        else:
+            lines.append(item)
+    return lines
+
+
+def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Scale) -> None:
+    height, room = len(grid), len(grid[0])
+
+    def put(column: float, row: float, what: str = mark) -> None:
+        i, j = height - 1 - round(row * (height - 1)), round(column * (room - 1))
+        if 0 <= i < height and 0 <= j < room:
+            grid[i][j] = what
+
+    if curve.kind == "vline":
+        for x in curve.x:
+            for r in range(height):
+                put(_to(x, across), r / (height - 1))
+    elif curve.kind == "hline":
+        for y in curve.y:
+            for j in range(room):
+                if y is not None:
+                    put(j / (room - 1), _to(y, up))
+    elif curve.kind in ("band", "bars"):
+        lows = curve.low if curve.kind == "band" else curve.base or [up[0]] * len(curve.x)
+        highs = curve.high if curve.kind == "band" else curve.y
+        for j in range(room):
+            low, high = (
+                _value(curve, lows or (), j / (room - 1), across),
+                _value(curve, highs or (), j / (room - 1), across),
+            )
+            if low is None or high is None:
+                continue
+            first, last = sorted((_to(low, up), _to(high, up)))
+            for r in range(height):
+                if first - 0.5 / height <= r / (height - 1) <= last + 0.5 / height:
+                    put(j / (room - 1), r / (height - 1))
+    elif curve.kind == "points":
+        for x, p in zip(curve.x, curve.y):
+            if p is not None:
+                put(_to(x, across), _to(p, up))
+    else:
+        for j in range(room):
+            at = _value(curve, curve.y, j / (room - 1), across)
+            if at is not None:
+                put(j / (room - 1), _to(at, up))
+
+
+def _value(curve: Curve, series: Sequence[float | None], share: float, across: Scale) -> float | None:
+    """The curve at a share of the axis: its bin's value, or interpolated between its points."""
+    x = _from(share, across)
+    edge = 1e-9 * (across[1] - across[0])
+    if curve.kind in ("bars", "steps") or curve.width:
+        widths = curve.width or [b - a for a, b in zip(curve.x, [*curve.x[1:], math.inf])]
+        for left, wide, y in zip(curve.x, widths, series):
+            if left - edge <= x <= left + wide + edge:
+                return y
+        return None
+    for a, b, p, q in zip(curve.x, curve.x[1:], series, series[1:]):
+        if min(a, b) - edge <= x <= max(a, b) + edge and p is not None and q is not None:
+            return p if b == a else p + (q - p) * (x - a) / (b - a)
+    return None
+
+
+def _mark(cells: list[str], curve: Curve, i: int, mark: str, up: Scale) -> None:
+    y, low, high = _at(curve.y, i), _at(curve.low or (), i), _at(curve.high or (), i)
+    if y is None:
+        return
+    last = len(cells) - 1
+    if curve.kind == "bars":
+        start, end = sorted((_to(max(0.0, up[0]) if not up[2] else up[0], up), _to(y, up)))
+        for j in range(round(max(0, start) * last), round(min(1, end) * last) + 1):
+            cells[j] = mark
+    if low is not None and high is not None:
+        for j in range(round(max(0, _to(low, up)) * last), round(min(1, _to(high, up)) * last) + 1):
+            cells[j] = "─" if cells[j] != mark else cells[j]
+    _put(cells, _to(y, up), mark)
+
+
+def _texts(entries: Sequence[tuple[Curve, int]], width: int) -> list[str]:
+    """Values, with their intervals where the width allows."""
+    values = [_at(c.y, i) for c, i in entries]
+    ends = [(_at(c.low or (), i), _at(c.high or (), i)) for c, i in entries]
+    if width < 72 or not any(low is not None and high is not None for low, high in ends):
+        return numbers.column(values)
+    estimates = [Estimate(name="", value=v, low=low, high=high) for v, (low, high) in zip(values, ends)]
+    return [f"{shown.value} {shown.interval}".rstrip() for shown in map(numbers.shown, estimates)]
+
+
+def _at(series: Sequence[float | None], i: int) -> float | None:
+    return series[i] if i < len(series) else None
+
+
+def _put(cells: list[str], share: float, mark: str) -> None:
+    j = round(share * (len(cells) - 1))
+    if 0 <= j < len(cells):
+        cells[j] = mark
+
+
+def _heights(curve: Curve) -> list[float]:
+    series = [curve.y, curve.low or (), curve.high or (), curve.base or ()]
+    found = [v for s in series for v in s if v is not None]
+    return [*found, 0.0] if found and curve.kind == "bars" and curve.base is None else found
+
+
+def _scale(values: Sequence[float | None], limits: Sequence[float] | None, scale: str) -> Scale | None:
+    log = scale == "log"
+    if limits is not None and len(limits) == 2 and (not log or min(limits) > 0):
+        found = [float(v) for v in limits]
+    else:
+        found = [v for v in values if v is not None and (v > 0 or not log)]
+    if not found:
+        return None
+    low, high = min(found), max(found)
+    if low == high:
+        low, high = (low / 2, high * 2) if log else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
+    return low, high, log
+
+
+def _to(value: float, scale: Scale) -> float:
+    """Share of the axis at which `value` lies."""
+    low, high, log = scale
+    if log:
+        return (math.log(value / low) / math.log(high / low)) if value > 0 else 0.0
+    return (value - low) / (high - low)
+
+
+def _from(share: float, scale: Scale) -> float:
+    low, high, log = scale
+    return low * (high / low) ** share if log else low + share * (high - low)
+
+
+def _axis(scale: Scale, label: str, room: int) -> str:
+    low, high = _tick(scale[0]), _tick(scale[1])
+    text = numbers.short(stream.clean(label) + (" (log)" if scale[2] else ""), max(4, room - len(low) - len(high) - 2))
+    return low + text.center(max(0, room - len(low) - len(high))) + high
+
+
+def _tick(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _name(labels: Sequence[str], x: float) -> str:
+    i = round(x)
+    return numbers.short(stream.clean(labels[i]), NAME) if 0 <= i < len(labels) else _tick(x)
+
+
+def _nearest(value: float, ticks: Sequence[float], positions: Sequence[int]) -> int:
+    return positions[min(range(len(ticks)), key=lambda i: abs(ticks[i] - value))]

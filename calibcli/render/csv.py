@@ -1,0 +1,48 @@
+"""CSV (RFC 4180): one row per estimate, in full precision; a judged estimate carries its rule and verdict."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+from calibcli.result import Cell, Check, Estimate, Result, Table
+
+FIELDS = ["name", "of", "value", "low", "high", "level", "sided", "unit", "better"]
+FIELDS += ["null", "null_high", "se", "n", "how", "reason"]
+JUDGED = ["rule", "limit", "verdict"]
+
+
+def render(result: Result) -> str:
+    """The estimates; each check that judged none of them adds a row of its own."""
+    rows: list[Sequence[Cell]] = []
+    left = list(result.checks)
+    for estimate in result.estimates:
+        judging = [c for c in left if c.estimate == estimate]
+        left = [c for c in left if c not in judging]
+        rows += [_row(estimate, check) for check in judging] or [_row(estimate)]
+    rows += [_row(check.estimate, check) for check in left]
+    heads = FIELDS + JUDGED if result.checks else FIELDS
+    return _written(heads, [row[: len(heads)] for row in rows])
+
+
+def table(table: Table) -> str:
+    """A table beside the estimates."""
+    return _written(table.columns, table.rows)
+
+
+def _row(estimate: Estimate | None, check: Check | None = None) -> list[Cell]:
+    cells: list[Cell] = [None if estimate is None else getattr(estimate, field) for field in FIELDS]
+    if check is None:
+        return [*cells, None, None, None]
+    if estimate is None:
+        cells[FIELDS.index("of")], cells[FIELDS.index("reason")] = check.of, check.message
+    return [*cells, check.rule, check.limit, check.outcome]
+
+
+def _written(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(heads)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,172 @@
+"""PNG, SVG and PDF from the plots of a Result: the one place that draws with matplotlib.
+
+The same input gives the same bytes: no dates, no random identifiers, no settings of the user's.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from calibcli.render import table
+from calibcli.render.figure import panel, style
+from calibcli.render.figure.panel import Axes, Handles
+from calibcli.result import Plot, Result
+
+WIDE, HIGH, SQUARE = 4.9, 3.0, 4.4  # inches of a panel of its own
+SMALL = 2.1  # side of one of several panels
+STRIP, STRIP_GAP = 0.85, 0.12
+ROW_GAP, COLUMN_GAP, LEGEND_GAP, HEADING = 1.0, 0.8, 0.25, 0.3
+ACROSS = 3  # panels beside each other
+MOST = 36  # panels of a group
+DATES = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": "calib"},
+    "pdf": {"CreationDate": None, "ModDate": None},
+}
+Box = tuple[float, float, float, float]  # left, bottom, width, height in inches
+
+
+def render(result: Result, format: str) -> bytes:
+    """The figure as a file of `format` (png, svg, pdf). A result without plots gives its table as a picture."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph the font lacks is drawn as a box
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(style.PARAMETERS)  # type: ignore[arg-type, unused-ignore]
+        figure = _Page(result).figure if result.plots else _text(result)
+        file = io.BytesIO()
+        figure.savefig(file, format=format, dpi=160, bbox_inches="tight", pad_inches=0.18, metadata=DATES[format])
+        return file.getvalue()
+
+
+class _Page:
+    """Rows of panels from the top down, left edges aligned, legends to the right of the data."""
+
+    def __init__(self, result: Result) -> None:
+        self.figure = Figure(figsize=(8, 8))
+        FigureCanvasAgg(self.figure)
+        names = {p.name for p in result.plots}
+        self.strips = {p.under: p for p in result.plots if p.under in names and p.under != p.name}
+        plots = [p for p in result.plots if p not in self.strips.values()]
+        self.colours = style.Colours(c for p in plots for c in p.curves)
+        self.top = 8.0  # inches above the bottom of an 8 inch page; rows may lie below it, the file is cut to fit
+        for group in dict.fromkeys(p.group or id(p) for p in plots):
+            panels = [p for p in plots if (p.group or id(p)) == group]
+            if len(panels) == 1:
+                self._single(panels[0])
+            else:
+                self._group(str(group), panels)
+
+    def _single(self, plot: Plot) -> None:
+        width, height = _size(plot)
+        axes = self._axes((1.0, self.top - height, width, height))
+        title = "\n".join(textwrap.wrap(plot.title or plot.name, 62))
+        axes.set_title("\n".join(style.plain(line) for line in title.split("\n")))
+        handles = panel.draw(axes, plot, self.colours)
+        below = self._strip(plot, axes, (1.0, self.top - height, width, height), counts=True)
+        left = 1.0 + width + LEGEND_GAP
+        if plot.kind == "heat" and plot.z:
+            bar = self._axes((left - 0.05, self.top - height, 0.16, height))
+            panel.colour_bar(axes, bar, plot)
+            left += 1.0
+        self._legend(handles, left, self.top)
+        self.top -= height + below + ROW_GAP
+
+    def _group(self, title: str, plots: Sequence[Plot]) -> None:
+        drawn = plots[:MOST]
+        self.top -= HEADING
+        columns = min(ACROSS, len(drawn))
+        if len(drawn) == 4:
+            columns = 2
+        wide, high = (SMALL, SMALL) if all(map(_square, drawn)) else (SMALL * 1.35, SMALL)
+        heading = title if len(plots) <= MOST else f"{title} (first {MOST} of {len(plots)})"
+        self._at(1.0, self.top + 0.38, style.plain(heading), fontsize=11.5, fontweight="bold")
+        same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
+        strip = 0.6 * STRIP + STRIP_GAP if any(p.name in self.strips for p in drawn) else 0.0
+        handles: Handles = {}
+        for i, plot in enumerate(drawn):
+            row, column = divmod(i, columns)
+            left = 1.0 + column * (wide + (COLUMN_GAP if not same_y else 0.45))
+            top = self.top - row * (high + strip + 0.75)
+            box = (left, top - high, wide, high)
+            axes = self._axes(box)
+            axes.set_title(style.plain(plot.title or plot.name), fontsize=9, pad=5)
+            handles = {**panel.draw(axes, plot, self.colours, small=True), **handles}
+            self._strip(plot, axes, box, counts=False, share=0.6)
+            lowest = i + columns >= len(drawn)
+            for a in (axes, *axes.child_axes):
+                if same_x and not lowest:
+                    a.set_xlabel("")
+                if same_y and column:
+                    a.set_ylabel("")
+        rows = -(-len(drawn) // columns)
+        right = 1.0 + columns * wide + (columns - 1) * (COLUMN_GAP if not same_y else 0.45)
+        self._legend(handles, right + LEGEND_GAP, self.top)
+        self.top -= rows * (high + strip + 0.75) - 0.75 + ROW_GAP
+
+    def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
+        """The low panel under `above`, with the same x axis; the inches it takes."""
+        strip = self.strips.get(plot.name)
+        if strip is None:
+            return 0.0
+        high = STRIP * share
+        axes = above.inset_axes((0, -(high + STRIP_GAP) / box[3], 1, high / box[3]), sharex=above)
+        ticks = above.xaxis.get_major_locator(), above.xaxis.get_major_formatter()
+        panel.draw(axes, strip, self.colours, small=True)
+        above.xaxis.set_major_locator(ticks[0])  # the shared axis keeps the ticks of the panel
+        above.xaxis.set_major_formatter(ticks[1])
+        if counts:
+            panel.write_counts(axes, strip)
+        above.tick_params(labelbottom=False)
+        axes.set_xlabel(above.get_xlabel() or style.plain(strip.xlabel))
+        above.set_xlabel("")
+        return high + STRIP_GAP
+
+    def _legend(self, handles: Handles, left: float, top: float) -> None:
+        if handles:
+            self.figure.legend(
+                list(handles.values()),
+                ["\n".join(textwrap.wrap(label, 28)) for label in handles],
+                loc="upper left",
+                bbox_to_anchor=(left / 8, top / 8),
+            )
+
+    def _axes(self, box: Box) -> Axes:
+        left, bottom, width, height = box
+        return self.figure.add_axes((left / 8, bottom / 8, width / 8, height / 8))
+
+    def _at(self, x: float, y: float, text: str, **options: Any) -> None:
+        self.figure.text(x / 8, y / 8, text, **options)
+
+
+def _size(plot: Plot) -> tuple[float, float]:
+    if _square(plot):
+        return SQUARE, SQUARE
+    if plot.flip and plot.labels:
+        return WIDE, max(1.2, 0.27 * len(plot.labels) * _series(plot))
+    return WIDE, HIGH + 0.4 * (plot.kind == "heat")
+
+
+def _series(plot: Plot) -> float:
+    """Room that a category needs: more where several bars stand beside each other."""
+    return max(1.0, 0.6 * sum(c.kind in ("bars", "points") for c in plot.curves))
+
+
+def _square(plot: Plot) -> bool:
+    return plot.xlim is not None and plot.xlim == plot.ylim
+
+
+def _text(result: Result) -> Figure:
+    """The plain table, for a result that has nothing to draw."""
+    figure = Figure(figsize=(8, 2))
+    FigureCanvasAgg(figure)
+    lines = table.render(result).splitlines()[:60]
+    figure.text(0, 1, "\n".join(lines).replace("$", r"\$"), family="DejaVu Sans Mono", fontsize=7.5, va="top")
+    return figure

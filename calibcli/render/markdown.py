@@ -1,0 +1,87 @@
+"""Markdown: a summary that fits a comment on a pull request (60 kB); what had to be cut is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from calibcli.render import sheet, stream, terminal
+from calibcli.render.sheet import Column, Sheet
+from calibcli.result import Result
+
+LIMIT = 60_000  # bytes of UTF-8
+WIDTH = 76  # of the diagram
+TITLES = {"good": "✅ ", "bad": "❌ ", "warn": "⚠️ ", "": ""}
+
+
+def render(result: Result, limit: int = LIMIT) -> str:
+    """Heading, verdict, notes, tables and the first diagram; rows are dropped from the end of the longest table."""
+    said, tone = sheet.verdict(result)
+    head = [f"## {_prose(sheet.heading(result))}"]
+    head += [f"**{TITLES[tone]}{said}**"] if said else []
+    if facts := sheet.facts(result):
+        head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))
+    tail = ["\n".join(f"> **note:** {_prose(note)}" + "  " for note in result.notes)] if result.notes else []
+    tables = sheet.sheets(result)
+    figures = [
+        "```text\n" + "\n".join(line.replace("```", "'''") for line in block) + "\n```"
+        for block in terminal.diagrams(result, WIDTH)[:1]
+        if result.plots
+    ]
+    kept = [len(t.rows) for t in tables]
+    for blocks in (figures, []):
+        text = _joined(head, tables, kept, blocks, tail)
+        if _size(text) <= limit:
+            return text
+    while _size(text) > limit and any(kept):
+        longest = max(range(len(kept)), key=lambda i: kept[i])
+        over = _size(text) - limit
+        most = max(_size(_line(row, tables[longest].columns)) for row in tables[longest].rows)
+        kept[longest] -= max(1, min(over // (most + 1), kept[longest] // 2))
+        text = _joined(head, tables, kept, [], tail)
+    if _size(text) > limit:
+        cut = "\n\n(cut here: the rest is in the JSON)\n"
+        text = text.encode()[: limit - _size(cut)].decode(errors="ignore") + cut
+    return text
+
+
+def _joined(head: list[str], tables: list[Sheet], kept: list[int], figures: list[str], tail: list[str]) -> str:
+    blocks = [*head, *tail]
+    for table, rows in zip(tables, kept, strict=True):
+        blocks += [f"### {_prose(table.title)}"] if table.title else []
+        blocks.append(_table(table, rows))
+        if rows < len(table.rows):
+            blocks.append(f"{len(table.rows) - rows} of {len(table.rows)} rows cut; all of them are in the JSON.")
+    return "\n\n".join([*blocks, *figures]) + "\n"
+
+
+def _table(table: Sheet, rows: int) -> str:
+    heads = "| " + " | ".join(_prose(c.head) for c in table.columns) + " |"
+    rule = "| " + " | ".join("---:" if c.right else ":---" for c in table.columns) + " |"
+    return "\n".join([heads, rule, *(_line(row, table.columns) for row in table.rows[:rows])])
+
+
+def _line(row: Sequence[str], columns: Sequence[Column]) -> str:
+    return "| " + " | ".join(_cell(text, column) for text, column in zip(row, columns, strict=True)) + " |"
+
+
+def _cell(text: str, column: Column) -> str:
+    return _code(text) if column.code and text else _prose(text)
+
+
+def _prose(text: str) -> str:
+    """Text that Markdown shows as it is: no markup, no HTML, no link, no mention of a person."""
+    text = re.sub(r"([\\`*_|<~]|\[(?=[^\]]*\]\s*[(\[:]))", r"\\\1", stream.clean(text))
+    text = re.sub(r"(?<=\w)\\_(?=\w)", "_", text)  # within a word it means nothing
+    return re.sub(r"@(?=\w)", "@\u200b", text)
+
+
+def _code(text: str) -> str:
+    """A code span; a pipe would end the cell even here."""
+    text = stream.clean(text).replace("|", r"\|")
+    fence = "``" if "`" in text else "`"
+    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

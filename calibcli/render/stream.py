@@ -1,0 +1,68 @@
+"""Text for whatever stands behind stdout: any encoding, any width."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+
+PLAIN = str.maketrans(
+    {
+        "—": "-", "–": "-", "−": "-", "…": "~", "≥": ">=", "≤": "<=", "×": "x", "·": "|", "±": "+-", "→": "->",
+        "█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "=", "▍": "=", "▎": "-", "▏": "-", "░": ":", "▒": "%", "▓": "&",
+        "▁": ".", "▂": ".", "▃": "-", "▄": "-", "▅": "=", "▆": "=", "▇": "#", "◆": "|", "┃": "|", "│": "|", "─": "-",
+        "├": "+", "┤": "+", "└": "+", "┬": "+", "┼": "+", "●": "*", "○": "o", "▲": "^", "■": "#", "⋅": ".", "★": "*",
+        "λ": "lambda", "γ": "gamma", "²": "2", "α": "alpha", "Δ": "d", "’": "'", "“": '"', "”": '"',
+    }
+)  # fmt: skip
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def fits(text: str, encoding: str) -> bool:
+    """Whether `encoding` can say `text`."""
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def fold(text: str, encoding: str = "ascii") -> str:
+    """`text` in the characters of `encoding`: symbols by look-alikes, what is left by `?`."""
+    if fits(text, encoding):
+        return text
+    folded = "".join(c if fits(c, encoding) else c.translate(PLAIN) for c in text)
+    return folded.encode(encoding, "replace").decode(encoding)
+
+
+def clean(text: str) -> str:
+    """`text` on one line without control characters or lone surrogates: no name can draw on a terminal."""
+    return " ".join(CONTROL.sub("\ufffd", text).split())
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def put(text: str, json: bool = False) -> None:
+    """Write `text` to stdout, with what its encoding lacks escaped (`json`) or folded."""
+    if not fits(text, encoding()):
+        text = escape(text) if json else fold(text, encoding())
+    sys.stdout.write(text)
+
+
+def escape(text: str) -> str:
+    """JSON text in ASCII: everything else only occurs inside strings, where \\u escapes say the same."""
+    return re.sub(r"[^\x00-\x7f]", lambda m: "".join(f"\\u{u:04x}" for u in _utf16(m.group())), text)
+
+
+def _utf16(character: str) -> list[int]:
+    code = ord(character)
+    return [code] if code < 0x10000 else [0xD800 + ((code - 0x10000) >> 10), 0xDC00 + (code & 0x3FF)]

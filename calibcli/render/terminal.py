@@ -1,0 +1,133 @@
+"""Figures in plain Unicode (look-alikes in ASCII): the reliability diagram row by row, others on a small canvas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calibcli.render import canvas, stream
+from calibcli.result import Curve, Plot, Result
+
+MOST = 3  # diagrams in one table
+BINS = 30  # rows of a reliability diagram; more bins are merged
+LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
+
+
+def diagrams(result: Result, width: int, encoding: str = "utf-8") -> list[list[str]]:
+    """The first figures of a result, one block of lines each; small multiples only where there is nothing else."""
+    strips = {p.under: p for p in result.plots if p.under}
+    panels = sorted((p for p in result.plots if not p.under), key=lambda p: bool(p.group))
+    blocks: list[list[str]] = []
+    for plot in panels:
+        if len(blocks) < MOST and not (plot.group and blocks) and (b := diagram(plot, strips.get(plot.name), width)):
+            blocks.append(b)
+    if len(panels) > len(blocks):
+        more = len(panels) - len(blocks)
+        blocks.append([f"{more} more figure{'s' * (more > 1)} with -o FILE.png (or .svg, .pdf)"])
+    return [[stream.fold(line, encoding) for line in block] for block in blocks]
+
+
+def diagram(plot: Plot, strip: Plot | None, width: int) -> list[str]:
+    """One panel; nothing when it has nothing to draw."""
+    if plot.kind == "heat":
+        body = canvas.heat(plot, width)
+    elif _role(plot, "bars", "model") and _role(plot, "bars", "gap"):
+        body = reliability(plot, strip, width)
+    elif plot.labels:
+        body = canvas.rows(plot, width)
+    else:
+        body = canvas.xy(plot, width)
+    return [stream.clean(plot.title or plot.name), *body] if body else []
+
+
+def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
+    """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
+    bins = _bins(plot, strip)
+    room = max(10, width - 42)
+    title = stream.clean(plot.ylabel or "accuracy")
+    axis = "0" + title.center(room - 2) + "1" if len(title) <= room - 4 else "0" + " " * (room - 2) + "1"
+    most = max((b.count or 0 for b in bins), default=0)
+    lines = [f"{'bin':<9} {'rows':>7}   {'acc.':>6} {'conf.':>6} {'gap':>6}  {axis}"]
+    outside = False
+    empty = 0
+    for i, b in enumerate(bins):
+        if b.accuracy is None or b.confidence is None:
+            empty += 1
+            if i + 1 == len(bins) or bins[i + 1].accuracy is not None:
+                edges = f"{bins[i - empty + 1].left:.2f}–{b.right:.2f}"
+                lines.append(f"{edges:<9} {0:>7}")
+                empty = 0
+            continue
+        gap = b.confidence - b.accuracy
+        count = "" if b.count is None else f"{b.count:.0f}" if b.count < 1e7 else f"{b.count:.1e}"
+        flag = "*" if b.low is not None and b.high is not None and not b.low <= b.accuracy <= b.high else " "
+        outside = outside or flag == "*"
+        size = canvas.eighth(b.count / most) if b.count and most else " "
+        sign = "+" if gap >= 0 else "−"
+        head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {b.accuracy:6.3f} {b.confidence:6.3f}"
+        lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(b.accuracy, b.confidence, room)}")
+    lines += canvas.wrapped(LEGEND, width)
+    if outside:
+        band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
+        lines.append(f"* accuracy outside the band: {stream.clean(band) or 'what a calibrated model shows'}")
+    return lines
+
+
+class _Bin:
+    """A bin of a reliability diagram, or several merged ones."""
+
+    def __init__(self, left: float, right: float) -> None:
+        self.left, self.right = left, right
+        self.count: float | None = None
+        self.accuracy: float | None = None
+        self.confidence: float | None = None
+        self.low: float | None = None
+        self.high: float | None = None
+
+
+def _bins(plot: Plot, strip: Plot | None) -> list[_Bin]:
+    model, gap = _role(plot, "bars", "model"), _role(plot, "bars", "gap")
+    assert model is not None
+    assert gap is not None
+    counts = _role(strip, "bars", "count") if strip else None
+    band = _role(plot, "band", "null")
+    widths = model.width or [0.0] * len(model.x)
+    found = []
+    for i, x in enumerate(model.x):
+        b = _Bin(x, x + (_at(widths, i) or 0.0))
+        b.accuracy, b.confidence = _at(model.y, i), _at(gap.y, i)
+        b.count = _at(counts.y, i) if counts else None
+        if band and band.width and band.low and band.high and len(band.x) == len(model.x):
+            b.low, b.high = _at(band.low, i), _at(band.high, i)
+        found.append(b)
+    step = -(-len(found) // BINS)
+    return found if step <= 1 else [_merged(found[i : i + step]) for i in range(0, len(found), step)]
+
+
+def _merged(bins: Sequence[_Bin]) -> _Bin:
+    merged = _Bin(bins[0].left, bins[-1].right)
+    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in bins]
+    rows = [(n, a, c) for n, a, c in filled if a is not None and c is not None and n > 0]
+    total = sum(n for n, _, _ in rows)
+    merged.count = total if any(b.count is not None for b in bins) else None
+    if total > 0:
+        merged.accuracy = sum(n * a for n, a, _ in rows) / total
+        merged.confidence = sum(n * c for n, _, c in rows) / total
+    return merged
+
+
+def _bar(accuracy: float, confidence: float, room: int) -> str:
+    """Filled up to accuracy, shaded between accuracy and confidence, a mark at confidence."""
+    lower, upper = sorted((accuracy, confidence))
+    shade = "░" if confidence > accuracy else "▒"
+    solid, end = (round(min(max(v, 0.0), 1.0) * (room - 1)) for v in (lower, upper))
+    cells = ["█"] * solid + [shade] * (end - solid) + [" "] * (room - end)
+    cells[end if confidence >= accuracy else solid] = "◆"
+    return "".join(cells).rstrip()
+
+
+def _role(plot: Plot, kind: str, role: str) -> Curve | None:
+    return next((c for c in plot.curves if c.kind == kind and c.role == role), None)
+
+
+def _at(series: Sequence[float | None], i: int) -> float | None:
+    return series[i] if i < len(series) else None

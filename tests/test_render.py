@@ -1,0 +1,372 @@
+"""Every format: golden text, options that have an effect, odd results, any encoding and width."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+import render_cases as cases
+import render_odd
+
+from calibcli import render
+from calibcli.render import csv, markdown, stream, table, terminal
+from calibcli.result import Estimate, Result, Table
+
+GOLDEN = Path(__file__).parent / "golden"
+TEXTS = {
+    "metrics.txt": lambda: table.render(cases.metrics()),
+    "metrics.ascii.txt": lambda: table.render(cases.metrics(), "ascii"),
+    "scale.txt": lambda: table.render(cases.scale()),
+    "check.txt": lambda: table.render(cases.gate(6)),
+    "metrics.md": lambda: markdown.render(cases.metrics()),
+    "check.md": lambda: markdown.render(cases.gate(6)),
+    "metrics.csv": lambda: csv.render(cases.metrics()),
+    "check.csv": lambda: csv.render(cases.gate(6)),
+    "plots.txt": lambda: "\n".join(
+        line
+        for plot in [cases.density(), cases.layers(), *cases.training(), cases.power(), cases.forest(), cases.heat()]
+        for line in [*terminal.diagram(plot, None, 80), ""]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_golden(name: str) -> None:
+    """CALIB_GOLDEN=write writes the files again; read the difference before committing it."""
+    found, path = TEXTS[name](), GOLDEN / name
+    if os.environ.get("CALIB_GOLDEN") == "write":
+        path.write_bytes(found.encode())
+    assert found == path.read_bytes().decode()
+
+
+@pytest.mark.parametrize("name", ["table", "json", "markdown", "csv"])
+@pytest.mark.parametrize("case", [*render_odd.odd(), "metrics", "scale", "gate", "everything"])
+def test_every_text_format_takes_every_result(case: str, name: str) -> None:
+    result = render_odd.odd()[case] if case in render_odd.odd() else getattr(cases, case)()
+    text = render.text(result, name)
+    assert text == render.text(result, name)
+    assert text.endswith("\n")
+    if name == "table":
+        assert "\x1b" not in text
+        assert all(line == line.rstrip() for line in text.splitlines())
+    if name == "json":
+        json.loads(text)
+
+
+def test_tables_say_what_the_json_says() -> None:
+    result = cases.metrics()
+    text = table.render(result)
+    for estimate in result.estimates:
+        assert f"\n{estimate.name} " in text
+    assert "no valid interval: the maximum of noisy bins" in text
+    assert "2 rows have probability 0" in text
+    for note in result.notes:
+        assert f"note: {note}" in text
+
+
+def test_off_a_terminal_nothing_is_wrapped_or_cut() -> None:
+    name = "metric" * 40
+    wide = Result(
+        command="x",
+        estimates=[Estimate(name=name, value=1)],
+        tables=[Table(name="t", columns=["a"], rows=[["b" * 500]])],
+    )
+    lines = table.render(wide).splitlines()
+    assert any(line.startswith(name + " ") for line in lines)
+    assert "b" * 500 in lines
+    many = render_odd.odd()["many"]
+    assert sum(" class=" in line for line in table.render(many).splitlines()) == len(many.estimates)
+
+
+def test_groups_of_slices_stand_apart() -> None:
+    estimates = [Estimate(name=n, of=of, value=0.5) for n in ("ece", "nll") for of in ("site=A", "site=B")]
+    lines = table.render(Result(command="x", estimates=estimates)).splitlines()
+    rows = [line.split()[:2] for line in lines[4:]]
+    assert rows == [["ece", "site=A"], ["nll", "site=A"], [], ["ece", "site=B"], ["nll", "site=B"]]
+
+
+def test_before_and_after_share_a_row() -> None:
+    row = next(line for line in table.render(cases.scale()).splitlines() if line.startswith("ece"))
+    assert row.split() == ["ece", "0.061", "[0.041,", "0.081]", "0.021", "[0.001,", "0.041]", "lower"]
+
+
+def test_names_cannot_draw_on_a_terminal() -> None:
+    result = render_odd.odd()["names"]
+    for name in ("table", "markdown"):
+        text = render.text(result, name)
+        assert "\x1b" not in text
+        assert "red" in text
+
+
+def test_columns_align_for_wide_letters() -> None:
+    sheet = table.render(
+        Result(command="x", estimates=[Estimate(name=n, value=0.5) for n in ("中文", "abcd", "e\u0301bcd")])
+    )
+    assert len({stream.width(line) for line in sheet.splitlines()[3:]}) == 1
+
+
+# reliability diagram in the terminal
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 132])
+def test_diagrams_keep_to_the_width(width: int) -> None:
+    for plot in cases.everything().plots:
+        if not plot.under and width >= 60:
+            for line in terminal.diagram(plot, None, width)[1:]:
+                assert stream.width(line) <= width, plot.name
+
+
+def test_reliability_rows() -> None:
+    lines = terminal.diagram(cases.reliability(), cases.histogram(), 80)
+    row = next(line for line in lines if line.startswith("0.67–0.73"))
+    assert row.split()[:6] == ["0.67–0.73", "35", "▂", "0.574", "0.707", "+0.132*"]
+    bar = row.split(" ", 9)[-1]
+    assert bar.count("█") == pytest.approx(0.5745 * 38, abs=1)
+    assert bar.count("█") + bar.count("░") == pytest.approx(0.7067 * 38, abs=1)
+    assert lines[2].split() == ["0.00–0.20", "0"]  # empty bins in one row
+    assert lines[-1] == "* accuracy outside the band: 90 % if calibrated"
+
+
+def test_many_bins_are_merged_by_their_rows() -> None:
+    from calibcli.result import Curve, Plot
+
+    left, width = [i / 90 for i in range(90)], [1 / 90] * 90
+    accuracy = [0.2] * 90
+    plot = Plot(
+        name="r",
+        curves=[
+            Curve(label="", kind="bars", role="model", x=left, width=width, y=accuracy),
+            Curve(label="", kind="bars", role="gap", x=left, width=width, base=accuracy, y=[0.9, *[0.3] * 89]),
+        ],
+    )
+    counts = Plot(
+        name="c", curves=[Curve(label="", kind="bars", role="count", x=left, width=width, y=[10, 1, 1] + [1] * 87)]
+    )
+    lines = terminal.diagram(plot, counts, 80)
+    assert len(lines) == 2 + 30 + 1
+    assert lines[2].split()[1:5] == ["12", "█", "0.200", "0.800"]  # (10 * 0.9 + 2 * 0.3) / 12
+
+
+# CSV
+
+
+def test_csv_is_rfc_4180_and_exact() -> None:
+    result = cases.metrics()
+    text = csv.render(result)
+    assert text.count("\r\n") == len(result.estimates) + 1
+    rows = list(csv_module.DictReader(io.StringIO(text)))
+    assert [float(r["value"]) if r["value"] else None for r in rows] == [e.value for e in result.estimates]
+    assert [r["how"] for r in rows] == [e.how for e in result.estimates]
+    odd = list(csv_module.DictReader(io.StringIO(csv.render(render_odd.odd()["names"]), newline="")))
+    assert [r["name"] for r in odd if not r["rule"]][2] == "\x1b[31mred\x1b[0m\nline"
+
+
+def test_csv_of_a_gate_has_the_verdicts() -> None:
+    rows = list(csv_module.DictReader(io.StringIO(csv.render(cases.gate(4)))))
+    assert [r["verdict"] for r in rows] == ["pass", "fail", "pass", "fail", "inconclusive", "not_run"]
+    assert rows[-1]["reason"] == "n = 12 is below min_n = 200"
+
+
+# Markdown
+
+
+def _cells(line: str) -> list[str]:
+    """Cells of a GitHub table row: a pipe ends a cell unless a backslash precedes it."""
+    cells, cell, escaped = [], "", False
+    for c in line:
+        if c == "|" and not escaped:
+            cells.append(cell)
+            cell = ""
+        else:
+            cell += c
+        escaped = c == "\\" and not escaped
+    return cells[1:]
+
+
+@pytest.mark.parametrize("case", ["names", "sizes", "many"])
+def test_markdown_tables_are_rectangular(case: str) -> None:
+    text = markdown.render(render_odd.odd()[case])
+    width = 0
+    for line in text.splitlines():
+        if line.startswith("|"):
+            width = width or len(_cells(line))
+            assert len(_cells(line)) == width, line
+        else:
+            width = 0
+
+
+def test_markdown_fits_and_says_what_it_cut() -> None:
+    full = markdown.render(render_odd.odd()["many"], limit=10**9)
+    assert len(full.encode()) > 30_000
+    for limit in (60_000, 20_000, 3_000, 600):
+        cut = markdown.render(render_odd.odd()["many"], limit)
+        assert len(cut.encode()) <= limit
+        assert ("cut" in cut) == (limit < len(full.encode()))
+    assert len(markdown.render(cases.gate(2000)).encode()) <= 60_000
+    huge = Result(command="x", notes=["ä" * 100_000])
+    assert len(markdown.render(huge).encode()) <= 60_000
+
+
+def test_markdown_does_not_call_people_or_run_html() -> None:
+    text = markdown.render(Result(command="x", notes=["@someone <script> *a* _b_ | `c`"]))
+    assert "@someone" not in text
+    assert "\\<script>" in text
+    assert "\\*a\\* \\_b\\_ \\| \\`c\\`" in text
+
+
+# pictures
+
+
+@pytest.mark.parametrize("format", ["png", "svg", "pdf"])
+def test_pictures_are_byte_identical(format: str) -> None:
+    from calibcli.render import figure
+
+    result = Result(command="x", plots=[cases.reliability(), cases.histogram(), cases.heat()])
+    first = figure.render(result, format)
+    assert first == figure.render(result, format)
+    assert first.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[format])
+    assert b"2026" not in first or format == "png"
+
+
+def test_svg_has_the_data_and_the_words() -> None:
+    from calibcli.render import figure
+
+    svg = figure.render(Result(command="x", plots=[cases.forest(), cases.density()]), "svg").decode()
+    root = xml.etree.ElementTree.fromstring(svg)
+    words = " ".join("".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text"))
+    for word in ("brier", "difference (negative: B is better)", "eigenvalue", "density, 10 probes, ± 2 se"):
+        assert word in words
+
+
+def test_settings_of_the_user_change_nothing(tmp_path: Path) -> None:
+    import matplotlib
+
+    from calibcli.render import figure
+
+    result = Result(command="x", plots=[cases.forest()])
+    plain = figure.render(result, "svg")
+    with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 20, "svg.fonttype": "path"}):
+        assert figure.render(result, "svg") == plain
+        assert matplotlib.rcParams["font.size"] == 20
+
+
+@pytest.mark.parametrize("case", ["empty", "names", "plots", "sizes"])
+def test_pictures_of_odd_results(case: str) -> None:
+    from calibcli.render import figure
+
+    assert len(figure.render(render_odd.odd()[case], "png")) > 500
+
+
+def test_everything_can_be_drawn() -> None:
+    from calibcli.render import figure
+
+    svg = figure.render(cases.everything(), "svg")
+    assert len(svg) < 1_000_000
+    root = xml.etree.ElementTree.fromstring(svg)
+    words = " ".join("".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text"))
+    for plot in cases.everything().plots:
+        if not plot.under:
+            assert plot.title in words
+
+
+# where it goes
+
+
+def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
+    result = cases.metrics()
+    for suffix in (".txt", ".json", ".md", ".csv", ".png", ".svg", ".pdf"):
+        render.write(result, tmp_path / f"a{suffix}")
+        assert (tmp_path / f"a{suffix}").stat().st_size > 300
+    render.write(result, tmp_path / "all/")
+    names = {p.name for p in (tmp_path / "all").iterdir()}
+    assert names >= {"result.json", "summary.md", "estimates.csv", "classes.csv", "figure.png"}
+    render.write(render_odd.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
+    assert all(p.parent == tmp_path / "odd" for p in (tmp_path / "odd").iterdir())
+    render.write(render_odd.odd()["names"], tmp_path / "odd.json")
+    assert Result.from_json((tmp_path / "odd.json").read_bytes()) == render_odd.odd()["names"]
+
+
+SHOW = (
+    "import sys; sys.path.insert(0, 'tests'); import render_cases as c, render_odd as o; from calibcli import render\n"
+    "for r in (c.metrics(), *o.odd().values()): render.show(r, sys.argv[1])\n"
+    "heavy = {'matplotlib', 'torch', 'rich'} & set(sys.modules)\n"
+    "assert not heavy, heavy"
+)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("name", ["table", "json", "markdown", "csv"])
+def test_any_encoding_of_stdout(name: str, encoding: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", SHOW, name],
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": "."},
+        capture_output=True,
+        cwd=GOLDEN.parent.parent,
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    text = run.stdout.decode(encoding)
+    assert "\x1b" not in text or name == "csv"
+    if name == "json":
+        end = text.index("\n}\n") + 3
+        assert Result.from_json(text[:end]) == cases.metrics()
+
+
+def test_json_escapes_are_the_same_text() -> None:
+    text = '{"a": "é 中 🎯"}'
+    assert stream.escape(text).isascii()
+    assert json.loads(stream.escape(text)) == json.loads(text)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(
+    monkeypatch: pytest.MonkeyPatch, result: Result, columns: int = 100, encoding: str = "utf-8", **env: str
+) -> str:
+    out = Terminal()
+    monkeypatch.setattr(Terminal, "encoding", encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": str(columns), **env}.items():
+        monkeypatch.setenv(name, value)
+    render.show(result, "table")
+    return out.getvalue()
+
+
+def test_terminal_has_colour_and_respects_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[" in shown(monkeypatch, cases.gate())
+    plain = shown(monkeypatch, cases.gate(), NO_COLOR="1")
+    assert "\x1b[3" not in plain
+    assert "FAIL: 2 fail, 1 inconclusive, 2 pass" in plain
+    assert shown(monkeypatch, cases.gate(), TERM="dumb") == table.render(cases.gate())
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_terminal_keeps_to_its_width(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    text = shown(monkeypatch, cases.metrics(), columns, NO_COLOR="1")
+    lines = [line for line in text.splitlines() if not line.startswith("\x1b")]
+    assert max(map(stream.width, lines)) <= columns
+    assert "0.061" in text
+
+
+def test_terminal_of_ascii_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, cases.metrics(), encoding="ascii")
+    assert text.isascii()
+    assert "# accuracy" in text
+
+
+@pytest.mark.parametrize("case", list(render_odd.odd()))
+def test_terminal_takes_every_result(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    assert shown(monkeypatch, render_odd.odd()[case])
