@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ NARROW = 32  # classes
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 Progress = Callable[[float, str], None]
+_Sparse = tuple[Ints, Floats, Floats | None]  # class, probability, weight
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class _Work:
             scores = scores.astype(np.float64, copy=False)
         labels = self.predictions.labels[start:stop]
         given = self.predictions.weights
-        weights = np.ones(stop - start) if given is None else given[start:stop]
+        weights = None if given is None else given[start:stop]
         rows = max(1, BLOCK_BYTES // (scores.shape[1] * scores.itemsize))
         sums = [_ClassSums(b, scores.shape[1]) for b in self.class_bins]
         buffer = _Buffer(min(rows, len(scores)), scores.shape[1], scores.dtype)
@@ -210,7 +212,7 @@ class _Work:
                 column[where] = getattr(block, name)
             self.predicted[where] = block.top
             for table in sums:
-                table.add(block, weights[part])
+                table.add(block, None if weights is None else weights[part])
         return [table.total() for table in sums]
 
 
@@ -234,11 +236,12 @@ class _Rows:
             self.rest = r * self.confidence
             self.p_label = at_label * self.confidence
             log_sum = np.log1p(r)
-            hit = self.top == labels
             self.nll = log_sum + gap
             self.entropy = log_sum - first * self.confidence
-            self.brier = (squares + 1) * self.confidence**2 - 2 * self.p_label + 1
-            np.copyto(self.brier, self.rest**2 + squares * self.confidence**2, where=hit)
+            squares *= self.confidence**2
+            miss = np.flatnonzero(self.top != labels)
+            self.brier = squares + self.rest**2
+            self.brier[miss] = (squares + self.confidence**2 - 2 * self.p_label + 1)[miss]
 
     def _wide(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
@@ -266,9 +269,9 @@ class _Rows:
         e = self.others = self.buffer.scores[: n * k].reshape(k, n)
         z_top = d.max(axis=0)
         at_top = np.flatnonzero(np.equal(d, z_top, out=self.buffer.mask[: n * k].reshape(k, n)))
-        row = at_top % n
         self.top = np.empty(n, dtype=np.int64)
-        self.top[row[::-1]] = (at_top // n)[::-1]  # of equal scores the lowest class is written last
+        for c, (first_, last) in reversed(list(enumerate(_spans(at_top, k, n)))):
+            self.top[at_top[first_:last] - c * n] = c  # of equal scores the lowest class is written last
         at_label = self.labels * n + self.rows
         d -= z_top
         gap = -d.reshape(-1)[at_label].astype(np.float64)
@@ -276,33 +279,42 @@ class _Rows:
         flat = e.reshape(-1)
         label = flat[at_label].astype(np.float64)
         flat[self.top * n + self.rows] = 0
-        self.scale = np.ones(n)
-        r = e.sum(axis=0, dtype=np.float64)
+        self.scale = np.ones(1)
+        r = e.sum(axis=0).astype(np.float64)
         d *= e
-        first = d.sum(axis=0, dtype=np.float64)
+        first = d.sum(axis=0).astype(np.float64)
         np.multiply(e, e, out=d)
-        return r, d.sum(axis=0, dtype=np.float64), first, label, gap
+        return r, d.sum(axis=0).astype(np.float64), first, label, gap
 
     def beyond(self, least: float) -> tuple[Ints, Ints, Floats]:
         """(row, class, probability) of all probabilities of about `least` and more, top classes excluded."""
-        n, size = self.n, self.others.size
-        limit = (least * (1 - 1e-5) / (self.confidence * self.scale)).astype(self.others.dtype)
+        size, wide = self.others.size, self.confidence * self.scale
+        limit = (least * (1 - 1e-5) / wide).astype(self.others.dtype)
         mask = self.buffer.mask[:size].reshape(self.others.shape)
         np.greater_equal(self.others, limit if self.narrow else limit[:, None], out=mask)
         found = np.flatnonzero(mask)
+        k = self.others.shape[0 if self.narrow else 1]
         if self.narrow:
-            col = found // n
-            row = found - col * n
+            spans = _spans(found, k, self.n)
+            col = np.repeat(np.arange(k), [last - first for first, last in spans])
+            row = found - col * self.n
         else:
-            row = found // self.others.shape[1]
-            col = found - row * self.others.shape[1]
-        return row, col, self.others.reshape(-1)[found] * (self.confidence * self.scale)[row]
+            row = found // k
+            col = found - row * k
+        return row, col, self.others.reshape(-1)[found] * wide[row]
 
-    def mass(self, weights: Floats) -> Floats:
+    def mass(self, weights: Floats | None) -> Floats:
         """(K,) weighted sum of the probabilities of each class, top classes excluded."""
-        w = (weights * self.confidence * self.scale).astype(self.others.dtype)
+        w = self.confidence * self.scale
+        w = (w if weights is None else w * weights).astype(self.others.dtype)
         total: Floats = self.others @ w if self.narrow else w @ self.others
         return total
+
+
+def _spans(found: Ints, k: int, n: int) -> list[tuple[int, int]]:
+    """Where the sorted flat indices into (k, n) of each of the k rows begin and end."""
+    edges = np.searchsorted(found, np.arange(k + 1) * n).tolist()
+    return list(pairwise(edges))
 
 
 class _Buffer:
@@ -322,36 +334,42 @@ class _ClassSums:
         self.how, self.k = how, k
         self.width = how.bins + (how.edges == "torchmetrics")
         self.mass = np.zeros(k)
-        self.found: list[tuple[Ints, Floats, Floats]] = []  # class, probability, weight
-        self.labels: list[tuple[Ints, Floats, Floats]] = []
+        self.found: list[_Sparse] = []
+        self.labels: list[_Sparse] = []
 
-    def add(self, block: _Rows, weights: Floats) -> None:
+    def add(self, block: _Rows, weights: Floats | None) -> None:
         least = 1 / self.how.bins if self.how.threshold <= 0 else min(self.how.threshold, 1 / self.how.bins)
         row, col, p = block.beyond(least)
-        self.found += [(col, p, weights[row]), (block.top, block.confidence, weights)]
+        self.found.append((col, p, None if weights is None else weights[row]))
+        self.found.append((block.top, block.confidence, weights))
         self.labels.append((block.labels, block.p_label, weights))
         self.mass += block.mass(weights)
 
-    def _table(self, parts: list[tuple[Ints, Floats, Floats]]) -> tuple[Array, Array]:
-        """(K, bins) sums of weights and of weighted probabilities."""
-        col, p, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+    def _table(self, parts: list[_Sparse], sums: bool = True) -> tuple[Array, Array]:
+        """(K, bins) sums of weights and, if asked for, of weighted probabilities."""
+        col, p = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        given = [part[2] for part in parts if part[2] is not None]
+        weight = np.concatenate(given) if given else None
         if self.how.threshold > 0:
             keep = p > self.how.threshold
-            col, p, weight = col[keep], p[keep], weight[keep]
+            col, p, weight = col[keep], p[keep], None if weight is None else weight[keep]
         flat = col * self.width
         flat += bin_index(p, self.how.bins, self.how.edges)
-        p *= weight
-        size = self.k * self.width
-        shape = (self.k, self.width)
-        return np.bincount(flat, weight, size).reshape(shape), np.bincount(flat, p, size).reshape(shape)
+        size, shape = self.k * self.width, (self.k, self.width)
+        count = np.bincount(flat, weight, size).reshape(shape)
+        if not sums:
+            return count, count
+        return count, np.bincount(flat, p if weight is None else p * weight, size).reshape(shape)
 
     def total(self) -> Floats:
         """(3, K, bins). Without a threshold the first bin holds what the others leave."""
         count, sum_p = self._table(self.found)
+        count = count.astype(np.float64)
         if self.how.threshold <= 0:
-            tops = self.found[1::2]
-            for top, confidence, weight in tops:
-                self.mass += np.bincount(top, weight * confidence, self.k)
-            count[:, 0] = sum(float(weight.sum()) for _, _, weight in tops) - count[:, 1:].sum(axis=1)
+            rows = 0.0
+            for top, confidence, weight in self.found[1::2]:
+                rows += len(top) if weight is None else float(weight.sum())
+                self.mass += np.bincount(top, confidence if weight is None else weight * confidence, self.k)
+            count[:, 0] = rows - count[:, 1:].sum(axis=1)
             sum_p[:, 0] = np.maximum(self.mass - sum_p[:, 1:].sum(axis=1), 0.0)
-        return np.stack([count, sum_p, self._table(self.labels)[0]])
+        return np.stack([count, sum_p, self._table(self.labels, sums=False)[0]])
