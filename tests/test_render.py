@@ -16,7 +16,7 @@ import render_cases as cases
 import render_odd
 
 from calibcli import render
-from calibcli.render import csv, markdown, stream, table, terminal
+from calibcli.render import csv, markdown, numbers, stream, table, terminal
 from calibcli.result import Estimate, Result, Table
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -353,12 +353,25 @@ def test_terminal_has_colour_and_respects_no_color(monkeypatch: pytest.MonkeyPat
     assert shown(monkeypatch, cases.gate(), TERM="dumb") == table.render(cases.gate())
 
 
-@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("columns", [64, 80, 100, 132, 200])
 def test_terminal_keeps_to_its_width(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     text = shown(monkeypatch, cases.metrics(), columns, NO_COLOR="1")
-    lines = [line for line in text.splitlines() if not line.startswith("\x1b")]
-    assert max(map(stream.width, lines)) <= columns
-    assert "0.061" in text
+    assert max(map(stream.width, text.splitlines())) <= columns
+    assert ("not shown at this width" in text) == (columns <= 100)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100])
+def test_no_width_cuts_a_number_or_a_reason(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    for result in (cases.metrics(), cases.gate(6)):
+        words = " ".join(shown(monkeypatch, result, columns, NO_COLOR="1").split())
+        judged = [(c.estimate, c.limit) for c in result.checks if c.estimate]
+        for estimate, limit in judged or [(e, None) for e in result.estimates]:
+            found = numbers.shown(estimate, limit)
+            assert f" {found.value} " in words
+            assert found.interval in words
+    words = " ".join(shown(monkeypatch, cases.metrics(), columns, NO_COLOR="1").split())
+    for word in ["no", "valid", "interval:", "the", "maximum", "of", "noisy", "bins"]:
+        assert word in words
 
 
 def test_terminal_of_ascii_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,17 +21,25 @@ class Column:
     right: bool = False
     code: bool = False  # an identifier: metric, rule, slice
     free: bool = False  # prose, which may be wrapped where the width is short
+    spare: int = 0  # > 0: may be left out where the width is short, the lowest first
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of text. `breaks`: rows before which a group begins. `tones`: per row."""
+    """A table of text.
+
+    Attributes:
+        breaks: rows before which a group begins.
+        tones: one per row, or none.
+        musts: rows whose prose must be seen, however short the width (why there is no number, why no PASS).
+    """
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     breaks: frozenset[int] = frozenset()
     tones: Sequence[Tone] = ()
+    musts: frozenset[int] = frozenset()
 
 
 def sheets(result: Result) -> list[Sheet]:
@@ -86,11 +94,11 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
         Column("metric", code=True),
         Column("of", code=True),
         Column("value", right=True),
-        Column("unit"),
+        Column("unit", spare=3),
         Column(f"{level} interval".strip()),
         Column("level", right=True),
-        Column("if calibrated" + (f" ({nulls[0]})" if nulls else "")),
-        Column("n", right=True),
+        Column("if calibrated" + (f" ({nulls[0]})" if nulls else ""), spare=4),
+        Column("n", right=True, spare=1),
         Column("how", free=True),
     ]
     rows = []
@@ -104,7 +112,8 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
     if len(estimates) < 2 * len(order):
         breaks = set()
     title = f"n = {sizes.pop()}" if len(sizes) == 1 else ""
-    return _without_empty(Sheet(title, columns, rows, frozenset(breaks)))
+    musts = frozenset(i for i, e in enumerate(estimates) if e.reason)
+    return _without_empty(Sheet(title, columns, rows, frozenset(breaks), musts=musts))
 
 
 def _how(e: Estimate) -> str:
@@ -132,8 +141,8 @@ def _before_after(estimates: Sequence[Estimate], names: Sequence[str]) -> Sheet:
         Column(f"{level} interval".strip()),
         Column("after", right=True),
         Column(f"{level} interval".strip()),
-        Column("unit"),
-        Column("better"),
+        Column("unit", spare=2),
+        Column("better", spare=1),
         Column("how", free=True),
     ]
     rows = []
@@ -148,7 +157,8 @@ def _before_after(estimates: Sequence[Estimate], names: Sequence[str]) -> Sheet:
         unit = "" if after.unit in ("probability", "percent", "ratio") else after.unit
         rows.append([*row, unit, after.better, _how(after)])
     sizes = {e.n for e in by.values() if e.n is not None}
-    return _without_empty(Sheet(f"n = {sizes.pop()}" if len(sizes) == 1 else "", columns, rows))
+    musts = frozenset(i for i, name in enumerate(names) if by[name, "after"].reason)
+    return _without_empty(Sheet(f"n = {sizes.pop()}" if len(sizes) == 1 else "", columns, rows, musts=musts))
 
 
 def _checks(checks: Sequence[Check]) -> Sheet:
@@ -162,9 +172,9 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         Column(f"{level} bounds".strip()),
         Column("level", right=True),
         Column("limit", right=True),
-        Column("if calibrated"),
-        Column("n", right=True),
-        Column("n to decide", right=True),
+        Column("if calibrated", spare=3),
+        Column("n", right=True, spare=1),
+        Column("n to decide", right=True, spare=2),
         Column("why", free=True),
     ]
     rows = []
@@ -179,7 +189,8 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         row = [word, c.rule, c.of, value, interval or numbers.NONE, own, limit, null, size, needed, c.message]
         rows.append([" ".join(text.split()) for text in row])
     tones: list[Tone] = [TONE[c.outcome] if c.fatal or c.outcome == "pass" else "warn" for c in checks]
-    return _without_empty(Sheet("", columns, rows, tones=tones))
+    musts = frozenset(i for i, c in enumerate(checks) if c.outcome != "pass")
+    return _without_empty(Sheet("", columns, rows, tones=tones, musts=musts))
 
 
 def _table(table: Table) -> Sheet:
@@ -204,4 +215,5 @@ def _without_empty(sheet: Sheet) -> Sheet:
         [[row[i] for i in kept] for row in sheet.rows],
         sheet.breaks,
         sheet.tones,
+        sheet.musts,
     )
