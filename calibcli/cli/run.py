@@ -68,8 +68,9 @@ class Run:
                 "seconds": round(time.time() - self.started, 3),
             },
         )
-        for note in result.notes:
-            self.note(note)
+        if not (self.format == "table" and sys.stdout.isatty()):  # there the table ends with them
+            for note in result.notes:
+                self.note(note)
         for path in self.outputs:
             render.write(stamped, path)
         code = exit_code(stamped)
