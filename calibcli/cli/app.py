@@ -17,7 +17,7 @@ from calibcli import __version__, cli
 from calibcli.cli.run import Run
 from calibcli.errors import CalibError, Exit
 
-NOT_COMMANDS = {"app", "options", "run"}
+NOT_COMMANDS = {"app", "options", "reading", "run"}
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in NOT_COMMANDS)
 
 

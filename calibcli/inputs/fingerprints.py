@@ -1,0 +1,73 @@
+"""Fingerprints of rows: the same sample twice, or in the fitted and the evaluated file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.errors import InputError
+from calibcli.predictions import Array, Predictions
+
+Hashes = npt.NDArray[np.uint64]
+OVERLAP = 0.01
+
+
+def row_hashes(predictions: Predictions) -> Hashes:
+    """(N,) fingerprints of the score rows, in one streaming pass: equal rows have equal fingerprints.
+
+    A multilinear hash of the bits of the scores as float32 (modulo 2^64, odd multipliers), so that float64 and
+    float32 copies of a row agree. Unequal rows collide with a probability of about 1e-19 a pair.
+    """
+    odd = multipliers(predictions.k)
+    out = np.empty(predictions.n, np.uint64)
+    with np.errstate(all="ignore"):
+        for start, block in predictions.blocks():
+            out[start : start + len(block)] = mix(block, odd)
+    return out
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Rows of one data set that also occur in another: how many, their share, and the share expected of ties."""
+
+    rows: int
+    share: float
+    by_chance: float
+
+
+def overlap(fit: Predictions, test: Predictions) -> Overlap:
+    """Rows of `test` that are also in `fit`; `by_chance` is how often rows of `fit` have a twin within `fit`."""
+    a, b = row_hashes(fit), row_hashes(test)
+    _, inverse, counts = np.unique(a, return_inverse=True, return_counts=True)
+    rows = int(np.isin(b, a).sum())
+    return Overlap(rows, rows / max(len(b), 1), float((counts[inverse] > 1).mean()) if len(a) else 0.0)
+
+
+def refuse_overlap(fit: Predictions, test: Predictions) -> str:
+    """A note (or "") when few rows of `test` are also in `fit`.
+
+    Raises:
+        InputError: more than 1 % are, beyond what ties within `fit` explain.
+    """
+    found = overlap(fit, test)
+    text = f"{found.rows:,} of {test.n:,} rows of {test.source} ({found.share:.1%}) are also in {fit.source}"
+    if found.share - found.by_chance > OVERLAP:
+        raise InputError(
+            f"{text}: numbers on rows that were fitted on look better than they are",
+            "pass rows that were not fitted on, or leave --test out and use --crossfit 5",
+        )
+    return text if found.rows else ""
+
+
+def multipliers(k: int) -> Hashes:
+    return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def mix(block: Array, odd: Hashes) -> Hashes:
+    bits = np.ascontiguousarray(block.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
+    mixed = bits.astype(np.uint64) @ odd
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return np.asarray(mixed ^ (mixed >> np.uint64(32)))

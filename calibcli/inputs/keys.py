@@ -1,0 +1,136 @@
+"""Which array is the scores and which the labels: known names, one candidate each, else an error that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from calibcli.errors import InputError, did_you_mean
+from calibcli.inputs.arrays import Contents, Named
+from calibcli.spec import normal
+
+SCORES = {
+    "logits": "logits",
+    "y_logits": "logits",
+    "test_logits": "logits",
+    "predictions": "",
+    "preds": "",
+    "y_pred": "",
+    "probs": "probabilities",
+    "probabilities": "probabilities",
+    "y_prob": "probabilities",
+    "y_proba": "probabilities",
+    "scores": "",
+    "log_probs": "log_probabilities",
+    "outputs": "",
+}
+SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
+SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
+CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
+LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
+CLASSES = ("classes", "class_names", "label_names", "classnames")
+IDS = ("ids", "id", "doc_id")
+TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp")
+
+
+def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
+    """Name of the array with the scores.
+
+    Raises:
+        InputError: none, more than one, or no array of the wanted name.
+    """
+    if wanted:
+        return named(contents, wanted, "--scores", where)
+    if contents.scores:
+        return contents.scores
+    found = [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
+    if len(found) > 1:
+        raise InputError(f"{_list(found)} in {where} could each be the scores", f"choose one, e.g. --scores {found[0]}")
+    if found:
+        return found[0]
+    top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
+    if top:
+        raise InputError(
+            f"{where} holds only the score of the top class ('{top[0]}')",
+            "save the scores of every class as an array (N, K): logits or probabilities",
+        )
+    raise InputError(
+        f"no scores in {where}: it holds {describe(contents)}",
+        "choose them with --scores KEY, or name them logits or probs",
+    )
+
+
+def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str) -> str | None:
+    """Name of the array with the labels, or None when there is none.
+
+    Raises:
+        InputError: more than one, or no array of the wanted name.
+    """
+    if wanted:
+        return named(contents, wanted, "--labels", where)
+    if contents.labels:
+        return contents.labels
+    found = [name for name, a in contents.arrays.items() if normal(name) in LABELS and name != scores and a.shape]
+    if len(found) > 1:
+        raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
+    return found[0] if found else None
+
+
+def named(contents: Contents, name: str, option: str, where: str) -> str:
+    """`name` as it is spelled in the file.
+
+    Raises:
+        InputError: the file has no such array.
+    """
+    if name in contents.arrays:
+        return name
+    for known in contents.arrays:
+        if normal(known) == normal(name):
+            return known
+    known_names = list(contents.arrays)
+    raise InputError(
+        f"{option} {name}: no such array in {where}, it holds {describe(contents)}",
+        did_you_mean(name, known_names[:20]),
+    )
+
+
+def first_of(contents: Contents, names: Iterable[str], fits: Callable[[Named], bool]) -> str | None:
+    """The first array with one of these names that fits."""
+    for name, array in contents.arrays.items():
+        if normal(name) in names and fits(array):
+            return name
+    return None
+
+
+def declared_kind(contents: Contents, name: str) -> str:
+    """The kind of scores that the name itself claims, or ''."""
+    if name in contents.kinds:
+        return contents.kinds[name]
+    key = normal(name)
+    return SCORES.get(key, SINGLE_KINDS.get(key, "probabilities" if key in SINGLE else ""))
+
+
+def describe(contents: Contents, limit: int = 8) -> str:
+    """`logits (1000, 10) float32, labels (1000,) int64`."""
+    shown = [f"{name} {shape_text(array)}" for name, array in contents.arrays.items()]
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(shown[:limit]) + more if shown else "nothing"
+
+
+def shape_text(array: Named) -> str:
+    kind = {"O": "text", "U": "text", "S": "text"}.get(array.dtype.kind, str(array.dtype))
+    return f"{tuple(array.shape)} {kind}"
+
+
+def _may_score(name: str, array: Named) -> bool:
+    key = normal(name)
+    dims = len(array.shape)
+    if dims == 0 or (key not in SCORES and not (key in SINGLE and dims == 1)):
+        return False
+    if dims == 1 and (key in CLASS_CALLS or array.dtype.kind in "biuS"):
+        return False
+    return array.dtype.kind in "biufUSO"
+
+
+def _list(names: list[str]) -> str:
+    quoted = [f"'{n}'" for n in names[:4]]
+    return ", ".join(quoted[:-1]) + " and " + quoted[-1]

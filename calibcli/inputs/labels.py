@@ -1,0 +1,281 @@
+"""Labels as they come (integers, floats, names, one-hot) made into codes 0..K-1, with what is wrong said by row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import InputError, nearest
+from calibcli.inputs.arrays import Column, Converted, Memory, Named, rows_of, whole
+from calibcli.inputs.keys import shape_text
+from calibcli.predictions import Array, Ints
+
+HELD = 20_000_000  # labels beyond this many stay in the file
+WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Codes of all rows. `dropped`: mask of the rows to leave out (`--ignore-label`), or None."""
+
+    codes: Any
+    dropped: Array | None = None
+    notes: Sequence[str] = ()
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+
+def read_labels(
+    labels: Named,
+    name: str,
+    *,
+    n: int,
+    k: int,
+    columns: int,
+    top: Callable[[int], Ints],
+    classes: Sequence[str] | None = None,
+    label_base: int | None = None,
+    ignore_label: int | None = None,
+) -> Labels:
+    """Check labels against (n, k) scores and convert them to int64 codes in [0, k).
+
+    Args:
+        columns: score columns as they were found (1: one probability or log-odds).
+        top: argmax of the first so many rows of the scores.
+        classes: names of the classes, to translate labels that are names.
+        label_base: what the first class is called (0 or 1).
+        ignore_label: rows with this label are dropped.
+
+    Raises:
+        InputError: any of the mistakes that labels can have.
+    """
+    notes: list[str] = []
+    labels = _one_dimension(labels, name, n, k, columns, notes)
+    if labels.shape[0] != n:
+        raise InputError(
+            f"{n:,} rows of scores but {labels.shape[0]:,} labels ('{name}')",
+            "pass the labels of exactly these rows, in the same order",
+        )
+    convert = _translator(labels, name, classes, notes)
+    base = label_base or 0
+
+    def codes_of(block: Array) -> Ints:
+        return convert(block) - base
+
+    ignored = None if ignore_label is None else ignore_label - base
+    seen = _survey(labels, codes_of, ignored, k)
+    if not seen.counts and seen.negative is None and seen.beyond is None:
+        raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
+    if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
+        raise InputError(
+            f"one score per row but labels up to {seen.largest + base}: only the score of the top class?",
+            "save the scores of every class as an array (N, K)",
+        )
+    if seen.negative:
+        value = seen.negative[1] + base
+        raise InputError(
+            f"label {value} in row {seen.negative[0]} ('{name}') is negative",
+            "check --label-base" if base else f"--ignore-label {value} drops such rows",
+        )
+    if seen.beyond:
+        if label_base is None:
+            _counted_from_one(labels, codes_of, ignored, seen, k, top)
+        raise InputError(
+            f"label {seen.beyond[1] + base} in row {seen.beyond[0]} ('{name}') is outside {base}..{k - 1 + base}, "
+            f"as there are {k} score columns",
+            "do the scores and labels belong together? if the first class is called 1: --label-base 1",
+        )
+    counts = seen.counts
+    codes: Named = Converted(labels, codes_of, (), np.dtype(np.int64))
+    dropped = None
+    if ignored is not None:
+        dropped = np.concatenate([block == ignored for _, block in _blocks(codes)])
+        total = int(dropped.sum())
+        notes.append(f"{total:,} rows with label {ignore_label} dropped")
+        dropped = dropped if total else None
+    held = whole(codes) if n <= HELD else Column(codes)
+    return Labels(held, dropped, notes, dict(sorted(counts.items())))
+
+
+def _one_dimension(labels: Named, name: str, n: int, k: int, columns: int, notes: list[str]) -> Named:
+    shape = labels.shape
+    if len(shape) == 1:
+        return labels
+    if len(shape) == 2 and shape[1] == 1:
+        notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({shape[0]},)")
+        return Converted(labels, lambda block: block[:, 0], (), labels.dtype)
+    if len(shape) == 2 and shape[0] == 1 and shape[1] == n:
+        notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({n},)")
+        return Memory(whole(labels)[0])
+    if len(shape) != 2 or labels.dtype.kind not in "biuf":
+        raise InputError(
+            f"labels '{name}' have shape {shape_text(labels)}", "pass one label per row: shape (N,), integers"
+        )
+    ones, hard, simplex, first_soft = True, True, True, -1
+    for start in range(0, shape[0], rows_of(labels)):
+        block = labels.read(start, start + rows_of(labels)).astype(np.float64)
+        zero_one = ((block == 0) | (block == 1)).all(axis=1)
+        hard &= bool(zero_one.all())
+        ones &= bool((zero_one & (block.sum(axis=1) == 1)).all())
+        inside = (block >= -1e-6).all(axis=1) & (np.abs(block.sum(axis=1) - 1) < 1e-2)
+        simplex &= bool(inside.all())
+        if first_soft < 0 and not zero_one.all():
+            first_soft = start + int(np.flatnonzero(~zero_one)[0])
+    if ones:
+        notes.append(f"labels '{name}' are one-hot {tuple(shape)}: converted to class numbers")
+        return Converted(labels, lambda block: block.argmax(axis=1), (), np.dtype(np.int64))
+    if hard:
+        raise InputError(
+            f"labels '{name}' {tuple(shape)} have rows with several classes or none: multi-label targets",
+            "add --multilabel to measure every label as a binary problem of its own",
+        )
+    if simplex:
+        raise InputError(
+            f"labels '{name}' {tuple(shape)} are soft targets (row {first_soft} is not one-hot)",
+            "pass the class that was observed, one integer per row",
+        )
+    raise InputError(
+        f"labels '{name}' have shape {shape_text(labels)} and are neither one-hot nor 0/1",
+        "pass one integer label per row",
+    )
+
+
+def _translator(labels: Named, name: str, classes: Sequence[str] | None, notes: list[str]) -> Callable[[Array], Ints]:
+    """A function from a block of labels as they are to int64."""
+    kind = labels.dtype.kind
+    if kind in "biu":
+        return _integers
+    if kind == "f":
+        _whole_numbers(labels, name)
+        return lambda block: block.astype(np.int64)
+    texts: set[str] = set()
+    for _, block in _blocks(labels):
+        texts.update(_texts(block).tolist() if block.dtype.kind != "O" else map(str, block.tolist()))
+        if len(texts) > 1_000_000:
+            break
+    known = {text: i for i, text in enumerate(classes)} if classes else {}
+    if known and all(t in known or t.strip() in known for t in texts):
+        table = {t: known.get(t, known.get(t.strip(), 0)) for t in texts}
+        return _lookup(table)
+    if all(WHOLE.match(t) for t in texts):
+        return _lookup({t: int(float(t)) for t in texts})
+    odd = next(t for t in sorted(texts) if not WHOLE.match(t) and t.strip() not in known)
+    if classes:
+        near = nearest(odd, classes)
+        raise InputError(
+            f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes",
+            f"did you mean {near!r}?" if near else "give --classes every name, in the order of the score columns",
+        )
+    if all(_real(t) for t in texts):
+        raise InputError(
+            f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?",
+            "pass the class that was observed, one integer per row",
+        )
+    shown = ", ".join(sorted(texts)[:4])[:80]
+    raise InputError(
+        f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})",
+        "pass --classes A,B,C: all class names in the order of the score columns",
+    )
+
+
+def _counted_from_one(
+    labels: Named,
+    codes_of: Callable[[Array], Ints],
+    ignored: int | None,
+    seen: _Seen,
+    k: int,
+    top: Callable[[int], Ints],
+) -> None:
+    if seen.largest != k or 0 in seen.counts:
+        return
+    best = top(min(labels.shape[0], 20_000))
+    codes = codes_of(labels.read(0, len(best)))
+    usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
+    if not usable.any():
+        return
+    shifted, plain = np.mean((codes - 1 == best)[usable]), np.mean((codes == best)[usable])
+    if shifted > plain:
+        raise InputError(
+            f"labels run from 1 to {k} for {k} classes; less one they match the top class in {shifted:.0%} of the "
+            f"rows, as they are in {plain:.0%}",
+            "pass --label-base 1",
+        )
+
+
+@dataclass
+class _Seen:
+    """Rows per class, and (row, code) of the first label below 0 and of the first above k - 1."""
+
+    counts: dict[int, int]
+    negative: tuple[int, int] | None = None
+    beyond: tuple[int, int] | None = None
+    largest: int = -1
+
+
+def _survey(labels: Named, codes_of: Callable[[Array], Ints], ignored: int | None, k: int) -> _Seen:
+    total = np.zeros(k, np.int64)
+    seen = _Seen({})
+    for start, raw in _blocks(labels):
+        codes = codes_of(raw)
+        usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
+        low = np.flatnonzero(usable & (codes < 0))
+        high = np.flatnonzero(usable & (codes >= k))
+        if len(low) and seen.negative is None:
+            seen.negative = (start + int(low[0]), int(codes[low[0]]))
+        if len(high) and seen.beyond is None:
+            seen.beyond = (start + int(high[0]), int(codes[high[0]]))
+        if usable.any():
+            seen.largest = max(seen.largest, int(codes[usable].max()))
+        total += np.bincount(codes[usable & (codes >= 0) & (codes < k)], minlength=k)
+    seen.counts = {i: int(c) for i, c in enumerate(total) if c}
+    return seen
+
+
+def _whole_numbers(labels: Named, name: str) -> None:
+    for start, block in _blocks(labels):
+        with np.errstate(invalid="ignore"):
+            odd = np.flatnonzero(~(np.floor(block) == block) | (np.abs(block) > 2**53))
+        if len(odd):
+            value = float(block[odd[0]])
+            row = start + int(odd[0])
+            if np.isnan(value):
+                raise InputError(f"label in row {row} ('{name}') is NaN", "give every row a label, or drop the row")
+            raise InputError(
+                f"labels '{name}' are not whole numbers (row {row} has {value:g}): soft targets?",
+                "pass the class that was observed, one integer per row",
+            )
+
+
+def _integers(block: Array) -> Ints:
+    if block.dtype == np.uint64:
+        return np.minimum(block, np.uint64(2**62)).astype(np.int64)
+    return block.astype(np.int64)
+
+
+def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
+    def convert(block: Array) -> Ints:
+        texts = block.tolist() if block.dtype.kind == "O" else _texts(block).tolist()
+        return np.fromiter((table[str(t)] for t in texts), np.int64, len(texts))
+
+    return convert
+
+
+def _texts(block: Array) -> Array:
+    return np.char.decode(block, "utf-8", "replace") if block.dtype.kind == "S" else block
+
+
+def _real(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _blocks(labels: Named) -> Iterator[tuple[int, Array]]:
+    step = rows_of(labels)
+    for start in range(0, labels.shape[0], step):
+        yield start, labels.read(start, start + step)

@@ -1,0 +1,69 @@
+"""Multi-label targets: (N, L) scores of independent labels and (N, L) targets of 0 and 1, as L binary data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs import keys, logits, shape
+from calibcli.inputs.arrays import Contents, Converted, Memory, Named
+from calibcli.inputs.source import Source
+from calibcli.predictions import Predictions
+
+
+def split(
+    contents: Sequence[Contents],
+    sources: Sequence[Source],
+    reading: logits.Reading,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, Predictions]:
+    """One binary data set per label, by its name.
+
+    Raises:
+        InputError: scores and targets differ in shape, or targets are not 0 and 1.
+    """
+    where = sources[0].name
+    if len(contents) > 1:
+        raise UsageError("--multilabel reads one file", "join the shards first")
+    if reading.ignore_label is not None or reading.label_base is not None:
+        raise UsageError("--ignore-label and --label-base are for class numbers", "targets of --multilabel are 0 and 1")
+    file = contents[0]
+    score_name = keys.pick_scores(file, reading.scores, where)
+    scores = file.arrays[score_name]
+    label_name, targets = logits.label_array(contents, sources, reading, score_name)
+    if targets is None:
+        raise InputError(f"no targets in {where}: it holds {keys.describe(file)}", "choose them with --labels KEY")
+    if len(scores.shape) != 2 or scores.shape != targets.shape:
+        raise InputError(
+            f"--multilabel: scores '{score_name}' are {tuple(scores.shape)}, targets '{label_name}' "
+            f"{tuple(targets.shape)}",
+            "both must be (N, L), one column per label",
+        )
+    count = scores.shape[1]
+    names = shape.class_names(reading.classes) if reading.classes else file.classes.get(score_name)
+    names = list(names) if names else [str(i) for i in range(count)]
+    if len(names) != count or len(set(names)) < count:
+        raise InputError(f"{len(set(names))} different names for {count} labels", "name every label once, in order")
+    out = {}
+    for i, name in enumerate(names):
+        one = Contents(
+            file.format,
+            {**file.arrays, score_name: _column(scores, i), label_name: _column(targets, i)},
+            kinds={score_name: keys.declared_kind(file, score_name)},
+            decimals=file.decimals,
+            ids=file.ids,
+            about=file.about,
+            scores=score_name,
+            labels=label_name,
+        )
+        alone = logits.changed(reading, classes=None, labels=label_name, scores=score_name)
+        out[name] = logits.predictions([one], sources, alone, progress)
+    return out
+
+
+def _column(array: Named, i: int) -> Named:
+    if isinstance(array, Memory):
+        return Memory(array.array[:, i])
+    return Converted(array, lambda block: np.ascontiguousarray(block[:, i]), (), array.dtype)

@@ -1,0 +1,132 @@
+"""NumPy files. Uncompressed arrays are read at their offset; compressed ones are decoded within a limit; no pickles."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+import zlib
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from calibcli.errors import InputError
+from calibcli.inputs.arrays import Contents, InFile, Lazy, Named, known_dtype
+from calibcli.inputs.source import Source, memory_limit
+from calibcli.predictions import Array
+
+HEADER = 10_000  # longest array header that is parsed
+MEMBERS = 10_000
+Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+
+
+def read_npy(source: Source) -> Contents:
+    """One array, named after the file; its labels come from `--labels`."""
+    file = source.reader()
+    shape, fortran, dtype = _header(file, source.stem, source.name)
+    offset = file.tell()
+    _enough(source.size - offset, shape, dtype, source.stem, source.name)
+    return Contents("npy", {source.stem: InFile(source, offset, shape, dtype, fortran)}, scores=source.stem)
+
+
+def read_npz(source: Source) -> Contents:
+    """Every array of the archive.
+
+    Raises:
+        InputError: not an archive, damaged, arrays that need a pickle, or larger than memory when decoded.
+    """
+    damaged = InputError(f"{source.name} is not a readable npz archive", "write it again with np.savez")
+    try:
+        archive = zipfile.ZipFile(source.reader())
+        members = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, IndexError, OverflowError):
+        raise damaged from None
+    if len(members) > MEMBERS:
+        raise InputError(f"{source.name} holds {len(members)} arrays", "save the scores and labels alone")
+    arrays: dict[str, Named] = {}
+    packed = False
+    for member in members:
+        if not member.filename.endswith(".npy"):
+            continue
+        name = member.filename.removesuffix(".npy")
+        try:
+            arrays[name] = _member(source, archive, member, name)
+        except (
+            *(zipfile.BadZipFile, zlib.error, EOFError, OSError, struct.error, RuntimeError),
+            *(NotImplementedError, ValueError, IndexError, OverflowError),
+        ) as error:
+            raise InputError(f"array '{name}' in {source.name} cannot be read ({error})", damaged.fix) from None
+        packed |= isinstance(arrays[name], Lazy)
+    if not arrays:
+        raise InputError(f"{source.name} is a zip archive with no arrays in it", damaged.fix)
+    return Contents("npz, compressed" if packed else "npz", arrays)
+
+
+def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Named:
+    with archive.open(member) as file:
+        shape, fortran, dtype = _header(file, name, source.name)
+        start = file.tell()
+    _enough(member.file_size - start, shape, dtype, name, source.name)
+    if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
+        local = source.pread(30, member.header_offset)
+        names, extra = struct.unpack("<HH", local[26:30])
+        begin = member.header_offset + 30 + names + extra + start
+        _enough(source.size - begin, shape, dtype, name, source.name)
+        return InFile(source, begin, shape, dtype, fortran)
+    return Lazy(shape, dtype.newbyteorder("="), lambda: _decode(source, archive, member, name))
+
+
+def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
+    """Decompress one array; never more bytes than its header declares."""
+    limit = memory_limit()
+    if member.file_size > limit:
+        raise InputError(
+            f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB "
+            f"when decoded, more than the {limit / 1e9:.3g} GB allowed here",
+            "save it with np.savez (uncompressed): then it is read piece by piece",
+        )
+    try:
+        with archive.open(member) as file:
+            shape, fortran, dtype = _header(file, name, source.name)
+            array = np.empty(math.prod(shape), dtype)
+            view = array.view(np.uint8).data
+            done = 0
+            while done < len(view):
+                part = file.read(min(1 << 20, len(view) - done))
+                if not part:
+                    raise EOFError("it ends too early")
+                view[done : done + len(part)] = part
+                done += len(part)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"array '{name}' in {source.name} cannot be decompressed ({error})", "write it again with np.savez"
+        ) from None
+    return array.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="), copy=False)
+
+
+def _header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header:
+    """Shape, order and dtype from the start of an array; nothing in it is executed."""
+    try:
+        version = npy_format.read_magic(file)
+        if version not in ((1, 0), (2, 0), (3, 0)):
+            raise ValueError(f"version {version}")
+        reader = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        shape, fortran, dtype = reader(file, max_header_size=HEADER)
+    except (ValueError, TypeError, SyntaxError, KeyError, UnicodeError, RecursionError, OverflowError) as error:
+        text = str(error).split("\n")[0][:120]
+        raise InputError(f"array '{name}' in {where} has a broken header ({text})", "write the file again") from None
+    known_dtype(dtype, name, where)
+    if any(s < 0 for s in shape) or dtype.itemsize == 0:
+        raise InputError(f"array '{name}' in {where} has shape {shape} and dtype {dtype}", "write the file again")
+    return shape, fortran, dtype
+
+
+def _enough(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:
+    wanted = math.prod(shape) * dtype.itemsize
+    if present < wanted:
+        raise InputError(
+            f"array '{name}' in {where} has shape {shape} but only {max(present, 0):,} of its {wanted:,} bytes",
+            "the file is truncated: write or copy it again",
+        )

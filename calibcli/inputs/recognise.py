@@ -1,0 +1,99 @@
+"""What a file would be read as, and why, as a Result: recorded outputs in full, anything else by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibcli.inputs import logits
+from calibcli.inputs.arrays import Contents
+from calibcli.inputs.keys import shape_text
+from calibcli.predictions import Predictions
+from calibcli.result import Result, Table
+
+SHOWN = 20  # classes listed in the table
+
+
+def inspect(
+    paths: Sequence[str | Path], reading: Mapping[str, Any], progress: Callable[[float, str], None] | None = None
+) -> tuple[Result, list[dict[str, Any]]]:
+    """Read the files as every command would, and say what was found; also path and sha256 of each.
+
+    Raises:
+        InputError, UsageError: as `logits.read` and `logits.read_multilabel`.
+    """
+    how = {name: value for name, value in reading.items() if name != "multilabel"}
+    single: str | Path | Sequence[str | Path] = paths[0] if len(paths) == 1 else paths
+    wanted = logits.Reading(**{**how, "need_labels": False})
+    sources = logits.open_all(single, wanted.shards)
+    contents = [logits.load(source) for source in sources]
+    if reading.get("multilabel"):
+        from calibcli.inputs.multilabel import split
+
+        labels = split(contents, sources, wanted, progress)
+        found = next(iter(labels.values()))
+        result = outputs(found, contents[0])
+        rows: list[list[Any]] = [[name, int(p.labels.sum()), p.n] for name, p in labels.items()]
+        table = Table(name="labels", columns=["label", "positive", "rows"], rows=rows, title="Labels, each binary")
+        facts = {**result.facts, "labels": len(labels), "classes": list(labels)}
+        result = Result(command="inspect", tables=[result.tables[0], table], notes=result.notes, facts=facts)
+    else:
+        found = logits.predictions(contents, sources, wanted, progress)
+        result = outputs(found, contents[0])
+    return result, logits.provenance(single, found)
+
+
+def outputs(found: Predictions, contents: Contents) -> Result:
+    """The Result for recorded outputs."""
+    facts = found.facts
+    rows = [(name, shape_text(array), _role(name, facts)) for name, array in contents.arrays.items()]
+    tables = [Table(name="arrays", columns=["array", "shape and type", "read as"], rows=rows, title="In the file")]
+    notes = list(found.notes)
+    if facts["labelled"]:
+        tables.append(_classes(found))
+    else:
+        notes.append("no labels found: metrics need them, apply does not (--labels KEY or FILE)")
+    return Result(
+        command="inspect",
+        tables=tables,
+        notes=notes,
+        facts={
+            "what": "recorded outputs",
+            "format": facts["format"],
+            "rows": found.n,
+            "classes": found.k,
+            "kind": found.kind,
+            "why": facts["why"],
+            "class_names": list(found.classes) if found.classes else None,
+            "ids": None if found.ids is None else len(np.unique(found.ids)),
+            "repeated_rows": facts["repeated_rows"],
+            "used_by": "metrics, scale, apply, check, compare, plan",
+        },
+    )
+
+
+def _classes(found: Predictions) -> Table:
+    counts = {int(c): rows for c, rows in found.facts["class_rows"].items()}
+    order = sorted(counts, key=lambda c: -counts[c])
+    total = sum(counts.values())
+    rows: list[list[Any]] = []
+    for c in sorted(order[:SHOWN]):
+        rows.append([c, found.classes[c] if found.classes else None, counts[c], counts[c] / total])
+    absent = found.k - len(counts)
+    title = f"Labels: {total:,} rows, {len(counts)} of {found.k} classes present"
+    title += f", the {SHOWN} most frequent" if len(order) > SHOWN else ""
+    return Table(
+        name="labels",
+        columns=["class", "name", "rows", "share"],
+        rows=rows,
+        title=title + (f" ({absent} absent)" if absent else ""),
+    )
+
+
+def _role(name: str, facts: Mapping[str, Any]) -> str:
+    if name == facts["scores"]:
+        return f"scores: {facts['kind']}"
+    return "labels" if name == facts["labels"] else ""

@@ -1,0 +1,141 @@
+"""A file to read from: opened once, read at offsets (never mapped), its format told by suffix or first bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from calibcli.errors import InputError
+
+MEMORY = 8 << 30  # most bytes that what must be decoded (compressed, text) may take in memory
+COPY = 1 << 20
+
+
+def memory_limit() -> int:
+    """Bytes that decoded contents may take: half of this machine's memory, at most MEMORY."""
+    try:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return MEMORY
+    return min(MEMORY, physical // 2)
+
+
+class Source:
+    """An open file. Pipes and stdin (`-`) are first copied to an unnamed temporary file, so that all can be read twice.
+
+    Args:
+        path: file name, or `-` for stdin.
+
+    Raises:
+        InputError: missing, a folder, not readable, or empty.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self.name = "stdin" if self.path == "-" else self.path
+        try:
+            self.file: IO[bytes] = _spool(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
+            if not stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):
+                self.file = _spool(self.file)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise InputError(f"cannot read {self.name} ({_reason(error)})", "check the path") from None
+        self.size = os.fstat(self.file.fileno()).st_size
+        if self.size == 0:
+            raise InputError(f"{self.name} is empty", "was it written to the end?")
+
+    @property
+    def stem(self) -> str:
+        return Path(self.path).stem
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Exactly `size` bytes at `offset`.
+
+        Raises:
+            InputError: the file ends before.
+        """
+        parts, handle = [], self.file.fileno()
+        while size > 0:
+            part = os.pread(handle, min(size, 1 << 30), offset)
+            if not part:
+                raise InputError(f"{self.name} ends too early", "it is truncated: write or copy it again")
+            parts.append(part)
+            size, offset = size - len(part), offset + len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def reader(self) -> io.BufferedReader:
+        """A file object of its own from the start."""
+        return io.BufferedReader(_At(self))
+
+    def sha256(self) -> str:
+        """Hex digest of all bytes."""
+        digest = hashlib.sha256()
+        for offset in range(0, self.size, COPY):
+            digest.update(self.pread(min(COPY, self.size - offset), offset))
+        return digest.hexdigest()
+
+    def format(self) -> str:
+        """Name of the reader: by the first bytes where they tell, else by suffix."""
+        head = self.pread(min(self.size, 512), 0)
+        suffix = Path(self.path).suffix.lower().lstrip(".")
+        if head.startswith(b"\x93NUMPY"):
+            return "npy"
+        if head.startswith(b"PAR1"):
+            return "parquet"
+        if head.startswith(b"PK\x03\x04") or head.startswith(b"PK\x05\x06"):
+            return suffix if suffix in ("pt", "pth") else "npz"
+        if suffix in ("pt", "pth", "npz", "npy", "safetensors", "csv", "tsv", "jsonl", "parquet"):
+            return suffix
+        if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < self.size:
+            return "safetensors"
+        if head.lstrip()[:1] in (b"{", b"["):
+            return "jsonl"
+        if b"\0" not in head and b"\n" in head:
+            return "tsv" if head.split(b"\n")[0].count(b"\t") > head.split(b"\n")[0].count(b",") else "csv"
+        raise InputError(
+            f"cannot tell what {self.name} is",
+            "pass .npz, .npy, .safetensors, .pt, .csv, .tsv, .jsonl or .parquet",
+        )
+
+
+class _At(io.RawIOBase):
+    """A raw file object over a Source with a position of its own."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = max(0, offset + (0, self.at, self.source.size)[whence])
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        part = os.pread(self.source.file.fileno(), len(buffer), self.at)
+        buffer[: len(part)] = part
+        self.at += len(part)
+        return len(part)
+
+
+def _spool(stream: IO[bytes]) -> IO[bytes]:
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    while block := stream.read(COPY):
+        copy.write(block)
+    copy.flush()
+    return copy
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

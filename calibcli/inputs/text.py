@@ -1,0 +1,204 @@
+"""Tables in text: a header row, score columns `logit_0 ..` or `prob_0 ..` (or `prob_cat ..`), and a label column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from calibcli.errors import InputError
+from calibcli.inputs.arrays import Contents, Memory, Named
+from calibcli.inputs.source import Source, memory_limit
+from calibcli.predictions import Array
+
+ROWS = 4096  # parsed at once
+EXPANSION = 6  # bytes in memory for a byte of text, at worst about
+PREFIXES = {
+    "logit": "logits",
+    "logits": "logits",
+    "prob": "probabilities",
+    "probs": "probabilities",
+    "proba": "probabilities",
+    "p": "probabilities",
+    "log_prob": "log_probabilities",
+    "log_probs": "log_probabilities",
+    "logprob": "log_probabilities",
+    "score": "",
+    "scores": "",
+}
+NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
+SUFFIXED = re.compile(r"^(logit|prob|proba|log_prob|score)_(.+)$")
+MISSING = {"", "na", "null", "none", "n/a"}
+
+
+def read_csv(source: Source) -> Contents:
+    return _read(source, ",")
+
+
+def read_tsv(source: Source) -> Contents:
+    return _read(source, "\t")
+
+
+def _read(source: Source, delimiter: str) -> Contents:
+    limit = memory_limit()
+    if source.size * EXPANSION > limit:
+        raise InputError(
+            f"{source.name} is {source.size / 1e9:.3g} GB of text, more than can be held ({limit / 1e9:.3g} GB)",
+            "save the scores as .npy or uncompressed .npz: these are read piece by piece",
+        )
+    rows = _rows(source, delimiter)
+    header = [cell.strip() for cell in next(rows)]
+    groups, classes = score_groups(header, source.name)
+    if not groups and all(_number(cell) for cell in header):
+        raise InputError(
+            f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}",
+            "name the columns in the first row: logit_0,logit_1,...,label",
+        )
+    in_group = {i for columns in groups.values() for i in columns}
+    others = [i for i in range(len(header)) if i not in in_group]
+    numbers: dict[str, list[Array]] = {name: [] for name in groups}
+    texts: dict[int, list[str]] = {i: [] for i in others}
+    seen: dict[str, str] = {}
+    decimals = dict.fromkeys(groups, 0)
+    done = 0
+    for chunk in _chunks(rows, len(header), source.name):
+        for name, columns in groups.items():
+            cells = [[row[i] for i in columns] for row in chunk]
+            numbers[name].append(_floats(cells, [header[i] for i in columns], done, source.name))
+            if done == 0:
+                decimals[name] = max(_decimals(cell) for row in cells[:1000] for cell in row)
+        for i in others:
+            texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
+        done += len(chunk)
+    if done == 0:
+        raise InputError(f"{source.name} has a header but no rows", "was it written to the end?")
+    arrays: dict[str, Named] = {name: Memory(np.concatenate(parts)) for name, parts in numbers.items()}
+    for i in others:
+        column = np.empty(done, dtype=object)
+        column[:] = texts[i]
+        arrays[header[i]] = Memory(column)
+    kinds = {name: PREFIXES.get(name, "") for name in groups}
+    return Contents("tsv" if delimiter == "\t" else "csv", arrays, kinds=kinds, decimals=decimals, classes=classes)
+
+
+def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
+    """Columns that together are the scores: (prefix -> columns in class order), (prefix -> class names).
+
+    Raises:
+        InputError: columns of a group are missing or named twice.
+    """
+    found: dict[str, dict[int, int]] = {}
+    named: dict[str, list[tuple[str, int]]] = {}
+    twice = [name for name, count in Counter(header).items() if count > 1 and name]
+    if twice:
+        raise InputError(f"{where} has two columns '{twice[0][:40]}'", "give every column its own name")
+    for i, name in enumerate(header):
+        numbered = NUMBERED.match(name.lower())
+        suffixed = SUFFIXED.match(name)
+        if numbered and numbered[1].rstrip("_") in PREFIXES:
+            found.setdefault(numbered[1].rstrip("_"), {})[int(numbered[2])] = i
+        elif suffixed:
+            named.setdefault(suffixed[1], []).append((suffixed[2], i))
+    groups: dict[str, list[int]] = {}
+    for prefix, columns in found.items():
+        first = min(columns)
+        wanted = range(first, first + len(columns))
+        missing = [k for k in wanted if k not in columns]
+        if missing or first > 1:
+            absent = missing[0] if missing else 0
+            raise InputError(
+                f"{where} has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}",
+                "write one column per class, numbered from 0",
+            )
+        if len(columns) > 1 or first == 0:
+            groups[prefix] = [columns[k] for k in wanted]
+    classes = {}
+    for prefix, pairs in named.items():
+        if len(pairs) > 1 and prefix not in groups:
+            groups[prefix] = [i for _, i in pairs]
+            classes[prefix] = [name for name, _ in pairs]
+    return groups, classes
+
+
+def floats_of_text(column: Array, name: str, where: str) -> Array:
+    """A (N,) column of text as float64; empty cells are NaN.
+
+    Raises:
+        InputError: a cell is not a number; its row is named.
+    """
+    return _floats([[str(cell)] for cell in column], [name], 0, where)[:, 0]
+
+
+def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
+    """Rows of cells, the header first; blank lines are passed over."""
+    text = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
+    count = 0
+    try:
+        first = text.readline()
+        if delimiter not in first:
+            delimiter = next((d for d in ("\t", ";", ",", "|") if d in first), delimiter)
+        text.seek(0)
+        for row in csv.reader(text, delimiter=delimiter, strict=True):
+            if row:
+                count += 1
+                yield row
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise InputError(f"{source.name} is not a text table ({str(error)[:80]})", "save it as UTF-8 CSV") from None
+    if count == 0:
+        raise InputError(f"{source.name} has no rows", "was it written to the end?")
+
+
+def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[list[str]]]:
+    chunk: list[list[str]] = []
+    for number, row in enumerate(rows):
+        if len(row) != width:
+            raise InputError(
+                f"row {number} of {where} has {len(row)} cells, the header {width}",
+                "is the file truncated, or a cell with the delimiter not quoted?",
+            )
+        chunk.append(row)
+        if len(chunk) * width >= ROWS * 16 or len(chunk) == ROWS:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str) -> Array:
+    try:
+        return np.array(cells, dtype=np.float64)
+    except ValueError:
+        pass
+    out = np.empty((len(cells), len(names)))
+    for r, row in enumerate(cells):
+        for c, cell in enumerate(row):
+            try:
+                out[r, c] = np.nan if cell.strip().lower() in MISSING else float(cell)
+            except ValueError:
+                raise InputError(
+                    f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number",
+                    "leave only numbers in the score columns",
+                ) from None
+    return out
+
+
+def _decimals(cell: str) -> int:
+    """Digits after the point: 3 for 0.125, 7 for 1.25e-5."""
+    mantissa, _, exponent = cell.strip().lower().partition("e")
+    digits = len(mantissa.partition(".")[2])
+    try:
+        return max(0, digits - int(exponent)) if exponent else digits
+    except ValueError:
+        return digits
+
+
+def _number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,238 @@
+"""Formats and streams: what is read is what was written, however it was written."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs import arrays, logits, shape
+from calibcli.predictions import Predictions
+
+RNG = np.random.default_rng(1)
+Z = RNG.normal(size=(300, 4)).astype(np.float32) * 2
+Y = np.where(RNG.uniform(size=300) < 0.7, Z.argmax(axis=1), RNG.integers(0, 4, 300))
+P = np.exp(Z.astype(np.float64))
+P /= P.sum(axis=1, keepdims=True)
+
+
+def softmax_of(p: Predictions) -> np.ndarray:
+    z = p.logits.astype(np.float64)
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def same(p: Predictions, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(softmax_of(p), P, atol=tolerance)
+    np.testing.assert_array_equal(p.labels, Y)
+    assert p.labels.dtype == np.int64
+
+
+def test_npz_stored_and_compressed(tmp_path: Path) -> None:
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "a.npz", logits=Z, labels=Y)
+        p = logits.read(tmp_path / "a.npz")
+        same(p)
+        assert (p.kind, p.scores.dtype, p.n, p.k) == ("logits", np.float32, 300, 4)
+        assert len(p.sha256) == 64
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npz_layouts(tmp_path: Path, dtype: str, order: Any) -> None:
+    np.savez(tmp_path / "a.npz", logits=np.array(Z, dtype=dtype, order=order), labels=Y.astype(">i2"))
+    same(logits.read(tmp_path / "a.npz"))
+
+
+def test_npy_with_labels_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "z.npy", Z)
+    np.save(tmp_path / "y.npy", Y)
+    same(logits.read(tmp_path / "z.npy", labels=str(tmp_path / "y.npy")))
+    with pytest.raises(InputError, match="no labels"):
+        logits.read(tmp_path / "z.npy")
+    unlabelled = logits.read(tmp_path / "z.npy", need_labels=False)
+    assert not unlabelled.facts["labelled"]
+
+
+@pytest.mark.parametrize("key", ["probs", "y_proba", "scores", "outputs"])
+def test_probabilities_become_logarithms(tmp_path: Path, key: str) -> None:
+    np.savez(tmp_path / "a.npz", **{key: P}, y=Y)
+    p = logits.read(tmp_path / "a.npz")
+    same(p, 1e-12)
+    assert p.kind == "probabilities"
+    np.savez(tmp_path / "a.npz", log_probs=np.log(P), y=Y)
+    assert logits.read(tmp_path / "a.npz").kind == "log_probabilities"
+
+
+def test_half_precision_probabilities(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", probs=P.astype(np.float16), y=Y)
+    assert logits.read(tmp_path / "a.npz").kind == "probabilities"
+    np.savez(tmp_path / "a.npz", probs=P.astype(np.float16).astype(np.float32), y=Y)
+    same(logits.read(tmp_path / "a.npz"), 2e-3)
+
+
+@pytest.mark.parametrize("header", ["logit_{}", "logit{}", "logits.{}", "score_{}"])
+def test_csv(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "a.csv"
+    names = [header.format(i) for i in range(4)]
+    rows = [",".join([*names, "label", "site"])]
+    rows += [",".join([*map(repr, map(float, z)), str(y), "A" if y else "B"]) for z, y in zip(Z, Y)]
+    path.write_text("\n".join(rows) + "\n")
+    p = logits.read(path, by=("site",))
+    same(p)
+    np.testing.assert_array_equal(p.slices["site"] == "A", Y > 0)
+
+
+def test_csv_rounded_probabilities_named_classes(tmp_path: Path) -> None:
+    """Three decimals do not sum to one within 1e-4; the tolerance follows the digits."""
+    names = ["cat", "dog", "emu", "fox"]
+    lines = ["\t".join(["id", *(f"prob_{c}" for c in names), "target"])]
+    lines += ["\t".join([f"r{i}", *(f"{v:.3f}" for v in p), names[y]]) for i, (p, y) in enumerate(zip(P, Y))]
+    (tmp_path / "a.tsv").write_text("\n".join(lines))
+    p = logits.read(tmp_path / "a.tsv")
+    same(p, 2e-3)
+    assert p.classes == names
+    assert p.ids is not None
+    assert p.ids[3] == "r3"
+
+
+def test_binary_column(tmp_path: Path) -> None:
+    lines = ["prob,label"] + [f"{p[1] / (p[0] + p[1])!r},{y % 2}" for p, y in zip(P.tolist(), Y)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    p = logits.read(tmp_path / "a.csv")
+    np.testing.assert_allclose(softmax_of(p)[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-12)
+    np.savez(tmp_path / "a.npz", logits=np.log(P[:, 1] / P[:, 0]), labels=Y % 2)
+    np.testing.assert_allclose(
+        softmax_of(logits.read(tmp_path / "a.npz"))[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv"])
+def test_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    raw, labels = io.BytesIO(), None
+    if suffix == "npz":
+        np.savez(raw, logits=Z, labels=Y)
+    elif suffix == "npy":
+        np.save(raw, Z)
+        np.save(tmp_path / "y.npy", Y)
+        labels = str(tmp_path / "y.npy")
+    else:
+        raw.write(
+            b"p0,p1,p2,p3,y\n" + b"\n".join(",".join(map(repr, [*p, int(y)])).encode() for p, y in zip(P.tolist(), Y))
+        )
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(raw.getvalue())}))
+    same(logits.read("-", labels=labels))
+
+
+def test_shards_join_in_order(tmp_path: Path) -> None:
+    paths = []
+    for i, part in enumerate((slice(0, 7), slice(7, 250), slice(250, 300))):
+        paths.append(tmp_path / f"{i}.npz")
+        np.savez(paths[-1], logits=Z[part], labels=Y[part], w=np.arange(300.0)[part], site=Y[part].astype(str))
+    p = logits.read(paths, shards=True, weights="w", by=["site"], group="site")
+    same(p)
+    np.testing.assert_array_equal(p.weights, np.arange(300.0))
+    np.testing.assert_array_equal(p.slices["site"], Y.astype(str))
+    assert p.groups is not None
+    assert set(p.groups.tolist()) == {0, 1, 2, 3}
+
+
+def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
+    z, y = Z.copy(), Y.copy()
+    z[[5, 9]] = np.nan
+    y[[9, 20]] = -100
+    np.savez(tmp_path / "a.npz", logits=z, labels=y, w=np.arange(300.0), ids=np.arange(300))
+    p = logits.read(tmp_path / "a.npz", ignore_label=-100, drop_nonfinite=True, weights="w")
+    kept = np.setdiff1d(np.arange(300), [5, 9, 20])
+    np.testing.assert_array_equal(p.ids, kept)
+    np.testing.assert_array_equal(p.weights, kept)
+    np.testing.assert_array_equal(p.labels, Y[kept])
+    np.testing.assert_array_equal(p.logits, Z[kept])
+
+
+def test_multilabel(tmp_path: Path) -> None:
+    targets = (RNG.uniform(size=(300, 3)) < P[:, :3]).astype(int)
+    np.savez(tmp_path / "a.npz", probs=P[:, :3], labels=targets)
+    found = logits.read_multilabel(tmp_path / "a.npz", classes="a,b,c")
+    assert list(found) == ["a", "b", "c"]
+    for i, p in enumerate(found.values()):
+        np.testing.assert_allclose(softmax_of(p)[:, 1], P[:, i], rtol=1e-12)
+        np.testing.assert_array_equal(p.labels, targets[:, i])
+    with pytest.raises(UsageError):
+        logits.read(tmp_path / "a.npz", multilabel=True)
+
+
+def test_streamed_blocks_equal_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing held and pieces of 10 rows, every path gives the same rows."""
+    monkeypatch.setattr(shape, "HOLD", 0)
+    monkeypatch.setattr(arrays, "PIECE", 160)
+    y = np.where(np.arange(300) % 9 == 0, -1, Y)
+    keep = y >= 0
+    for key, values in (("logits", Z), ("probs", P.astype(np.float32))):
+        np.savez(tmp_path / "a.npz", **{key: values}, labels=y)
+        p = logits.read(tmp_path / "a.npz", ignore_label=-1)
+        np.testing.assert_allclose(softmax_of(p), P[keep], atol=1e-6)
+        np.testing.assert_array_equal(p.labels, Y[keep])
+        np.testing.assert_array_equal(p.scores.read(13, 40), p.logits[13:40])
+
+
+def test_long_labels_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibcli.inputs import labels
+
+    monkeypatch.setattr(labels, "HELD", 100)
+    np.savez(tmp_path / "a.npz", logits=Z, labels=Y + 1)
+    p = logits.read(tmp_path / "a.npz", label_base=1)
+    assert not isinstance(p.labels, np.ndarray)
+    np.testing.assert_array_equal(p.labels[17:55], Y[17:55])
+    np.testing.assert_array_equal(np.asarray(p.labels), Y)
+    np.testing.assert_array_equal(p.labels[[4, 2]], Y[[4, 2]])
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """160 MB of logits, read and checked by a process that may take 100 MB beyond what it started with."""
+    path = tmp_path / "big.npz"
+    n = 400_000
+    y = np.arange(n) % 100
+    z = np.lib.format.open_memmap(tmp_path / "z.npy", "w+", np.float32, (n, 100))
+    for start in range(0, n, 50_000):
+        z[start : start + 50_000] = np.float32(3) * (y[start : start + 50_000, None] == np.arange(100))
+        z[start : start + 50_000, 0] += np.arange(start, start + 50_000) * np.float32(1e-6)
+    z.flush()
+    import zipfile
+
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(tmp_path / "z.npy", "logits.npy")
+        with archive.open("labels.npy", "w") as file:
+            np.lib.format.write_array(file, y)
+    code = (
+        "import resource, sys\n"
+        "from calibcli.inputs import logits\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "p = logits.read(sys.argv[1])\n"
+        "total = sum(float(block[:, 1].sum()) for _, block in p.blocks())\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, p.n, total)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
+    grown, rows, total = out.split()
+    assert int(rows) == n
+    assert float(total) == 3.0 * (n // 100)
+    assert int(grown) < 100_000, f"{grown} kB"
+
+
+def test_a_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibcli.inputs import npz
+
+    monkeypatch.setattr(npz, "memory_limit", lambda: 1 << 20)
+    np.savez_compressed(
+        tmp_path / "a.npz", logits=np.zeros((1_000_000, 4), np.float32), labels=np.zeros(1_000_000, int)
+    )
+    with pytest.raises(InputError, match="when decoded") as error:
+        logits.read(tmp_path / "a.npz")
+    assert "np.savez" in error.value.fix

@@ -1,0 +1,154 @@
+# ruff: noqa: E501 (one mistake per line)
+"""Every mistake that people make with recorded outputs: its own message, exit code 4, nothing on stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.cli.app import main
+from calibcli.errors import Exit
+
+RNG = np.random.default_rng(0)
+N, K = 400, 12
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def model(n: int = N, k: int = K, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that are right in about 3 of 4 rows, and labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    z = rng.normal(size=(n, k))
+    z[np.arange(n), y] += 3
+    return z.astype(np.float32), y
+
+
+Z, Y = model()
+LARGE = model(4000)
+P = softmax(Z.astype(np.float64)).astype(np.float32)
+
+
+def with_value(a: np.ndarray, row: int, value: float) -> np.ndarray:
+    a = a.copy()
+    a[row, 1] = value
+    return a
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    # name: (arrays, options, what the message must say)
+    "row counts differ": ({"logits": Z, "labels": Y[:-7]}, [], ["400 rows of scores", "393 labels"]),
+    "transposed": ({"logits": Z.T, "labels": Y}, [], ["transposed", "logits.T"]),
+    "nan": ({"logits": with_value(Z, 17, np.nan), "labels": Y}, [], ["1 of 400", "NaN", "row 17", "--drop-nonfinite"]),
+    "infinite": ({"logits": with_value(Z, 5, np.inf), "labels": Y}, [], ["infinite", "row 5", "float16"]),
+    "minus infinite": ({"logits": with_value(Z, 5, -np.inf), "labels": Y}, [], ["infinite", "row 5", "--kind logits"]),
+    "sums": ({"probs": P * 0.9, "labels": Y}, [], ["do not sum to 1", "row 0 sums to 0.9", "--kind logits"]),
+    "names": ({"logits": Z, "labels": np.array([f"class{i}" for i in Y])}, [], ["are names", "class1", "--classes"]),
+    "unknown name": (
+        {"logits": Z, "labels": np.array([f"c{i:02}" for i in Y])},
+        ["--classes", ",".join(f"c{i:02}" for i in range(11)) + ",x"],
+        ["'c11'", "not one of the 12 classes"],
+    ),
+    "negative": ({"logits": Z, "labels": np.where(np.arange(N) == 30, -100, Y)}, [], ["-100", "row 30", "--ignore-label -100"]),
+    "base": ({"logits": Z, "labels": Y + 1}, [], ["from 1 to 12", "--label-base 1"]),
+    "outside": ({"logits": Z, "labels": np.where(np.arange(N) == 8, 77, Y)}, [], ["label 77", "row 8", "outside 0..11"]),
+    "soft": ({"logits": Z, "labels": np.where(np.arange(N)[:, None] == 3, 1 / K, np.eye(K)[Y])}, [], ["soft targets", "row 3"]),
+    "soft binary": ({"logits": Z[:, :2], "labels": np.where(np.arange(N) == 9, 0.5, 1.0)}, [], ["row 9 has 0.5", "soft"]),
+    "multi-label": ({"probs": P, "labels": (P > 0.2).astype(int)}, [], ["multi-label", "--multilabel"]),
+    "top-1 only": ({"probs": P.max(axis=1), "labels": Y}, [], ["only the score of the top class", "(N, K)"]),
+    "top-1 only, named": ({"confidence": P.max(axis=1), "labels": Y}, [], ["only the score of the top class"]),
+    "class numbers": ({"predictions": Y[:, None], "labels": Y}, [], ["predicted classes"]),
+    "two scores": ({"logits": Z, "probs": P, "labels": Y}, [], ["'logits' and 'probs'", "--scores logits"]),
+    "two labels": ({"logits": Z, "labels": Y, "y_true": Y}, [], ["'labels' and 'y_true'", "--labels labels"]),
+    "no scores": ({"embedding": Z, "labels": Y}, [], ["no scores", "embedding (400, 12) float32", "--scores"]),
+    "key says logits": ({"logits": P, "labels": Y}, [], ["says logits", "are probabilities", "--kind probabilities"]),
+    "key says probabilities": ({"probs": Z, "labels": Y}, [], ["says probabilities", "are logits", "--kind logits"]),
+    "softmax twice": ({"probs": softmax(P), "labels": Y}, [], ["softmax was applied twice", "0.0729", "0.198"]),
+    "class order": ({"logits": Z[:, np.roll(np.arange(K), 5)], "labels": Y}, [], ["order the classes differently", "p < 1e-6"]),
+    "class swap": ({"logits": LARGE[0][:, [0, 1, 3, 2, *range(4, K)]], "labels": LARGE[1]}, [], ["2 -> 3, 3 -> 2", "p < 1e-6"]),
+    "empty rows": ({"probs": np.where(np.arange(4000)[:, None] == 7, 0, softmax(LARGE[0])), "labels": LARGE[1]}, [], ["probability 0", "row 7"]),
+    "wrong kind": ({"scores": Z, "labels": Y}, ["--kind", "probabilities"], ["--kind probabilities", "run from"]),
+    "no such array": ({"logits": Z, "labels": Y}, ["--scores", "logit"], ["no such array", "did you mean 'logits'"]),
+    "weights": ({"logits": Z, "labels": Y, "w": -np.ones(N)}, ["--weights", "w"], ["weight -1", "row 0"]),
+    "pixels": ({"logits": np.zeros((4, 5, 3)), "labels": np.zeros((4, 5), int)}, [], ["(4, 5, 3)", "reshape"]),
+    "objects": ({"logits": np.array([[1, "a"], None], dtype=object), "labels": Y}, [], ["Python objects", "np.savez"]),
+    "objects in labels": ({"logits": Z, "labels": np.array([1, None] * 200, dtype=object)}, [], ["Python objects"]),
+    "no rows": ({"logits": Z[:0], "labels": Y[:0]}, [], ["empty"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays, options, words = MISTAKES[name]
+    path = tmp_path / "outputs.npz"
+    np.savez(path, **arrays)
+    code = main(["inspect", str(path), *options])
+    out, err = capsys.readouterr()
+    assert (code, out) == (Exit.REFUSED, ""), err
+    assert err.startswith("error: ")
+    assert "\n  fix: " in err
+    for word in words:
+        assert word in err
+
+
+def test_each_mistake_has_its_own_message() -> None:
+    assert len({tuple(words) for _, _, words in MISTAKES.values()}) == len(MISTAKES)
+
+
+def test_several_files_need_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / f"{i}.npz") for i in range(2)]
+    for path in paths:
+        np.savez(path, logits=Z, labels=Y)
+    assert main(["inspect", *paths]) == Exit.REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "--shards" in err
+    assert "calib compare" in err
+    assert main(["inspect", *paths, "--shards", "--json"]) == Exit.OK
+    assert '"rows": 800' in capsys.readouterr().out
+
+
+ACCEPTED: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    # name: (arrays, options, what the note says)
+    "weak binary": ({"probs": RNG.uniform(0.3, 0.7, N), "labels": RNG.integers(0, 2, N)}, [], "read as P of class 1"),
+    "weak binary (N, 2)": ({"probs": softmax(RNG.normal(size=(N, 2)) * 0.2), "labels": RNG.integers(0, 2, N)}, [], "softmax applied twice?"),
+    "log-odds": ({"logits": RNG.normal(size=(N, 1)), "labels": RNG.integers(0, 2, (N, 1))}, [], "log-odds of class 1"),
+    "absent class": ({"logits": model(k=20)[0], "labels": np.where(model(k=20)[1] == 7, 8, model(k=20)[1])}, [], ""),
+    "ties": ({"logits": np.round(Z), "labels": Y}, [], ""),
+    "all equal": ({"probs": np.full((N, 12), 1 / 12), "labels": Y}, [], ""),
+    "one row": ({"logits": Z[:1], "labels": Y[:1]}, [], ""),
+    "one-hot": ({"logits": Z, "labels": np.eye(K)[Y]}, [], "one-hot"),
+    "squeezed": ({"logits": Z, "labels": Y[:, None]}, [], "read as (400,)"),
+    "float labels": ({"logits": Z, "labels": Y.astype(np.float32)}, [], ""),
+    "digits as text": ({"logits": Z, "labels": Y.astype(str)}, [], ""),
+    "names": ({"logits": Z, "labels": np.array([f"c{i}" for i in Y]), "classes": np.array([f"c{i}" for i in range(K)])}, [], ""),
+    "one class preferred": ({"logits": Z + np.eye(K)[3] * 9, "labels": np.where(Y % 3 > 0, 5, Y)}, [], ""),
+    "dropped": ({"logits": with_value(Z, 17, np.nan), "labels": Y}, ["--drop-nonfinite"], "1 of 400 rows with NaN or infinite scores dropped"),
+    "ignored": ({"logits": Z, "labels": np.where(np.arange(N) < 30, -100, Y)}, ["--ignore-label", "-100"], "30 rows with label -100"),
+    "base 1": ({"logits": Z, "labels": Y + 1}, ["--label-base", "1"], ""),
+    "large": ({"logits": with_value(Z, 3, 6.1e4), "labels": Y}, [], "float16"),
+    "zero probability": ({"probs": np.eye(K)[(Y + (np.arange(N) == 4)) % K], "labels": Y}, [], "--clip"),
+    "zero probability, clipped": ({"probs": np.eye(K)[(Y + (np.arange(N) == 4)) % K], "labels": Y}, ["--clip"], "clipped"),
+    "repeated": ({"logits": np.concatenate([Z, Z]), "labels": np.concatenate([Y, Y])}, [], "400 of 800 rows repeat"),
+    "masked": ({"logits": with_value(Z, 5, -np.inf), "labels": Y}, ["--kind", "logits"], "-inf in 1 rows"),
+    "really unsure": ({"probs": softmax(P), "labels": Y}, ["--kind", "probabilities"], "softmax applied twice?"),
+    "order confirmed": ({"logits": Z[:, ::-1], "labels": Y}, ["--classes", ",".join("abcdefghijkl")], "p < 1e-6"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_honest_but_odd(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays, options, note = ACCEPTED[name]
+    path = tmp_path / "outputs.npz"
+    np.savez(path, **arrays)
+    assert main(["inspect", str(path), *options, "--json"]) == Exit.OK
+    _, err = capsys.readouterr()
+    assert note in err
+    if not note:
+        assert err == ""
