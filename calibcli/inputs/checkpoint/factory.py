@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from torch import nn
 
 from calibcli.architectures import ARCHITECTURES
 from calibcli.errors import InputError, UsageError, did_you_mean, nearest
+from calibcli.inputs.code import from_file, from_module
 from calibcli.spec import normal
 
 ZOOS = ("torchvision", "timm")
@@ -50,7 +49,7 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
             raise UsageError("both --arch and --arch-file were given", "pass one of them")
         name, _, options = arch_file.rpartition(":") if _has_factory(arch_file) else (arch_file, "", "")
         factory, _, options = options.partition(",")
-        return _call(_from_file(Path(name), factory), options, defaults, arch_file)
+        return _call(from_file(Path(name), factory), options, defaults, arch_file)
     if spec is None:
         raise UsageError("no architecture was named", "pass --arch NAME:key=value, or --arch module:factory")
     if is_built_in(spec):
@@ -59,7 +58,7 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
     name, _, rest = spec.partition(":")
     first = rest.partition(",")[0]
     if rest and "=" not in first:
-        return _call(_from_module(name, first), rest.partition(",")[2], defaults, spec)
+        return _call(from_module(name, first), rest.partition(",")[2], defaults, spec)
     zoo, _, model = name.partition(".")
     for library in (zoo,) if model and zoo in ZOOS else ZOOS:
         found = _from_zoo(library, model if zoo in ZOOS else name, explicit=zoo in ZOOS)
@@ -72,46 +71,6 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
 
 def _has_factory(text: str) -> bool:
     return not text.endswith(".py") and ".py:" in text
-
-
-def _from_module(name: str, attribute: str) -> Callable[..., Any]:
-    """`name.attribute`, with the working folder on the import path, as `python -m` has it."""
-    here = "" if "" in sys.path else str(Path.cwd())
-    if here and here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and not name.startswith(error.name):
-            raise InputError(f"module '{name}' needs '{error.name}', which is not installed", "install it") from None
-        raise UsageError(
-            f"no module '{name}'", "check --arch module:factory, or pass --arch-file FILE:factory"
-        ) from None
-    except (ImportError, SyntaxError) as error:
-        raise InputError(f"module '{name}' cannot be imported ({error})", "mend it") from None
-    return _attribute(module, attribute, name)
-
-
-def _from_file(path: Path, attribute: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(f"calib_arch_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise UsageError(f"no Python file {path}", "pass --arch-file FILE.py:factory")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise InputError(f"{path} cannot be imported ({error})", "mend it") from None
-    return _attribute(module, attribute, str(path))
-
-
-def _attribute(module: Any, attribute: str, where: str) -> Callable[..., Any]:
-    found = getattr(module, attribute, None) if attribute else None
-    if not callable(found):
-        own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        problem = f"{where} has no '{attribute}' to call" if attribute else f"{where}: which factory?"
-        raise UsageError(problem, did_you_mean(attribute, own) if own else "define a function that returns the model")
-    return found  # type: ignore[no-any-return]
 
 
 def _from_zoo(library: str, name: str, *, explicit: bool) -> Callable[..., Any] | None:

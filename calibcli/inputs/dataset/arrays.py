@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from calibcli.errors import InputError
 
 Array = NDArray[Any]
+SUFFIXES = (".npz", ".npy", ".safetensors", ".pt", ".pth")
 SAFETENSORS = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
     "U8": "u1", "BOOL": "?", "U16": "<u2", "U32": "<u4", "U64": "<u8",

@@ -11,46 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.errors import InputError, did_you_mean
 from calibcli.inputs.dataset.arrays import Rows
+from calibcli.inputs.dataset.preprocess import Preprocess
 
 Inputs = Tensor | dict[str, Tensor]
 Index = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Preprocess:
-    """How stored rows become model inputs: to channels first, times `scale`, minus `mean`, over `std`.
-
-    Attributes:
-        layout: `NHWC` or `NCHW` images, `flat` rows (anything is flattened), or "" (as they are).
-        scale: factor on the stored numbers (1/255 for bytes).
-        mean, std: per channel (per feature for flat rows), or of length 1; empty for none.
-    """
-
-    layout: str = ""
-    scale: float = 1.0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The `preprocess` object of a checkpoint's metadata."""
-        return {"layout": self.layout, "scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(n, ...) of a float dtype, as the model takes it."""
-        if self.layout == "flat":
-            x = x.flatten(1)
-        elif self.layout and x.ndim == 3:
-            x = x.unsqueeze(1)
-        elif self.layout == "NHWC":
-            x = x.permute(0, 3, 1, 2).contiguous()
-        if self.scale != 1.0:
-            x = x * self.scale
-        for numbers, apply in ((self.mean, torch.sub), (self.std, torch.div)):
-            if numbers:
-                x = apply(x, torch.tensor(numbers, dtype=x.dtype, device=x.device).view(-1, *[1] * (x.ndim - 2)))
-        return x
 
 
 @dataclass(frozen=True)
@@ -60,10 +26,10 @@ class Dataset:
     Attributes:
         inputs: stored arrays by name; one named "" is passed to the model by position, others by name.
         labels: (N,) int64.  ids: (N,) strings or integers, or None.  classes: names, or None.
-        preprocess: applied to floating inputs and bytes, never to tokens and masks.
+        preprocess: applied to the first input, unless it holds tokens.
         source: what was asked for.  sha256: of the file (of a folder: of its listing).
         notes: what was recognised, one sentence each.
-        rows: indices into the stored arrays, (N,).
+        rows: indices into the stored arrays, (N,).  integral: integers stay integers (tokens, masks).
     """
 
     inputs: Mapping[str, Rows]
@@ -75,6 +41,7 @@ class Dataset:
     ids: NDArray[Any] | None = None
     classes: list[str] | None = None
     notes: list[str] = field(default_factory=list)
+    integral: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -103,18 +70,23 @@ class Dataset:
         index = np.arange(len(self))[rows] if isinstance(rows, slice) else np.asarray(rows, np.int64)
         stored = self.rows[index]
         labels = torch.from_numpy(self.labels[index]).to(device)
-        tensors = {name: self._tensor(array.read(stored), name, device, dtype) for name, array in self.inputs.items()}
+        tensors = {
+            name: self._tensor(array.read(stored), number == 0, device, dtype)
+            for number, (name, array) in enumerate(self.inputs.items())
+        }
         return tensors.get("", tensors), labels
 
-    def _tensor(self, array: NDArray[Any], name: str, device: torch.device | str, dtype: torch.dtype) -> Tensor:
-        if array.dtype.kind == "f" or array.dtype == np.uint8:
-            # bytes travel to the device as bytes
-            found = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False)).to(device).to(dtype)
-            return self.preprocess(found)
-        if array.dtype.kind == "b":
-            return torch.from_numpy(array).to(device)
-        found = torch.from_numpy(array.astype(np.int64)).to(device)
-        return found if name else self.preprocess(found.to(dtype)) if self.preprocess.layout else found
+    def _tensor(self, array: NDArray[Any], first: bool, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        kind = array.dtype.kind
+        if kind == "b" or (self.integral and kind in "ui" and array.dtype != np.uint8):
+            return torch.from_numpy(array if kind == "b" else array.astype(np.int64)).to(device)
+        if kind in "ui" and array.dtype != np.uint8:
+            array = array.astype(np.float64)
+        # bytes travel to the device as bytes
+        found = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False)).to(device)
+        if not first and kind in "ui":
+            return found.long()
+        return self.preprocess(found.to(dtype)) if first else found.to(dtype)
 
     def select(self, rows: Sequence[int] | NDArray[Any] | slice) -> Dataset:
         """The data set of these rows, in this order."""
@@ -124,13 +96,15 @@ class Dataset:
 
 
 def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
-    """The data set with its labels numbered as in `classes`, where both name their classes.
+    """The data set with its labels numbered as in `classes`, where both name their classes; the names are taken over.
 
     Raises:
         InputError: a class of the data set is not among them.
     """
-    if classes is None or data.classes is None or list(classes) == data.classes:
+    if classes is None or list(classes) == data.classes:
         return data
+    if data.classes is None:
+        return replace(data, classes=list(classes))
     unknown = [name for name in data.classes if name not in classes]
     if unknown:
         problem = f"{data.source} has the class '{unknown[0]}', which the model does not know"
@@ -138,77 +112,3 @@ def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
     order = np.array([list(classes).index(name) for name in data.classes], np.int64)
     note = "classes were put in the order of the checkpoint, by name"
     return replace(data, labels=order[data.labels], classes=list(classes), notes=[*data.notes, note])
-
-
-def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[float, ...]:
-    """`0.5,0.5,0.5`, a number or a sequence as a tuple.
-
-    Raises:
-        UsageError: not numbers.
-    """
-    if value is None:
-        return ()
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
-    try:
-        return tuple(float(part) for part in parts)
-    except ValueError:
-        raise UsageError(f"--{option} {value} is not a list of numbers", f"pass --{option} 0.5,0.5,0.5") from None
-
-
-def for_array(
-    shape: tuple[int, ...],
-    kind: np.dtype[Any],
-    given: Mapping[str, Any] | None,
-    *,
-    mean: str | Sequence[float] | None,
-    std: str | Sequence[float] | None,
-    layout: str | None,
-    source: str,
-) -> tuple[Preprocess, list[str]]:
-    """The preprocessing of an array of this shape (N, ...) and dtype: options, else the checkpoint's, else by type.
-
-    Raises:
-        UsageError: an option that is wrong in itself.
-        InputError: it does not fit the array.
-    """
-    given = given or {}
-    notes: list[str] = []
-    chosen = layout or str(given.get("layout") or "")
-    if chosen.upper() in ("NHWC", "NCHW"):
-        chosen = chosen.upper()
-    elif chosen not in ("", "flat"):
-        raise UsageError(f"unknown layout '{chosen}'", "choose from: NHWC, NCHW, flat")
-    images = kind == np.uint8 and len(shape) in (3, 4)
-    if images and not chosen:
-        chosen = _guess_layout(shape, source)
-        notes.append(f"images read as {chosen}")
-    scale = float(given["scale"]) if given.get("scale") is not None else 1 / 255 if images else 1.0
-    means = numbers(mean if mean is not None else given.get("mean"), "mean")
-    stds = numbers(std if std is not None else given.get("std"), "std")
-    if images and not means and "mean" not in given:
-        notes.append("bytes were scaled to [0, 1] only; pass --mean and --std if the model was trained with them")
-    if any(s <= 0 for s in stds):
-        raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
-    size = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
-    for name, values in (("mean", means), ("std", stds)):
-        if len(values) not in (0, 1, size):
-            what = "features" if chosen == "flat" else "channels"
-            raise InputError(f"{source} has {size} {what}, --{name} has {len(values)} numbers", f"pass {size} or 1")
-    if chosen in ("NHWC", "NCHW") and len(shape) not in (3, 4):
-        raise InputError(f"{source} holds rows of shape {shape[1:]}, not {chosen} images", "leave --layout out")
-    return Preprocess(chosen, scale, means, stds), notes
-
-
-def _channels(shape: tuple[int, ...], layout: str) -> int:
-    if len(shape) == 3 and layout:
-        return 1
-    return shape[3] if layout == "NHWC" and len(shape) == 4 else shape[1] if len(shape) > 1 else 1
-
-
-def _guess_layout(shape: tuple[int, ...], source: str) -> str:
-    if len(shape) == 3:
-        return "NCHW"
-    first, last = shape[1] in (1, 3, 4), shape[3] in (1, 3, 4)
-    if first == last:
-        raise InputError(f"{source}: images of shape {shape[1:]} could be NHWC or NCHW", "pass --layout NHWC or NCHW")
-    return "NHWC" if last else "NCHW"

@@ -1,0 +1,81 @@
+"""Data sets from the user's own code: what `module:function` returns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from calibcli.errors import InputError
+from calibcli.inputs.dataset.arrays import Held, Rows
+from calibcli.inputs.dataset.keys import Found, pick
+
+
+@dataclass(frozen=True)
+class Items:
+    """One input of a map-style data set: `get(data[i])` for each row."""
+
+    data: Any
+    get: Callable[[Any], Any]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def read(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        return np.stack([array(self.get(self.data[row])) for row in rows.tolist()])
+
+
+def array(value: Any) -> NDArray[Any]:
+    """A NumPy array of a tensor or anything array-like."""
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None) -> Found:
+    """Rows of a map-style `torch.utils.data.Dataset` of (inputs, label) pairs, of (inputs, labels) arrays, or of a
+    dict of arrays.
+
+    Raises:
+        InputError: anything else.
+    """
+    if isinstance(made, DataLoader):
+        made = made.dataset
+    if isinstance(made, tuple | list) and len(made) == 2 and not isinstance(made[0], tuple | list):
+        made = {"inputs": made[0], "labels": made[1]}
+    if isinstance(made, Mapping):
+        arrays: dict[str, Rows] = {str(k): Held(array(v)) for k, v in made.items()}
+        found = pick(arrays, source, "", inputs_key, labels_key, "")
+    elif isinstance(made, IterableDataset) or not (hasattr(made, "__getitem__") and hasattr(made, "__len__")):
+        fix = "return a Dataset with __len__ and __getitem__, or (inputs, labels) arrays"
+        raise InputError(f"{source} returned {type(made).__name__}", fix)
+    elif not len(made):
+        raise InputError(f"{source} returned no rows", "return at least one")
+    else:
+        found = _items(made, source)
+    found.sha256 = hashlib.sha256(np.ascontiguousarray(found.labels).tobytes()).hexdigest()
+    found.notes.append("the fingerprint is that of the labels")
+    return found
+
+
+def _items(made: Any, source: str) -> Found:
+    first = made[0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        raise InputError(f"{source}: rows are {type(first).__name__}, not pairs", "return (inputs, label) for each row")
+    known = next((v for n in ("targets", "labels") if (v := getattr(made, n, None)) is not None), None)
+    if known is None or len(known) != len(made):
+        known = [int(made[i][1]) for i in range(len(made))]
+    inputs: dict[str, Rows] = {}
+    for name in first[0] if isinstance(first[0], Mapping) else [""]:
+        get: Callable[[Any], Any] = partial(_field, name)
+        example = array(get(first))
+        inputs[name] = Items(made, get, (len(made), *example.shape), example.dtype)
+    return Found(inputs, array(known), "", integral=True)
+
+
+def _field(name: str, row: Any) -> Any:
+    return row[0][name] if name else row[0]

@@ -1,0 +1,122 @@
+"""How stored rows become model inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibcli.errors import InputError, UsageError
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How stored rows become model inputs: to channels first, times `scale`, minus `mean`, over `std`.
+
+    Attributes:
+        layout: `NHWC` or `NCHW` images, `flat` rows (anything is flattened), or "" (as they are).
+        scale: factor on the stored numbers (1/255 for bytes).
+        mean, std: per channel (per feature for flat rows), or of length 1; empty for none.
+    """
+
+    layout: str = ""
+    scale: float = 1.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `preprocess` object of a checkpoint's metadata."""
+        return {"layout": self.layout, "scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, ...) of a float dtype, as the model takes it."""
+        if self.layout == "flat":
+            x = x.flatten(1)
+        elif self.layout and x.ndim == 3:
+            x = x.unsqueeze(1)
+        elif self.layout == "NHWC":
+            x = x.permute(0, 3, 1, 2).contiguous()
+        if self.scale != 1.0:
+            x = x * self.scale
+        for numbers, apply in ((self.mean, torch.sub), (self.std, torch.div)):
+            if numbers:
+                x = apply(x, torch.tensor(numbers, dtype=x.dtype, device=x.device).view(-1, *[1] * (x.ndim - 2)))
+        return x
+
+
+def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[float, ...]:
+    """`0.5,0.5,0.5`, a number or a sequence as a tuple.
+
+    Raises:
+        UsageError: not numbers.
+    """
+    if value is None:
+        return ()
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
+    try:
+        return tuple(float(part) for part in parts)
+    except ValueError:
+        raise UsageError(f"--{option} {value} is not a list of numbers", f"pass --{option} 0.5,0.5,0.5") from None
+
+
+def for_array(
+    shape: tuple[int, ...],
+    kind: np.dtype[Any],
+    given: Mapping[str, Any] | None,
+    *,
+    mean: str | Sequence[float] | None,
+    std: str | Sequence[float] | None,
+    layout: str | None,
+    source: str,
+) -> tuple[Preprocess, list[str]]:
+    """The preprocessing of an array of this shape (N, ...) and dtype: options, else the checkpoint's, else by type.
+
+    Raises:
+        UsageError: an option that is wrong in itself.
+        InputError: it does not fit the array.
+    """
+    given = given or {}
+    notes: list[str] = []
+    chosen = layout or str(given.get("layout") or "")
+    if chosen.upper() in ("NHWC", "NCHW"):
+        chosen = chosen.upper()
+    elif chosen not in ("", "flat"):
+        raise UsageError(f"unknown layout '{chosen}'", "choose from: NHWC, NCHW, flat")
+    images = kind == np.uint8 and len(shape) in (3, 4)
+    if images and not chosen:
+        chosen = _guess_layout(shape, source)
+        notes.append(f"images read as {chosen}")
+    scale = float(given["scale"]) if given.get("scale") is not None else 1 / 255 if images else 1.0
+    means = numbers(mean if mean is not None else given.get("mean"), "mean")
+    stds = numbers(std if std is not None else given.get("std"), "std")
+    if images and not means and "mean" not in given:
+        notes.append("bytes were scaled to [0, 1] only; pass --mean and --std if the model was trained with them")
+    if any(s <= 0 for s in stds):
+        raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
+    size = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
+    for name, values in (("mean", means), ("std", stds)):
+        if len(values) not in (0, 1, size):
+            what = "features" if chosen == "flat" else "channels"
+            raise InputError(f"{source} has {size} {what}, --{name} has {len(values)} numbers", f"pass {size} or 1")
+    if chosen in ("NHWC", "NCHW") and len(shape) not in (3, 4):
+        raise InputError(f"{source} holds rows of shape {shape[1:]}, not {chosen} images", "leave --layout out")
+    return Preprocess(chosen, scale, means, stds), notes
+
+
+def _channels(shape: tuple[int, ...], layout: str) -> int:
+    if len(shape) == 3 and layout:
+        return 1
+    return shape[3] if layout == "NHWC" and len(shape) == 4 else shape[1] if len(shape) > 1 else 1
+
+
+def _guess_layout(shape: tuple[int, ...], source: str) -> str:
+    if len(shape) == 3:
+        return "NCHW"
+    first, last = shape[1] in (1, 3, 4), shape[3] in (1, 3, 4)
+    if first == last:
+        raise InputError(f"{source}: images of shape {shape[1:]} could be NHWC or NCHW", "pass --layout NHWC or NCHW")
+    return "NHWC" if last else "NCHW"
