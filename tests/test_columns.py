@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import calibcli.columns as module
 from calibcli.columns import ClassBins, bin_index, columns
 from calibcli.predictions import MappedScores, Predictions
 
@@ -47,7 +46,7 @@ def test_rows_follow_their_definitions(n: int, k: int, scale: float, shift: floa
 def test_bulk_float32_rows_are_accurate_to_float32(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = sample(3000, k, 4.0)
     z = z.astype(np.float32)
-    monkeypatch.setattr(module, "SMALL", 0)
+    monkeypatch.setattr("calibcli.columns.work.SMALL", 0)
     got = columns(Predictions.of(z, y))
     for name, want in direct(z, y).items():
         np.testing.assert_allclose(getattr(got, name), want.astype(float), rtol=3e-6, err_msg=name)
@@ -120,3 +119,25 @@ def test_mapped_and_taken_predictions() -> None:
         np.testing.assert_array_equal(part.labels, y[rows])
         assert part.slices["site"].tolist() == ["b", "b", "b"]
     np.testing.assert_array_equal(columns(whole).take(rows).nll, columns(whole.take(rows)).nll)
+
+
+@pytest.mark.parametrize("k", [2, 6])
+def test_condensed_columns_keep_sums_and_squares_of_every_bin(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = sample(4000, k)
+    whole = columns(Predictions.of(z, y))
+    monkeypatch.setattr("calibcli.columns.work.MANY", 10)
+    monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", 1 << 14)
+    few = columns(Predictions.of(z, y))
+    assert few.condensed == few.weights.sum() == 4000
+    for bins in (1, 10, 15, 20):
+        for name in ("confidence", "nll", "brier", "entropy", "correct"):
+            for power in (1, 2):
+                want = np.bincount(bin_index(whole.confidence, bins), getattr(whole, name) ** power, bins)
+                got = np.bincount(
+                    bin_index(few.confidence, bins), few.weights * getattr(few, name).astype(float) ** power, bins
+                )
+                np.testing.assert_allclose(got, want, rtol=1e-7 if name == "confidence" else 1e-9, err_msg=name)
+    if k == 2:
+        np.testing.assert_allclose((few.weights * few.positive).sum(), whole.positive.sum())
+        np.testing.assert_allclose((few.weights * few.labels).sum(), whole.labels.sum())
+    np.testing.assert_allclose(few.classes[ClassBins()].sum_p, whole.classes[ClassBins()].sum_p)
