@@ -175,7 +175,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         used = variance > 0
         if used.sum() == 1:  # |N(0, σ²)|: exact
             return math.sqrt(variance.sum()) * NormalDist().inv_cdf((1 + level) / 2)
-        norms = np.abs(_draws(len(variance), seed)) @ np.sqrt(variance)
+        norms = _sizes(len(variance), seed) @ np.sqrt(variance)
     else:
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))
@@ -190,3 +190,8 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
 @lru_cache(maxsize=8)
 def _draws(width: int, seed: int) -> Floats:
     return np.random.default_rng(seed).standard_normal((DRAWS, width))
+
+
+@lru_cache(maxsize=8)
+def _sizes(width: int, seed: int) -> Floats:
+    return np.abs(_draws(width, seed))

@@ -10,6 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
@@ -36,6 +37,9 @@ FORMATS = {
         Format("json", "json", (".json",), report="result.json"),
         Format("markdown", "markdown", (".md",), report="summary.md"),
         Format("csv", "csv", (".csv",), report="estimates.csv"),
+        Format("junit", "junit", (".xml",), report="junit.xml"),
+        Format("github", "github"),
+        Format("openmetrics", "openmetrics", (".prom",), report="metrics.txt"),
         Format("png", "figure", (".png",), stdout=False, report="figure.png"),
         Format("svg", "figure", (".svg",), stdout=False),
         Format("pdf", "figure", (".pdf",), stdout=False),
@@ -79,11 +83,10 @@ def text(result: Result, name: str) -> str:
 
 
 def show(result: Result, name: str) -> None:
-    """Print `result` to stdout; a terminal gets colour and its own width from the table format."""
-    if name == "table":
-        from calibcli.render import table
-
-        table.show(result)
+    """Print `result` to stdout; a format with a `show` of its own knows more about where it goes (colour, width)."""
+    module = _module(FORMATS[name])
+    if hasattr(module, "show"):
+        module.show(result)
     else:
         stream.put(text(result, name), json=name == "json")
 
@@ -93,8 +96,12 @@ def write(result: Result, path: Path) -> None:
     if is_folder(path):
         path.mkdir(parents=True, exist_ok=True)
         for format in FORMATS.values():
-            if format.report and (result.plots or format.module != "figure"):
-                write(result, path / format.report)
+            if (
+                format.report
+                and (result.plots or format.module != "figure")
+                and (result.checks or format.name != "junit")
+            ):
+                _save(_render(result, format), path / format.report)
         for table in result.tables:
             name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
             _save(csv.table(table), path / f"{name}.csv")
@@ -115,11 +122,17 @@ def _save(content: str | bytes, path: Path) -> None:
 
 
 def _by_suffix(path: Path) -> Format | None:
-    return next((f for f in FORMATS.values() if path.suffix.lower() in f.suffixes), None)
+    """By suffix; `metrics.txt` is what a folder of reports calls OpenMetrics, other .txt files hold the table."""
+    named = next((f for f in FORMATS.values() if f.report == path.name), None)
+    return named or next((f for f in FORMATS.values() if path.suffix.lower() in f.suffixes), None)
+
+
+def _module(format: Format) -> ModuleType:
+    return importlib.import_module(f"calibcli.render.{format.module}")
 
 
 def _render(result: Result, format: Format) -> str | bytes:
-    module = importlib.import_module(f"calibcli.render.{format.module}")
+    module = _module(format)
     if format.module == "figure":
         return cast(bytes, module.render(result, format.name))
     return cast(str, module.render(result))

@@ -1,0 +1,184 @@
+"""Per-row values of an evaluation, kept in its result so that a later one can be compared row by row."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.columns import Columns
+from calibcli.errors import InputError, UsageError
+from calibcli.links import cross_fit_beta
+from calibcli.predictions import Predictions
+
+Array = npt.NDArray[Any]
+FOLDS = 5
+CAP = 1_000_000
+KEPT = ("nll", "brier", "gain")
+METRICS = {"recal_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
+"""What can be compared with a baseline, and the column that holds it."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows:
+    """What a comparison by rows needs: 20 bytes a row.
+
+    Attributes:
+        n: rows.
+        salt: text that ids were hashed with, so that they cannot be looked up in another file.
+        ids: (N,) uint64 hashes, or None when the rows have no ids.
+        labels: sha256 of the label sequence.
+        nll, brier: (N,) float32.  correct: (N,) bool.
+        gain: (N,) float32, nats that a re-fitted temperature would save on the row (fitted without its fold).
+    """
+
+    n: int
+    salt: str
+    ids: npt.NDArray[np.uint64] | None
+    labels: str
+    nll: npt.NDArray[np.float32]
+    brier: npt.NDArray[np.float32]
+    gain: npt.NDArray[np.float32]
+    correct: npt.NDArray[np.bool_]
+
+    def column(self, metric: str) -> Array:
+        return np.asarray(getattr(self, METRICS[metric]), dtype=np.float64)
+
+    def pack(self) -> dict[str, Any]:
+        """Plain data for a result file.
+
+        Raises:
+            UsageError: more than a million rows.
+        """
+        if self.n > CAP:
+            raise UsageError(
+                f"{self.n} rows are more than --keep-rows keeps ({CAP})", "use the scores file itself as the baseline"
+            )
+        return {
+            "n": self.n,
+            "salt": self.salt,
+            "labels_sha256": self.labels,
+            "folds": FOLDS,
+            "ids": None if self.ids is None else _packed(self.ids.astype("<u8")),
+            "correct": _packed(np.packbits(self.correct)),
+            **{key: _packed(getattr(self, key).astype("<f4")) for key in KEPT},
+        }
+
+    @classmethod
+    def unpack(cls, data: Mapping[str, Any], source: str) -> Rows:
+        """What `pack` made.
+
+        Raises:
+            InputError: not that.
+        """
+        try:
+            n = int(data["n"])
+            ids = None if data["ids"] is None else _unpacked(data["ids"], "<u8", n).astype(np.uint64)
+            floats = {key: _unpacked(data[key], "<f4", n).astype(np.float32) for key in KEPT}
+            bits = _unpacked(data["correct"], "u1", (n + 7) // 8)
+            correct = np.unpackbits(bits, count=n).astype(bool)
+            return cls(
+                n=n, salt=str(data["salt"]), ids=ids, labels=str(data["labels_sha256"]), correct=correct, **floats
+            )
+        except (KeyError, TypeError, ValueError, zlib.error) as error:
+            raise InputError(
+                f"the rows kept in {source} are damaged ({error})", "write the baseline again with --keep-rows"
+            ) from None
+
+
+def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
+    """The rows of one evaluation; a new salt unless one is given."""
+    salt = salt or secrets.token_hex(8)
+    gain, _ = cross_fit_beta(predictions.logits, predictions.labels, folds(predictions), predictions.weights)
+    return Rows(
+        n=predictions.n,
+        salt=salt,
+        ids=None if predictions.ids is None else hashes(predictions.ids, salt),
+        labels=hashlib.sha256(np.ascontiguousarray(predictions.labels, dtype="<i8").tobytes()).hexdigest(),
+        nll=columns.nll.astype(np.float32),
+        brier=columns.brier.astype(np.float32),
+        gain=np.asarray(gain).astype(np.float32),
+        correct=columns.correct,
+    )
+
+
+def folds(predictions: Predictions) -> Array:
+    """Fold 0..4 of each row by the hash of its id (of its position without ids): the same in every file."""
+    if predictions.ids is not None:
+        return (hashes(predictions.ids, "") % FOLDS).astype(np.int64)
+    return (_scrambled(np.arange(predictions.n, dtype=np.uint64)) % FOLDS).astype(np.int64)
+
+
+def hashes(ids: Array, salt: str) -> npt.NDArray[np.uint64]:
+    """First 64 bits of BLAKE2b of each id's text, keyed with the salt."""
+    key = salt.encode()
+    digests = b"".join(hashlib.blake2b(str(i).encode(), digest_size=8, key=key).digest() for i in ids.tolist())
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pairing:
+    """Which row of one evaluation is which row of another; `how` says by what, for the reader."""
+
+    new: Array
+    base: Array
+    how: str
+
+
+def pair(new: Rows, base: Rows) -> Pairing | str:
+    """Rows that two evaluations share, or the reason why that cannot be told.
+
+    Args:
+        new: hashed with the salt of `base`.
+        base: the baseline.
+    """
+    if new.ids is not None and base.ids is not None:
+        for which, one in (("this input", new), ("the baseline", base)):
+            if len(np.unique(one.ids)) < one.n:  # type: ignore[arg-type]
+                return f"ids in {which} are not unique"
+        _, i, j = np.intersect1d(new.ids, base.ids, assume_unique=True, return_indices=True)
+        if len(i) == 0:
+            return "no row of this input has an id of the baseline"
+        order = np.argsort(i, kind="stable")
+        both = "" if len(i) == new.n == base.n else f" ({len(i)} in both, {new.n} here, {base.n} in the baseline)"
+        return Pairing(new=i[order], base=j[order], how="rows paired by id" + both)
+    if new.n != base.n:
+        return f"rows have no ids and their numbers differ ({new.n} here, {base.n} in the baseline)"
+    if new.labels != base.labels:
+        return "rows have no ids and the label sequences differ"
+    every = np.arange(new.n)
+    return Pairing(new=every, base=every, how="rows paired by position: no ids, but the same label sequence")
+
+
+def identical(new: Rows, base: Rows, pairing: Pairing) -> bool:
+    """Whether every kept value of every shared row is the same: the same predictions."""
+    i, j = pairing.new, pairing.base
+    return all(np.array_equal(getattr(new, key)[i], getattr(base, key)[j]) for key in (*KEPT, "correct"))
+
+
+def _scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64 finaliser: a fixed permutation of 64-bit numbers that looks random."""
+    x = (x + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _packed(array: Array) -> str:
+    return base64.b64encode(zlib.compress(array.tobytes(), 6)).decode()
+
+
+def _unpacked(text: str, dtype: str, count: int) -> Array:
+    size = np.dtype(dtype).itemsize * count
+    stream = zlib.decompressobj()
+    data = stream.decompress(base64.b64decode(text, validate=True), size + 1)  # bounded: no decompression bomb
+    if len(data) != size:
+        raise ValueError(f"{count} values expected")
+    return np.frombuffer(data, dtype=dtype)

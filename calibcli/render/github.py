@@ -1,0 +1,57 @@
+"""GitHub Actions: annotations at the line of the rule, and the step's summary.
+
+A step shows at most 10 annotations of a kind: 9 checks, then how many more there are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from calibcli.render import markdown, sheet, stream, verdicts
+from calibcli.result import Check, Result
+
+MOST = 9
+
+
+def render(result: Result) -> str:
+    """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
+    checks = verdicts.troubled(result.checks)
+    lines = [_command(check) for check in checks[:MOST]]
+    if left := checks[MOST:]:
+        level = "error" if any(c.fatal for c in left) else "warning"
+        lines.append(f"::{level} title=calib {_property(result.command)}::{len(left)} more: see this step's summary")
+    lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
+    return "\n".join(lines) + "\n"
+
+
+def show(result: Result) -> None:
+    """Annotations to stdout; the Markdown report to the file that the runner names for step summaries."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        try:
+            with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(markdown.render(result))
+        except OSError as error:
+            print(f"note: no step summary ({error.strerror})", file=sys.stderr)
+    stream.put(render(result))
+
+
+def _command(check: Check) -> str:
+    level = "error" if check.fatal else "warning"
+    where = {}
+    if check.file:
+        where["file"] = check.file
+        if check.line:
+            where["line"] = str(check.line)
+    where["title"] = verdicts.title(check)
+    properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
+    return f"::{level} {properties}::{_data(verdicts.sentence(check))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

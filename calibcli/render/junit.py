@@ -1,0 +1,64 @@
+"""JUnit XML: one case per check, in the form that Ant's schema, Jenkins, GitLab and GitHub reporters all accept."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from calibcli.render import stream, verdicts
+from calibcli.render.sheet import VERDICT, heading
+from calibcli.result import Check, Result
+
+
+def render(result: Result) -> str:
+    """FAIL and a fatal INCONCLUSIVE are failures, NOT RUN is an error, a warning is a skipped case."""
+    checks = result.checks
+    kinds = [_kind(c) for c in checks]
+    seconds = f"{float(result.provenance.get('seconds') or 0):.3f}"
+    stamp = str(result.provenance.get("started") or "1970-01-01T00:00:00Z").rstrip("Z")[:19]
+    counts = {
+        "tests": str(len(checks)),
+        "failures": str(kinds.count("failure")),
+        "errors": str(kinds.count("error")),
+    }
+    suites = ET.Element("testsuites", {"name": "calib", "time": seconds, **counts})
+    own = {
+        "name": f"calib {result.command}",
+        "package": "calib",
+        "id": "0",
+        "timestamp": stamp,
+        "hostname": "localhost",
+        "time": seconds,
+        "skipped": str(kinds.count("skipped")),
+    }
+    suite = ET.SubElement(suites, "testsuite", {**own, **counts})
+    properties = ET.SubElement(suite, "properties")
+    ET.SubElement(properties, "property", name="input", value=stream.clean(heading(result)))
+    for check, kind in zip(checks, kinds, strict=True):
+        suite.append(_case(check, kind))
+    ET.SubElement(suite, "system-out").text = "".join(
+        f"{verdicts.title(c)}: {verdicts.sentence(c)}\n" for c in checks if c.outcome == "pass"
+    )
+    ET.SubElement(suite, "system-err").text = "".join(f"note: {stream.clean(note)}\n" for note in result.notes)
+    ET.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
+
+
+def _kind(check: Check) -> str:
+    if check.outcome == "pass":
+        return ""
+    if not check.fatal:
+        return "skipped"
+    return "error" if check.outcome == "not_run" else "failure"
+
+
+def _case(check: Check, kind: str) -> ET.Element:
+    name = stream.clean(check.rule) + (f" ({stream.clean(check.of)})" if check.of else "")
+    case = ET.Element("testcase", name=name, classname="calib.gate", time="0.000")
+    if kind:
+        said = verdicts.sentence(check)
+        inside = ET.SubElement(case, kind, message=said)
+        if kind != "skipped":
+            inside.set("type", VERDICT[check.outcome])
+        where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
+        inside.text = stream.clean(f"{where}{verdicts.title(check)}: {said}")
+    return case

@@ -1,0 +1,76 @@
+"""OpenMetrics 1.0 text: estimates, bounds, limits and verdicts as gauges and a state set, for dashboards and trends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calibcli.render import stream
+from calibcli.result import Check, Result
+
+PLACES = 6
+OUTCOMES = ("pass", "fail", "inconclusive", "not_run")
+
+
+def render(result: Result) -> str:
+    """Fixed decimals (more only where fewer would put a number on the other side of its limit)."""
+    limits = {(c.estimate.name, c.estimate.of): c.limit for c in result.checks if c.estimate is not None}
+    lines: list[str] = []
+    for family, key, text in (
+        ("calib_estimate", "value", "Point estimate of a metric."),
+        ("calib_lower_bound", "low", "Lower end of its interval."),
+        ("calib_upper_bound", "high", "Upper end of its interval."),
+        ("calib_if_calibrated", "null", "Level to expect of a perfectly calibrated model."),
+        ("calib_rows", "n", "Rows behind the estimate."),
+    ):
+        lines += _family(family, "gauge", text)
+        seen = set()
+        for e in result.estimates:
+            labels = _labels({"metric": e.name, "of": e.of})
+            value = getattr(e, key)
+            if value is not None and labels not in seen:
+                seen.add(labels)
+                lines.append(f"{family}{labels} {_number(value, limits.get((e.name, e.of)))}")
+    if result.checks:
+        lines += _family("calib_gate_limit", "gauge", "Limit of a gate.")
+        for i, check in enumerate(result.checks, 1):
+            if check.limit is not None:
+                lines.append(f"calib_gate_limit{_gate(i, check)} {_number(check.limit, None)}")
+        lines += _family("calib_gate", "stateset", "Verdict of a gate.")
+        for i, check in enumerate(result.checks, 1):
+            for outcome in OUTCOMES:
+                labels = _labels({**_names(i, check), "calib_gate": outcome})
+                lines.append(f"calib_gate{labels} {int(check.outcome == outcome)}")
+    lines += _family("calib", "info", "What wrote this.")
+    version = str(result.provenance.get("version") or "")
+    lines.append(f"calib_info{_labels({'command': result.command, 'version': version})} 1")
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _family(name: str, kind: str, text: str) -> list[str]:
+    return [f"# TYPE {name} {kind}", f"# HELP {name} {text}"]
+
+
+def _names(i: int, check: Check) -> dict[str, str]:
+    return {"gate": str(i), "rule": check.rule, "of": check.of}
+
+
+def _gate(i: int, check: Check) -> str:
+    return _labels(_names(i, check))
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    def escaped(text: str) -> str:
+        return stream.clean(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return "{" + ",".join(f'{key}="{escaped(value)}"' for key, value in labels.items()) + "}"
+
+
+def _number(value: float, limit: float | None) -> str:
+    if isinstance(value, int):
+        return str(value)
+    for places in range(PLACES, 18):
+        text = f"{value:.{places}f}"
+        small = value != 0 and abs(value) < 10.0 ** (1 - places)
+        if not small and (limit is None or (float(text) > limit) == (value > limit)):
+            return text
+    return repr(value)

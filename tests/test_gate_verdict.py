@@ -1,0 +1,182 @@
+"""Verdicts from bounds, levels of stored intervals, paired means, baselines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.columns import columns
+from calibcli.errors import InputError, UsageError
+from calibcli.gate import baseline, paired
+from calibcli.gate.verdict import Claim, at_level, judge, rule, scaled
+from calibcli.predictions import Predictions
+from calibcli.result import Estimate
+
+
+def estimate(value: float | None, low: float | None, high: float | None, **fields: Any) -> Estimate:
+    return Estimate(name="m", value=value, low=low, high=high, **{"level": 0.9, "sided": "each", "n": 100, **fields})
+
+
+@pytest.mark.parametrize(
+    ("side", "limit", "outcome"),
+    [
+        ("max", 0.5, "pass"),
+        ("max", 0.4999, "inconclusive"),
+        ("max", 0.3, "inconclusive"),
+        ("max", 0.2999, "fail"),
+        ("min", 0.3, "pass"),
+        ("min", 0.3001, "inconclusive"),
+        ("min", 0.5, "inconclusive"),
+        ("min", 0.5001, "fail"),
+        ("zero", 0.5, "pass"),
+        ("zero", 0.45, "inconclusive"),
+        ("zero", 0.29, "fail"),
+    ],
+)
+def test_verdict(side: Any, limit: float, outcome: str) -> None:
+    e = estimate(0.4, 0.3, 0.5)
+    assert judge(Claim(estimate=e, low=0.3, high=0.5), side, limit).outcome == outcome
+
+
+def test_fail_needs_the_bound_shared_by_the_family() -> None:
+    e = estimate(0.4, 0.3, 0.5)
+    assert judge(Claim(estimate=e, low=0.25, high=0.55), "max", 0.28).outcome == "inconclusive"
+    verdict = judge(Claim(estimate=e, low=0.25, high=0.55), "max", 0.2)
+    assert (verdict.outcome, verdict.estimate.low, verdict.estimate.high) == ("fail", 0.25, 0.5)
+    verdict = judge(Claim(estimate=e, low=0.25, high=0.55), "min", 0.6)
+    assert (verdict.outcome, verdict.estimate.low, verdict.estimate.high) == ("fail", 0.3, 0.55)
+
+
+@pytest.mark.parametrize("side", ["max", "min", "zero"])
+def test_no_bound_never_passes(side: Any) -> None:
+    for e in (estimate(None, None, None, reason="why"), estimate(0.1, None, None, reason="why")):
+        verdict = judge(Claim(estimate=e, low=None, high=None), side, 0.1)
+        assert (verdict.outcome, verdict.message) == ("not_run", "why")
+
+
+def test_rows_that_would_decide() -> None:
+    e = estimate(0.4, 0.3, 0.5)
+    assert scaled(e, "max", 0.45) == 400
+    assert scaled(e, "max", 0.35) == 400
+    assert scaled(e, "max", 0.4) is None
+    assert judge(Claim(estimate=e, low=0.3, high=0.5), "max", 0.4).message.startswith("too close")
+
+
+def test_rule_text() -> None:
+    assert rule("ece", "max", 0.03) == "ece <= 0.03"
+    assert rule("accuracy", "min", 1.0) == "accuracy >= 1"
+    assert rule("gap", "zero", 0.01) == "|gap| <= 0.01"
+
+
+def test_levels() -> None:
+    two = Estimate(name="m", value=1.0, low=0.0, high=2.0, level=0.95)
+    assert at_level(two, 0.05) == (0.0, 2.0)  # each side is already surer than asked
+    low, high = at_level(two, 0.025 / 10)
+    assert low == pytest.approx(1 - 2.807033768 / 1.959963985)
+    assert high == pytest.approx(1 + 2.807033768 / 1.959963985)
+    upper = Estimate(name="m", value=1.0, high=2.0, level=0.95, sided="upper")
+    assert at_level(upper, 0.05) == (None, 2.0)
+    assert at_level(Estimate(name="m", value=1.0), 0.05) == (None, None)
+
+
+def test_mean_against_definitions() -> None:
+    x = np.random.default_rng(0).normal(1, 2, 50)
+    m = paired.mean(x)
+    assert (m.value, m.se) == pytest.approx((x.mean(), x.std(ddof=1) / math.sqrt(50)))
+    assert m.half(0.05) == pytest.approx(1.6448536 * m.se)
+    times = np.random.default_rng(1).integers(1, 4, 50)
+    counted, repeated = paired.mean(x, weights=times, weight_kind="count"), paired.mean(np.repeat(x, times))
+    assert (counted.value, counted.se, counted.n) == pytest.approx((repeated.value, repeated.se, repeated.n))
+    grouped = paired.mean(np.repeat(x, 5), groups=np.repeat(np.arange(50), 5))
+    assert (grouped.value, grouped.se) == pytest.approx((m.value, m.se))
+    assert grouped.half(0.05) == pytest.approx(1.6765509 * m.se)  # Student's t with 49 degrees
+    half = paired.mean(np.zeros(100)).half(0.05, counts=True)
+    assert half == pytest.approx(1.6448536**2 / 100)  # no difference seen is not no difference
+
+
+def test_p_value_and_holm() -> None:
+    x = np.array([1.0, -1.0] * 50) + 0.2
+    assert paired.mean(x).se == pytest.approx(1 / math.sqrt(99))
+    assert paired.mean(x).p_value() == pytest.approx(math.erfc(0.2 * math.sqrt(99) / math.sqrt(2)))
+    assert paired.holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def predictions(n: int = 300, ids: bool = True, seed: int = 0) -> Predictions:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, 3)) * 2
+    y = (np.exp(z).cumsum(1) / np.exp(z).sum(1, keepdims=True) < rng.random((n, 1))).sum(1)
+    return Predictions.of(z, y, ids=np.array([f"row{i}" for i in range(n)]) if ids else None)
+
+
+def test_rows_survive_a_file() -> None:
+    p = predictions()
+    rows = baseline.rows(p, columns(p))
+    again = baseline.Rows.unpack(rows.pack(), "x")
+    for key in ("nll", "brier", "gain", "correct", "ids"):
+        assert np.array_equal(getattr(again, key), getattr(rows, key)), key
+    assert (again.n, again.salt, again.labels) == (rows.n, rows.salt, rows.labels)
+    other = baseline.rows(p, columns(p))
+    assert not np.array_equal(other.ids, rows.ids)  # type: ignore[arg-type]
+    assert sum(len(v) for v in rows.pack().values() if isinstance(v, str)) < 30 * p.n
+
+
+@pytest.mark.parametrize("damage", ["n", "nll", "ids", "correct", "salt"])
+def test_damaged_rows_are_refused(damage: str) -> None:
+    packed = baseline.rows(predictions(), columns(predictions())).pack()
+    del packed[damage]
+    with pytest.raises(InputError, match="damaged"):
+        baseline.Rows.unpack(packed, "base.json")
+    if damage in ("nll", "ids", "correct"):
+        for bad in ("!!", "AAAA", packed["nll" if damage == "ids" else "ids"]):
+            with pytest.raises(InputError, match="damaged"):
+                baseline.Rows.unpack({**packed, damage: bad}, "base.json")
+
+
+def test_gain_is_cross_fitted_by_id() -> None:
+    p = predictions()
+    from calibcli.links import fit_beta, nll_rows
+
+    fold = baseline.folds(p)
+    assert set(fold.tolist()) == set(range(5))
+    shuffled = p.take(np.arange(p.n)[::-1])
+    assert np.array_equal(baseline.folds(shuffled), fold[::-1])
+    i = 7
+    train = fold != fold[i]
+    beta = fit_beta(p.logits[train], p.labels[train]).beta
+    one = p.take(np.array([i]))
+    expected = nll_rows(one.logits, one.labels) - nll_rows(one.logits, one.labels, beta)
+    assert baseline.rows(p, columns(p)).gain[i] == pytest.approx(expected[0], rel=1e-5)
+
+
+def test_pairing() -> None:
+    p = predictions()
+    base = baseline.rows(p, columns(p))
+    order = np.random.default_rng(3).permutation(p.n)[:200]
+    part = p.take(order)
+    new = baseline.rows(part, columns(part), base.salt)
+    found = baseline.pair(new, base)
+    assert isinstance(found, baseline.Pairing)
+    assert np.array_equal(order[found.new], found.base)
+    assert "200 in both" in found.how
+    assert "no row" in str(baseline.pair(baseline.rows(part, columns(part)), base))
+
+    q = predictions(ids=False)
+    plain = baseline.rows(q, columns(q))
+    position = baseline.pair(plain, base)
+    assert isinstance(position, baseline.Pairing)
+    assert "by position" in position.how
+    other = predictions(ids=False, seed=1)
+    assert "label sequences differ" in str(baseline.pair(baseline.rows(other, columns(other)), base))
+    fewer = predictions(n=200, ids=False)
+    assert "numbers differ" in str(baseline.pair(baseline.rows(fewer, columns(fewer)), base))
+    double = Predictions.of(p.logits, p.labels, ids=np.array(["a"] * p.n))
+    assert "not unique" in str(baseline.pair(baseline.rows(double, columns(double), base.salt), base))
+
+
+def test_too_many_rows_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "CAP", 100)
+    with pytest.raises(UsageError, match="more than --keep-rows keeps"):
+        baseline.rows(predictions(), columns(predictions())).pack()
