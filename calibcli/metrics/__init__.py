@@ -1,0 +1,137 @@
+"""The shelf of metrics, and `measure`: every number with its uncertainty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from calibcli.columns import ClassBins, Columns, columns
+from calibcli.errors import UsageError
+from calibcli.metrics import binned, gain, kernel, proper, significance, smooth
+from calibcli.metrics.intervals import Ask, Interval
+from calibcli.metrics.sample import METRICS, Sample
+from calibcli.predictions import Predictions
+from calibcli.result import Estimate
+from calibcli.spec import Choice
+
+__all__ = ["DEFAULT", "METRICS", "Sample", "choose", "default", "estimates", "measure", "needed_class_bins"]
+Progress = Callable[[float, str], None]
+_ALL = (proper, binned, smooth, kernel, significance, gain)  # importing them fills the shelf
+
+DEFAULT = (
+    "accuracy",
+    "nll",
+    "brier",
+    "mean_confidence",
+    "gap",
+    "ece",
+    "adaece",
+    "classwise_ece",
+    "mce",
+    "smece",
+    "ece2_debiased",
+    "recal_gain",
+    "calibration_p",
+)
+"""What is measured when nothing is asked for; `ece:of=positive` joins for two classes."""
+
+
+def default(k: int) -> list[str]:
+    """The default set for k classes."""
+    return [s for spec in DEFAULT for s in ((spec, "ece:of=positive") if spec == "ece" and k == 2 else (spec,))]
+
+
+def choose(specs: Iterable[str], k: int) -> list[Choice]:
+    """Spec strings as choices, each once; `all` stands for the whole shelf and `default` for the default set.
+
+    Raises:
+        UsageError: unknown metric or option, or `of=positive` where there are not two classes.
+    """
+    found: dict[str, Choice] = {}
+    for spec in specs:
+        groups = {"all": [*METRICS.entries], "default": default(k)}
+        for one in groups.get(spec.strip().lower(), [spec]):
+            choice = METRICS.choose(one)
+            if choice.options.get("of") == "positive" and k != 2:
+                raise UsageError(f"{choice.spec} is for two classes, these are {k}", f"use {choice.name}")
+            for option, least in (("bins", 1), ("draws", 1)):
+                if choice.options.get(option, least) < least:
+                    raise UsageError(
+                        f"{choice.spec}: {option} must be at least {least}", f"pass {option}={least} or more"
+                    )
+            found.setdefault(choice.spec, choice)
+    return list(found.values())
+
+
+def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
+    """The class tables that these metrics read."""
+    found = []
+    for choice in choices:
+        if "class_bins" in choice.traits:
+            options = {o: v for o, v in choice.options.items() if o != "norm"}
+            found.append(choice.traits["class_bins"](k, **options))
+    return list(dict.fromkeys(found))
+
+
+def measure(
+    predictions: Predictions,
+    specs: Sequence[str] | None = None,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    threads: int | None = 1,
+    progress: Progress | None = None,
+) -> list[Estimate]:
+    """Metrics of predictions, each with its uncertainty or the reason why it has none.
+
+    Args:
+        predictions: what to measure.
+        specs: metric specs (`ece:bins=30`); None: the default set.
+        level: confidence level of intervals; one-sided bounds hold at this level each.
+        seed: of what is simulated.
+        threads: worker threads of the pass over the scores.
+        progress: called with (fraction done, text).
+
+    Raises:
+        UsageError: unknown metric or option, or a level outside (0, 1).
+    """
+    choices = choose(default(predictions.k) if specs is None else specs, predictions.k)
+    table = columns(
+        predictions, class_bins=needed_class_bins(choices, predictions.k), threads=threads, progress=progress
+    )
+    return estimates(Sample.of(table, predictions, seed), choices, level=level)
+
+
+def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, of: str = "") -> list[Estimate]:
+    """The chosen metrics of a sample; metrics that read scores again are null where there are none."""
+    if not 0.5 <= level < 1:
+        raise UsageError(f"level is {level:g}", "pass a confidence level in [0.5, 1), such as 0.95")
+    if sample.top.total <= 0:
+        raise UsageError("every weight is 0", "pass weights of which one is positive")
+    return [_estimate(sample, choice, level, of) for choice in choices]
+
+
+def _estimate(sample: Sample, choice: Choice, level: float, of: str) -> Estimate:
+    traits = choice.traits
+    common = {
+        "name": choice.spec,
+        "of": of,
+        "unit": traits.get("unit", ""),
+        "better": traits.get("better", ""),
+    }
+    if traits.get("needs_scores") and sample.predictions is None:
+        return Estimate(**common, value=None, n=sample.n, reason="needs the scores, of which only columns were kept")
+    value = float(choice(sample))
+    interval: Interval = traits["interval"](Ask(sample, choice, value, level, sample.seed))
+    reason = interval.reason
+    if not math.isfinite(value) and not reason:
+        reason = "not defined on these rows" if math.isnan(value) else "a label has probability 0"
+    fields = {name: getattr(interval, name) for name in ("low", "high", "level", "sided", "se", "null", "null_high")}
+    how = "; ".join(filter(None, [traits.get("how", ""), interval.how]))
+    n = sample.n if interval.n is None else interval.n
+    return Estimate(**common, **fields, value=value, how=how, reason=reason, n=n, detail=interval.detail)
+
+
+def columns_of(predictions: Predictions, choices: Sequence[Choice], threads: int | None = 1) -> Columns:
+    """The blocked pass with the class tables that these metrics need."""
+    return columns(predictions, class_bins=needed_class_bins(choices, predictions.k), threads=threads)

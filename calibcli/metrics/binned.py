@@ -1,0 +1,146 @@
+"""Binned calibration errors: norms of the signed gaps d_b of a reliability table.
+
+With w_b the share of rows in bin b, gap_b = mean confidence minus accuracy and d_b = w_b gap_b, every one of these is a
+function of the table alone. Empty bins count for nothing. `of=positive` (two classes) measures P(y = 1) in place of the
+top label.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from calibcli.columns import ClassBins, Edges
+from calibcli.metrics import binned_intervals as intervals
+from calibcli.metrics.norms import debiased, largest, one, over, over_by_confidence, two, under
+from calibcli.metrics.sample import METRICS, Bins, Equal, Of, Sample
+from calibcli.predictions import Floats
+
+
+def width(sample: Sample, *, bins: int, edges: Edges = "right", of: Of = "top") -> Bins:
+    """The equal-width table that `ece`, `mce`, ... read."""
+    return sample.view(of).width_bins(bins, edges)
+
+
+def mass(sample: Sample, *, bins: int, method: Equal = "split-merge", of: Of = "top") -> Bins:
+    """The equal-mass table that `adaece` and `ece2_debiased` read."""
+    return sample.view(of).mass_bins(bins, method)
+
+
+@METRICS.add(better="lower", unit="probability", table=width, norm=one, interval=intervals.gate)
+def ece(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+    """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini 2015; Guo 2017).
+
+    `edges`: `right` (lo, hi] with 0 in the first; `left` [lo, hi) with 1 in the last; `torchmetrics` as `left` with
+    one bin more that holds exactly 1.
+    """
+    return float(one(width(sample, bins=bins, edges=edges, of=of)))
+
+
+@METRICS.add(better="lower", unit="probability", table=width, norm=largest, interval=intervals.no_interval)
+def mce(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+    """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini 2015)."""
+    return float(largest(width(sample, bins=bins, edges=edges, of=of)))
+
+
+@METRICS.add(better="lower", unit="probability", table=width, norm=two, interval=intervals.signed)
+def ece_l2(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+    """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins."""
+    return float(two(width(sample, bins=bins, edges=edges, of=of)))
+
+
+@METRICS.add(better="lower", unit="probability", table=width, norm=over, interval=intervals.signed)
+def oce(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+    """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`."""
+    return float(over(width(sample, bins=bins, edges=edges, of=of)))
+
+
+@METRICS.add(better="lower", unit="probability", table=width, norm=under, interval=intervals.signed)
+def uce(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+    """Underconfident part of the ECE, Σ_b max(-d_b, 0)."""
+    return float(under(width(sample, bins=bins, edges=edges, of=of)))
+
+
+@METRICS.add(better="lower", unit="probability", table=width, norm=over_by_confidence, interval=intervals.signed)
+def overconfidence_error(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+    """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan 2019)."""
+    return float(over_by_confidence(width(sample, bins=bins, edges=edges, of=of)))
+
+
+@METRICS.add(better="lower", unit="probability", table=mass, norm=one, interval=intervals.signed)
+def adaece(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of: Of = "top") -> float:
+    """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti 2020).
+
+    `method`: `split` cuts the rows sorted by confidence into groups whose sizes differ by at most 1, ties by row order;
+    `split-merge` as `split`, but rows of equal confidence share their accuracy, so that row order does not matter;
+    `mukhoti` the released code of that paper: interpolated edges, bins (lo, hi], which drops the smallest confidence.
+    """
+    return float(one(mass(sample, bins=bins, method=method, of=of)))
+
+
+@METRICS.add(better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
+def ece2_debiased(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of: Of = "top") -> float:
+    """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
+
+    Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them.
+    """
+    return float(debiased(mass(sample, bins=bins, method=method, of=of)))
+
+
+@METRICS.add(better="lower", unit="probability", interval=intervals.no_interval)
+def ece_sweep(sample: Sample, *, of: Of = "top") -> float:
+    """ECE with the most equal-mass bins whose accuracies still rise with confidence (Roelofs 2022)."""
+    return sweep(sample, of=of)[1]
+
+
+def sweep(sample: Sample, *, of: Of = "top") -> tuple[int, float]:
+    """The number of bins that `ece_sweep` stops at, and the ECE there."""
+    view = sample.view(of)
+    order = view.order
+    w = np.ones(view.n) if view.weights is None else view.weights[order]
+    position = np.append(0.0, np.cumsum(w))
+    p = np.append(0.0, np.cumsum(w * view.p[order]))
+    hit = np.append(0.0, np.cumsum(w * view.hit[order]))
+    best = (1, abs(p[-1] - hit[-1]) / view.total)
+    for bins in range(2, view.n + 1):
+        cuts = view.cuts(bins)
+        sums = np.diff(np.interp(cuts, position, hit))
+        mass = np.diff(cuts)
+        if np.any(np.diff(sums / mass) < 0):
+            break
+        best = (bins, float(np.abs(np.diff(np.interp(cuts, position, p)) - sums).sum()) / view.total)
+    return best
+
+
+def class_bins(k: int, *, bins: int = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
+    """The class table that `classwise_ece` reads."""
+    return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
+
+
+@METRICS.add(better="lower", unit="probability", class_bins=class_bins, interval=intervals.classwise)
+def classwise_ece(
+    sample: Sample,
+    *,
+    bins: int = 15,
+    edges: Edges = "right",
+    threshold: float = 0.0,
+    norm: Literal["l1", "l2"] = "l1",
+) -> float:
+    """Mean over classes of the ECE of p_k (Kull 2019; `norm=l2`: marginal calibration error, Kumar 2019).
+
+    `threshold`: only p_k above it count; -1 stands for 1/K ("SCE-t", Nixon 2019). Bins are equal-width on p_k.
+    """
+    each = per_class(sample, bins=bins, edges=edges, threshold=threshold, norm=norm)
+    return float(each.mean()) if norm == "l1" else float(np.sqrt((each**2).mean()))
+
+
+def per_class(sample: Sample, *, norm: str = "l1", **options: object) -> Floats:
+    """(K,) calibration error of each class's probability."""
+    table = sample.columns.classes[class_bins(sample.columns.k, **options)]  # type: ignore[arg-type]
+    total = sample.top.total
+    gap = np.abs(table.sum_p - table.sum_y)
+    if norm == "l1":
+        return np.asarray(gap.sum(axis=1) / total)
+    square = np.divide(gap**2, table.count, out=np.zeros_like(gap), where=table.count > 0)
+    return np.asarray(np.sqrt(square.sum(axis=1) / total))

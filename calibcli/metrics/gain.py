@@ -1,0 +1,90 @@
+"""What a re-fitted temperature would save, measured on rows that it was not fitted on."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+
+from calibcli.links import cross_fit_beta
+from calibcli.metrics.intervals import Ask, Interval, Rows, student
+from calibcli.metrics.sample import METRICS, Sample
+from calibcli.predictions import Floats, Ints, Predictions
+
+FOLDS = 5
+FEWEST = 5_000  # rows that are always used; beyond, as many as hold SCORES scores
+SCORES = 1_000_000
+
+
+def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
+    """(N,) fold of each row: by group if there are groups, else by a hash of the id, else by position."""
+    if predictions.groups is not None:
+        _, member = np.unique(predictions.groups, return_inverse=True)
+        return np.asarray(member % folds, dtype=np.int64)
+    if predictions.ids is not None:
+        return np.array([zlib.crc32(str(i).encode()) % folds for i in predictions.ids], dtype=np.int64)
+    return np.arange(predictions.n, dtype=np.int64) % folds
+
+
+def gains(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, list[float]]:
+    """(N,) nll(z_i) - nll(z_i / T), T fitted on the other folds, in nats; and the T of each fold.
+
+    NaN throughout where a fold would be empty.
+    """
+    fold = folds_of(predictions, folds)
+    present, fold = np.unique(fold, return_inverse=True)
+    if len(present) < 2:
+        return np.full(predictions.n, np.nan), []
+    found, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
+    return found, [fit.temperature for fit in fits]
+
+
+def _subset(sample: Sample) -> tuple[Predictions, Ints | None]:
+    """The rows used: all, or one drawn from each of equal stretches of the file."""
+    predictions = sample.predictions
+    assert predictions is not None
+    most = max(FEWEST, SCORES // predictions.k)
+    if predictions.n <= most:
+        return predictions, None
+    rng = np.random.default_rng([sample.seed, 5])
+    rows = ((np.arange(most) + rng.random(most)) * (predictions.n / most)).astype(np.int64)
+    return predictions.take(rows), rows
+
+
+def _gain_rows(sample: Sample) -> tuple[Rows, list[float]]:
+    if "gain" not in sample.memo:
+        subset, _ = _subset(sample)
+        found, temperatures = gains(subset)
+        sample.memo["gain"] = Rows(found, subset.weights, sample.counts, subset.groups), temperatures
+    rows: tuple[Rows, list[float]] = sample.memo["gain"]
+    return rows
+
+
+def gain_interval(ask: Ask) -> Interval:
+    """Student's t over rows: given the folds' temperatures, each row's gain is independent of how they were fitted."""
+    rows, temperatures = _gain_rows(ask.sample)
+    if not math.isfinite(ask.value):
+        nothing = "needs at least 2 folds with rows" if not temperatures else "a label has probability 0"
+        return Interval(reason=nothing, n=rows.n)
+    se = rows.se()
+    if not math.isfinite(se):
+        return Interval(reason="one row has no spread", n=rows.n)
+    half = student(ask.level, rows.degrees) * se
+    how = f"{FOLDS} folds; Student's t over rows, at the folds' temperatures"
+    if rows.n < ask.sample.n:
+        how += f"; {rows.n} of {ask.sample.n} rows, drawn evenly"
+    detail = {"temperature_low": min(temperatures), "temperature_high": max(temperatures)}
+    return Interval(
+        low=ask.value - half, high=ask.value + half, level=ask.level, how=how, se=se, n=rows.n, null=0.0, detail=detail
+    )
+
+
+@METRICS.add(better="lower", unit="nats", needs_scores=True, interval=gain_interval)
+def recal_gain(sample: Sample) -> float:
+    """Recalibration gain: NLL per row that a re-fitted temperature would save, by 5-fold cross-fitting.
+
+    mean of nll(z_i) - nll(z_i / T_{-k(i)}); slightly negative where T = 1 is best. Beyond 1,000,000 scores (and 5,000
+    rows) a sample of rows is used.
+    """
+    return _gain_rows(sample)[0].mean()

@@ -1,0 +1,263 @@
+"""What a metric is a function of: columns and weights, with what several metrics share worked out once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.columns import Columns, Edges, bin_index
+from calibcli.errors import UsageError
+from calibcli.predictions import Floats, Ints, Predictions
+from calibcli.spec import Shelf
+
+Of = Literal["top", "positive"]
+Equal = Literal["split-merge", "split", "mukhoti"]
+METRICS = Shelf("metric")
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """A reliability table: one entry per bin, in shares of the total weight.
+
+    Attributes:
+        lower, upper: edges of the bins.
+        rows: number of rows.
+        weight: Σw / W.  p: Σ w p / W.  hit: Σ w y / W.  d: Σ w (p - y) / W, the signed gap times the weight.
+        square: variance of `weight` when rows are drawn: Σ w² / W² (Σ w / W² for counts).
+        spread: the same of d, about 0.  null: the same of d under perfect calibration, given the confidences.
+        total: rows behind the shares (sum of the weights where they are counts).
+    """
+
+    lower: Floats
+    upper: Floats
+    rows: Ints
+    weight: Floats
+    p: Floats
+    hit: Floats
+    d: Floats
+    square: Floats
+    spread: Floats
+    null: Floats
+    total: float
+
+    @cached_property
+    def gap(self) -> Floats:
+        """Mean confidence minus accuracy per bin, 0 where empty."""
+        return _ratio(self.d, self.weight)
+
+    @property
+    def confidence(self) -> Floats:
+        return _ratio(self.p, self.weight)
+
+    @property
+    def accuracy(self) -> Floats:
+        return _ratio(self.hit, self.weight)
+
+    @property
+    def effective(self) -> Floats:
+        """Effective rows per bin: (Σw)²/Σw²."""
+        return _ratio(self.weight**2, self.square)
+
+    @property
+    def filled(self) -> npt.NDArray[np.bool_]:
+        return self.weight > 0
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A probability per row and whether its event happened: the top label, or P(y = 1)."""
+
+    p: Floats
+    rest: Floats  # 1 - p with all its digits
+    hit: npt.NDArray[np.bool_]
+    weights: Floats | None
+    counts: bool  # weights are frequencies
+    groups: Ints | None
+    cache: dict[Any, Bins] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        return len(self.p)
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.n if self.weights is None else self.weights.sum())
+
+    @property
+    def effective(self) -> float:
+        """(Σw)²/Σw², or the sum of counts."""
+        if self.weights is None or self.counts:
+            return self.total
+        return self.total**2 / float(self.weights @ self.weights)
+
+    @cached_property
+    def residual(self) -> Floats:
+        """p - y."""
+        return np.where(self.hit, -self.rest, self.p)
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows by confidence, ties in row order."""
+        return np.argsort(self.p, kind="stable")
+
+    def share(self) -> Floats | float:
+        """w / W."""
+        return 1 / self.total if self.weights is None else np.asarray(self.weights / self.total)
+
+    def sums(self, index: Ints, bins: int, values: Any = 1.0, power: int = 1) -> Floats:
+        """Σ share^power · values per bin; counts enter once however large the power."""
+        if self.weights is None:
+            plain: Floats = np.bincount(index, None if np.isscalar(values) else values, bins).astype(np.float64)
+            return plain / self.total**power
+        w = self.weights if power == 1 or self.counts else self.weights**power
+        return np.bincount(index, w * values, bins).astype(np.float64) / self.total**power
+
+    def width_bins(self, bins: int, edges: Edges) -> Bins:
+        """Equal-width bins of [0, 1]."""
+        key = (bins, edges)
+        if key not in self.cache:
+            size = bins + (edges == "torchmetrics")
+            grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
+            self.cache[key] = self._table(bin_index(self.p, bins, edges), grid[:size], grid[1 : size + 1])
+        return self.cache[key]
+
+    def mass_bins(self, bins: int, method: Equal) -> Bins:
+        """Bins of equal weight; see `adaece` for the methods."""
+        key = (bins, method)
+        if key not in self.cache:
+            self.cache[key] = self._mukhoti(bins) if method == "mukhoti" else self._split(bins, method)
+        return self.cache[key]
+
+    def cuts(self, bins: int) -> Floats:
+        """(bins + 1,) positions, in weight counted along `order`, where equal-mass bins begin.
+
+        Rows and counts are whole: the first of uneven bins are larger by 1.
+        """
+        if self.weights is None or self.counts:
+            size, extra = divmod(round(self.total), bins)
+            return np.append(0.0, np.cumsum([size + (b < extra) for b in range(bins)], dtype=np.float64))
+        return self.total * np.arange(bins + 1) / bins
+
+    def _split(self, bins: int, method: Equal) -> Bins:
+        """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
+        cuts, order = self.cuts(bins), self.order
+        p, hit = self.p[order], self.hit[order].astype(np.float64)
+        w = np.ones(self.n) if self.weights is None else self.weights[order]
+        position = np.append(0.0, np.cumsum(w))
+        if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared
+            first = np.clip(np.searchsorted(position, cuts[1:-1], side="right") - 1, 0, self.n - 1)
+            for value in np.unique(p[first]):
+                tied = slice(*np.searchsorted(p, [value, np.nextafter(value, 2)]))
+                if w[tied].sum() > 0:
+                    hit[tied] = np.average(hit[tied], weights=w[tied])
+
+        def between(values: Any, power: int = 1) -> Floats:
+            scale = w if power == 1 or self.counts else w**power
+            sums = np.append(0.0, np.cumsum(scale * values))
+            found: Floats = np.diff(np.interp(cuts, position, sums)) / self.total**power
+            return found
+
+        at = np.interp(cuts, position, np.arange(self.n + 1))
+        edge = p[np.clip(np.round(at).astype(np.int64), 0, self.n - 1)]
+        residual = np.where(self.hit[order], -self.rest[order], p)
+        return Bins(
+            lower=edge[:-1],
+            upper=edge[1:],
+            rows=np.diff(np.round(at)).astype(np.int64),
+            weight=between(1.0),
+            p=between(p),
+            hit=between(hit),
+            d=between(p - hit if method == "split-merge" and (hit % 1).any() else residual),
+            square=between(1.0, 2),
+            spread=between(residual**2, 2),
+            null=between(p * self.rest[order], 2),
+            total=self.effective,
+        )
+
+    def _mukhoti(self, bins: int) -> Bins:
+        if self.weights is not None:
+            raise UsageError("method=mukhoti takes no weights", "use method=split-merge")
+        ordered = self.p[self.order]
+        edges = np.interp(np.linspace(0, self.n, bins + 1), np.arange(self.n), ordered)
+        index = np.searchsorted(edges, self.p, side="left")  # (lo, hi]; 0: equal to the smallest, in no bin
+        table = self._table(np.minimum(index, bins), np.append(edges[0], edges[:-1]), edges)
+        kept: dict[str, Any] = {k: v[1:] for k, v in vars(table).items() if isinstance(v, np.ndarray)}
+        return replace(table, **kept)
+
+    def _table(self, index: Ints, lower: Floats, upper: Floats) -> Bins:
+        size = len(lower)
+        return Bins(
+            lower=lower,
+            upper=upper,
+            rows=np.bincount(index, minlength=size),
+            weight=self.sums(index, size),
+            p=self.sums(index, size, self.p),
+            hit=self.sums(index, size, self.hit),
+            d=self.sums(index, size, self.residual),
+            square=self.sums(index, size, power=2),
+            spread=self.sums(index, size, self.residual**2, power=2),
+            null=self.sums(index, size, self.p * self.rest, power=2),
+            total=self.effective,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Columns with weights; `top` and `positive` are its views.
+
+    Attributes:
+        columns: what the blocked pass found.
+        weights: (N,) float64, or None for equal weights.
+        counts: whether weights are frequencies.
+        predictions: the scores, for metrics that need to read them again.
+        seed: of what is simulated.
+    """
+
+    columns: Columns
+    weights: Floats | None = None
+    counts: bool = False
+    predictions: Predictions | None = None
+    seed: int = 0
+    memo: dict[Any, Any] = field(default_factory=dict)  # what one metric's interval found and another may use
+
+    @classmethod
+    def of(cls, columns: Columns, predictions: Predictions | None = None, seed: int = 0) -> Sample:
+        """With the columns' own weights."""
+        return cls(columns, columns.weights, columns.weight_kind == "count", predictions, seed)
+
+    @property
+    def n(self) -> int:
+        return self.columns.n
+
+    @cached_property
+    def top(self) -> View:
+        c = self.columns
+        return View(c.confidence, c.rest, c.correct, self.weights, self.counts, c.groups)
+
+    @cached_property
+    def positive(self) -> View:
+        c = self.columns
+        p, rest = c.positive, np.where(c.predicted == 1, c.rest, c.confidence)
+        return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups)
+
+    def view(self, of: Of) -> View:
+        return self.positive if of == "positive" else self.top
+
+
+def average(values: npt.NDArray[Any], weights: Floats | None, mask: npt.NDArray[np.bool_] | None = None) -> float:
+    """Weighted mean over the masked rows; nan where no weight is left."""
+    if mask is not None:
+        values, weights = values[mask], None if weights is None else weights[mask]
+    if weights is None:
+        return float(values.mean()) if len(values) else math.nan
+    total = float(weights.sum())
+    return float(weights @ values) / total if total > 0 else math.nan
+
+
+def _ratio(top: Floats, bottom: Floats) -> Floats:
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)

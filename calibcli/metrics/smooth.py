@@ -1,0 +1,246 @@
+"""SmoothECE (Błasiok & Nakkiran 2024): the residuals smoothed by a reflected Gaussian, by its cosine series.
+
+The reflected Gaussian kernel on [0, 1] is the heat kernel with insulated ends, whose eigenfunctions are cos πkt:
+
+    r_σ(t) = (1/N) Σ_i (p_i - y_i) K_σ(t, p_i) = Σ_k a_k exp(-π² k² σ² / 2) cos πkt,
+    a_0 = mean residual,  a_k = (2/N) Σ_i (p_i - y_i) cos πk p_i.
+
+So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of the antiderivative at sign changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from calibcli.metrics.intervals import Ask, Interval
+from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.predictions import Floats
+
+EXACT = 4_096  # rows up to which the coefficients are summed directly
+CELLS = 1 << 15  # beyond: rows are spread linearly over this many cells, and that smoothing divided out
+MOST_TERMS = 1 << 12  # reaches σ = 7e-4
+FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
+DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
+
+
+class Smoothed:
+    """The residuals of a view, ready to be smoothed at any σ."""
+
+    def __init__(self, p: Floats, residual: Floats, exact: int = EXACT) -> None:
+        """p: (N,) in [0, 1]; residual: (N,), already divided by N (or times w / Σw)."""
+        self.p, self.residual = p, residual
+        self.exact = len(p) <= exact
+
+    @cached_property
+    def _binned(self) -> Floats:
+        return cosine_sums(*spread(self.p, self.residual))
+
+    def coefficients(self, terms: int) -> Floats:
+        """a_0 .. a_terms."""
+        if not self.exact:
+            return self._binned[: terms + 1]
+        known: Floats = self.__dict__.get("_known", np.empty(0))
+        if len(known) <= terms:
+            more = np.arange(len(known), max(terms, 2 * len(known)) + 1)
+            parts = [np.cos(math.pi * k[:, None] * self.p) @ self.residual for k in _pieces(more, len(self.p))]
+            known = np.concatenate([known, *parts])
+            self._known = known
+        a = 2 * known[: terms + 1]
+        a[0] /= 2
+        return np.asarray(a)
+
+    def series(self, sigma: float) -> Floats:
+        """a_k exp(-π²k²σ²/2), to the last term that matters."""
+        terms = min(MOST_TERMS, math.ceil(DAMPED / (math.pi * sigma)))
+        k = np.arange(terms + 1)
+        return np.asarray(self.coefficients(terms) * np.exp(-((math.pi * sigma * k) ** 2) / 2))
+
+    def ece(self, sigma: float) -> float:
+        """∫|r_σ|."""
+        return absolute_integral(self.series(sigma))
+
+    def fixed_point(self, floor: float = 1e-3) -> tuple[float, float]:
+        """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ, by bisection; σ* is at least `floor`."""
+        high = 1.0
+        while high > floor and self.ece(high / 2) < high / 2:
+            high /= 2
+        if high <= floor:
+            return self.ece(floor), floor
+        low = high / 2
+        for _ in range(60):
+            middle = (low + high) / 2
+            if self.ece(middle) < middle:
+                high = middle
+            else:
+                low = middle
+            if high - low < 1e-9 * high:
+                break
+        return self.ece(high), high
+
+
+def _pieces(k: Any, n: int) -> list[Any]:
+    size = max(1, (1 << 20) // max(n, 1))
+    return [k[i : i + size] for i in range(0, len(k), size)]
+
+
+def spread(p: Floats, values: Floats, cells: int = CELLS) -> tuple[Floats, int]:
+    """Values shared between the two nearest of `cells` + 1 grid points, in proportion."""
+    x = p * cells
+    left = np.minimum(x.astype(np.int64), cells - 1)
+    x -= left
+    right = values * x
+    grid = np.bincount(left, values - right, cells + 1).astype(np.float64)
+    grid += np.bincount(left + 1, right, cells + 1)
+    return grid, cells
+
+
+def cosine_sums(grid: Floats, cells: int) -> Floats:
+    """a_k of values on a grid, with the linear spreading divided out (its transform is sinc²)."""
+    even = np.concatenate([grid, grid[-2:0:-1]])
+    even[[0, cells]] *= 2  # the ends have no mirror image
+    k = np.arange(MOST_TERMS + 1)
+    a = np.fft.rfft(even).real[: MOST_TERMS + 1] / np.sinc(k / (2 * cells)) ** 2
+    a[0] /= 2
+    return np.asarray(a)
+
+
+def evaluate(series: Floats, points: int) -> Floats:
+    """Σ s_k cos(πk j / points) for j = 0..points."""
+    padded = np.zeros(points + 1)
+    padded[: len(series)] = series
+    padded[1:points] /= 2
+    return np.fft.irfft(padded * points * 2, 2 * points)[: points + 1]
+
+
+def absolute_integral(series: Floats) -> float:
+    """∫_0^1 |Σ_k s_k cos πkt| dt: sign changes on a grid, refined by Newton, and the antiderivative between them."""
+    points = 1 << max(8, math.ceil(math.log2(8 * len(series))))
+    values = evaluate(series, points)
+    j = np.flatnonzero(np.sign(values[1:]) * np.sign(values[:-1]) < 0)
+    k = np.arange(1, len(series))
+    t = (j + values[j] / (values[j] - values[j + 1])) / points
+    for _ in range(4):
+        angle = math.pi * np.outer(t, k)
+        slope = -(math.pi * k * np.sin(angle)) @ series[1:]
+        step = np.divide(series[0] + np.cos(angle) @ series[1:], slope, out=np.zeros_like(t), where=slope != 0)
+        t = np.clip(t - step, j / points, (j + 1) / points)
+    ends = np.concatenate([[0.0], t, [1.0]])
+    integral = series[0] * ends + np.sin(math.pi * np.outer(ends, k)) @ (series[1:] / (math.pi * k))
+    return float(np.abs(np.diff(integral)).sum())
+
+
+def smoothed(sample: Sample, of: Of) -> Smoothed:
+    view = sample.view(of)
+    key = ("smoothed", of)
+    if key not in sample.memo:
+        sample.memo[key] = Smoothed(view.p, view.residual * view.share())
+    found: Smoothed = sample.memo[key]
+    return found
+
+
+def smece_interval(ask: Ask) -> Interval:
+    """At a fixed σ the bounds of the ECE hold with ∫|.| for Σ|.|; as ∫|r_σ| falls with σ, they carry over to σ*.
+
+    Upper: smECE_σ <= its estimate + h, so the fixed point rises by at most h. Lower: by the quantile q(σ) of ∫|G_σ|,
+    G the noise of the residuals.
+    """
+    view = ask.sample.view(ask.choice.options["of"])
+    sigma = ask.choice.options["sigma"]
+    detail = {} if sigma is not None else {"sigma": ask.value}
+    how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
+    noise = Noise(view, ask)
+    null_at = sigma if sigma is not None else noise.fixed_point(noise.null, 0.5)
+    null = noise.quantile(noise.null, null_at, 0.5)
+    null_high = noise.quantile(noise.null, sigma if sigma is not None else noise.fixed_point(noise.null, 0.95), 0.95)
+    if view.groups is not None:
+        return Interval(reason="rows belong to groups, and this bound is for independent rows", how=how, detail=detail)
+    z2 = NormalDist().inv_cdf(ask.level) ** 2
+    a, b = z2 * noise.unseen, z2 * noise.spread
+    high = min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2)
+    if sigma is not None:
+        low = ask.value - noise.quantile(noise.scale, sigma, ask.level)
+    else:
+        low = _lower_fixed_point(noise, smoothed(ask.sample, ask.choice.options["of"]), ask.level)
+    return Interval(
+        low=max(0.0, low),
+        high=high,
+        level=1 - 2 * ask.alpha,
+        sided="each",
+        how=f"{how}; one-sided bounds, each {ask.level:.0%}; null level: normal noise",
+        null=null,
+        null_high=null_high,
+        detail=detail,
+    )
+
+
+class Noise:
+    """Normal noise of the smoothed residuals: independent in 256 cells of confidence, then smoothed."""
+
+    CELLS, DRAWS = 256, 400
+
+    def __init__(self, view: View, ask: Ask) -> None:
+        cell = np.minimum((view.p * self.CELLS).astype(np.int64), self.CELLS - 1)
+        size = self.CELLS
+        spread = view.sums(cell, size, view.residual**2, 2)
+        null = view.sums(cell, size, view.p * view.rest, 2)
+        self.scale, self.null = np.sqrt(np.maximum(spread, null)), np.sqrt(null)
+        self.unseen, self.spread = float(view.sums(cell, size, 1.0, 2).sum()), float(spread.sum())
+        self.draws = np.random.default_rng([ask.seed, size]).standard_normal((self.DRAWS, size))
+        k = np.arange(size)
+        self.basis = 2 * np.cos(math.pi * np.outer((k + 0.5) / size, k))
+        self.basis[:, 0] = 1
+        self.cache: dict[tuple[int, float], Floats] = {}
+
+    def norms(self, scale: Floats, sigma: float) -> Floats:
+        """(DRAWS,) of ∫|G_σ|, sorted."""
+        key = (id(scale), sigma)
+        if key not in self.cache:
+            k = np.arange(self.CELLS)
+            a = (self.draws * scale) @ self.basis * np.exp(-((math.pi * sigma * k) ** 2) / 2)
+            values = np.abs(a @ np.cos(math.pi * np.outer(k, (np.arange(512) + 0.5) / 512)))
+            self.cache[key] = np.sort(values.mean(axis=1))
+        return self.cache[key]
+
+    def quantile(self, scale: Floats, sigma: float, level: float) -> float:
+        return float(np.quantile(self.norms(scale, max(sigma, 1 / self.CELLS)), level))
+
+    def fixed_point(self, scale: Floats, level: float) -> float:
+        """σ with quantile(σ) = σ."""
+        return solve(lambda s: self.quantile(scale, s, level) - s)
+
+
+def _lower_fixed_point(noise: Noise, found: Smoothed, level: float) -> float:
+    """Smallest τ not refuted by smECE at s = max(τ, FLOOR): its estimate is at most τ + q(s), as smECE_s <= τ."""
+
+    def excess(tau: float) -> float:
+        s = max(tau, FLOOR)
+        return found.ece(s) - noise.quantile(noise.scale, s, level) - tau
+
+    return solve(excess)
+
+
+def solve(function: Callable[[float], float]) -> float:
+    """Root in (0, 1) of a function that falls, by bisection; 0 if it is negative throughout."""
+    low, high = 0.0, 1.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        if function(middle) > 0:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@METRICS.add(better="lower", unit="probability", interval=smece_interval)
+def smece(sample: Sample, *, sigma: float | None = None, of: Of = "top") -> float:
+    """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`)."""
+    found = smoothed(sample, of)
+    if sigma is not None:
+        return found.ece(sigma)
+    return found.fixed_point()[0]
