@@ -6,7 +6,6 @@ import csv as csv_module
 import io
 import json
 import os
-import subprocess
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
@@ -276,46 +275,7 @@ def test_everything_can_be_drawn() -> None:
             assert plot.title in words
 
 
-# where it goes
-
-
-def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
-    result = cases.metrics()
-    for suffix in (".txt", ".json", ".md", ".csv", ".png", ".svg", ".pdf"):
-        render.write(result, tmp_path / f"a{suffix}")
-        assert (tmp_path / f"a{suffix}").stat().st_size > 300
-    render.write(result, tmp_path / "all/")
-    names = {p.name for p in (tmp_path / "all").iterdir()}
-    assert names >= {"result.json", "summary.md", "estimates.csv", "classes.csv", "figure.png"}
-    render.write(render_odd.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
-    assert all(p.parent == tmp_path / "odd" for p in (tmp_path / "odd").iterdir())
-    render.write(render_odd.odd()["names"], tmp_path / "odd.json")
-    assert Result.from_json((tmp_path / "odd.json").read_bytes()) == render_odd.odd()["names"]
-
-
-SHOW = (
-    "import sys; sys.path.insert(0, 'tests'); import render_cases as c, render_odd as o; from calibcli import render\n"
-    "for r in (c.metrics(), *o.odd().values()): render.show(r, sys.argv[1])\n"
-    "heavy = {'matplotlib', 'torch', 'rich'} & set(sys.modules)\n"
-    "assert not heavy, heavy"
-)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-@pytest.mark.parametrize("name", ["table", "json", "markdown", "csv"])
-def test_any_encoding_of_stdout(name: str, encoding: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", SHOW, name],
-        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": "."},
-        capture_output=True,
-        cwd=GOLDEN.parent.parent,
-    )
-    assert run.returncode == 0, run.stderr.decode()
-    text = run.stdout.decode(encoding)
-    assert "\x1b" not in text or name == "csv"
-    if name == "json":
-        end = text.index("\n}\n") + 3
-        assert Result.from_json(text[:end]) == cases.metrics()
+# encodings and terminals
 
 
 def test_json_escapes_are_the_same_text() -> None:

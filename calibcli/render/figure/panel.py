@@ -21,6 +21,7 @@ Axes = Any  # matplotlib's own types differ between the versions we support
 Handles = dict[str, Any]
 ORDER = {"bars": 2.0, "band": 3.0, "vline": 3.5, "hline": 3.5, "steps": 4.0, "line": 5.0, "points": 6.0}
 FILL = {"null": 0.26, "smooth": 0.17}  # opacity of a band
+CROWDED = 40  # bins beyond which bars lose their outlines
 OUTLINE = [Stroke(linewidth=3.2, foreground="#303048", alpha=0.7), Normal()]  # of what is drawn on a heat map
 
 
@@ -127,9 +128,11 @@ def _bars(
     fine = np.isfinite(y) & np.isfinite(start)
     look: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.7, "alpha": 0.85}
     if curve.role == "model" and curve.width:
-        look |= {"alpha": 0.45}
+        look |= {"alpha": 0.45, "linewidth": 0.7 if len(x) <= CROWDED else 0}
     if curve.role == "gap":
-        look = {"facecolor": colour + "33", "edgecolor": colour, "hatch": "////", "linewidth": 0.7}
+        look = {"facecolor": style.PALE_GAP, "edgecolor": colour, "hatch": "////", "linewidth": 0.7}
+        if len(x) > CROWDED:
+            look = {"facecolor": style.MID_GAP, "linewidth": 0}
     draw_bars = axes.barh if flip else axes.bar
     spans = (y - start)[fine], width[fine]
     draw_bars(left[fine], *spans, **{"left" if flip else "bottom": start[fine]}, align=align, zorder=order, **look)
@@ -186,7 +189,7 @@ def _fill(axes: Axes, curve: Curve, x: Any, low: Any, high: Any, colour: str, fl
         side = {"left" if flip else "bottom": low[fine]}
         bars(left, (high - low)[fine], wide, align="edge", **side, **{**look, "zorder": 1.5})
         for end in (low[fine], high[fine]):
-            lines(end, left, left + wide, color=colour, linewidth=1.1, zorder=order)
+            lines(end, left, left + wide, color=colour, linewidth=1.1 if len(left) <= CROWDED else 0.6, zorder=order)
         return
     fill(x, low, high, where=np.isfinite(low) & np.isfinite(high), **look)
 
@@ -228,15 +231,18 @@ def _axes(axes: Axes, plot: Plot, small: bool) -> None:
     across, up = (axes.yaxis, axes.xaxis) if plot.flip else (axes.xaxis, axes.yaxis)
     set_across, set_up = (axes.set_ylim, axes.set_xlim) if plot.flip else (axes.set_xlim, axes.set_ylim)
     data = [v for c in plot.curves for s in (c.y, c.low or (), c.high or ()) for v in s if v is not None]
-    for axis, scale, values in (
-        (across, plot.xscale, [*plot.x, *(v for c in plot.curves for v in c.x)]),
-        (up, plot.yscale, [*plot.y, *data]),
+    for axis, scale, limits, values in (
+        (across, plot.xscale, plot.xlim, [*plot.x, *(v for c in plot.curves for v in c.x)]),
+        (up, plot.yscale, plot.ylim, [*plot.y, *data]),
     ):
         if scale == "log" and any(v > 0 for v in values):
             (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
             _log_ticks(axis)
         else:
-            axis.set_major_locator(MaxNLocator(3 if small else 6, steps=[1, 2, 5, 10]))
+            unit = limits is not None and list(limits) == [0, 1]
+            most = (2 if unit else 4) if small else 6
+            steps = [1, 2, 5, 10] if unit else [1, 2, 2.5, 5, 10]
+            axis.set_major_locator(MaxNLocator(most, steps=steps, min_n_ticks=3))
             axis.set_major_formatter(FuncFormatter(_tick))
     if plot.labels:
         across.set_ticks(range(len(plot.labels)), [_name(label) for label in plot.labels])

@@ -1,0 +1,110 @@
+"""Where results go: files by suffix, a folder, stdout of any encoding; the same bytes for the same result."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import render_cases as cases
+import render_odd
+
+from calibcli import render
+from calibcli.cli.run import Run
+from calibcli.errors import UsageError
+from calibcli.result import Result
+
+HERE = Path(__file__).parent
+SUFFIXES = (".txt", ".json", ".md", ".csv", ".png", ".svg", ".pdf")
+
+
+def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
+    result = cases.metrics()
+    for suffix in SUFFIXES:
+        render.write(result, tmp_path / f"a{suffix}")
+        assert (tmp_path / f"a{suffix}").stat().st_size > 300
+    render.write(result, tmp_path / "all/")
+    names = {p.name for p in (tmp_path / "all").iterdir()}
+    assert names >= {"result.json", "summary.md", "estimates.csv", "classes.csv", "figure.png"}
+    render.write(render_odd.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
+    assert all(p.parent == tmp_path / "odd" for p in (tmp_path / "odd").iterdir())
+    render.write(render_odd.odd()["names"], tmp_path / "odd.json")
+    assert Result.from_json((tmp_path / "odd.json").read_bytes()) == render_odd.odd()["names"]
+
+
+SHOW = (
+    "import sys; sys.path.insert(0, 'tests'); import render_cases as c, render_odd as o; from calibcli import render\n"
+    "for r in (c.metrics(), *o.odd().values()): render.show(r, sys.argv[1])\n"
+    "heavy = {'matplotlib', 'torch', 'rich'} & set(sys.modules)\n"
+    "assert not heavy, heavy"
+)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("name", ["table", "json", "markdown", "csv"])
+def test_any_encoding_of_stdout(name: str, encoding: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", SHOW, name],
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": "."},
+        capture_output=True,
+        cwd=HERE.parent,
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    text = run.stdout.decode(encoding)
+    assert "\x1b" not in text or name == "csv"
+    if name == "json":
+        end = text.index("\n}\n") + 3
+        assert Result.from_json(text[:end]) == cases.metrics()
+
+
+def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    shown = []
+    for folder in folders:
+        folder.mkdir()
+        run = Run(format="table", json=False, output=[folder / f"a{s}" for s in SUFFIXES], quiet=True)
+        run.started -= 1000.0 * folders.index(folder)
+        assert run.finish(cases.metrics(), seed=3) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    for suffix in SUFFIXES:
+        one, two = ((folder / f"a{suffix}").read_bytes() for folder in folders)
+        if suffix == ".json":
+            one_json, two_json = json.loads(one), json.loads(two)
+            for data in (one_json, two_json):
+                for key in ("started", "seconds"):
+                    assert data["provenance"].pop(key)
+            assert one_json == two_json
+        else:
+            assert one == two, suffix
+
+
+def test_a_result_drawn_from_its_json_is_the_same(tmp_path: Path) -> None:
+    for result in (cases.everything(), cases.gate(), cases.scale(), *render_odd.odd().values()):
+        again = Result.from_json(result.to_json().encode("utf-8", "backslashreplace"))
+        for name in ("table", "markdown", "csv"):
+            assert render.text(again, name) == render.text(result, name)
+
+
+@pytest.mark.parametrize("format", ["table", "json", "markdown", "csv"])
+def test_every_format_is_another_text(format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    starts = {"table": "calib metrics", "json": "{\n", "markdown": "## calib metrics", "csv": "name,of,value"}
+    Run(format=format, json=False, output=None, quiet=True).finish(cases.metrics())
+    assert capsys.readouterr().out.startswith(starts[format])
+    Run(format=format, json=True, output=None, quiet=True).finish(cases.metrics())
+    assert capsys.readouterr().out.startswith("{\n")
+
+
+def test_formats_and_suffixes_are_checked_first(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown format 'tabel'") as error:
+        render.known_format("tabel")
+    assert error.value.fix == "did you mean 'table'?"
+    with pytest.raises(UsageError, match="format 'png' does not go to stdout"):
+        render.known_format("png")
+    with pytest.raises(UsageError, match="cannot tell the format"):
+        render.known_output(tmp_path / "a.docx")
+    with pytest.raises(UsageError, match="no folder"):
+        render.known_output(tmp_path / "missing" / "a.png")
