@@ -1,0 +1,203 @@
+"""Curvature of a loss around a checkpoint: eigenvalues, trace, density, gradient norm, each with both its errors.
+
+H is the Hessian of the mean loss over a stated data set in the trainable parameters, model in eval mode, without
+weight decay. Every number carries the error of its estimator (for this data) and of the sample (for the population).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from calibcli.curvature import figures
+from calibcli.curvature.engine import Engine, Progress, Shared
+from calibcli.curvature.loss import CrossEntropy, Loss, name
+from calibcli.curvature.problem import Forward, Memory, Problem, call
+from calibcli.curvature.quantities import QUANTITIES, Found
+from calibcli.curvature.rows import Source, Tensors
+from calibcli.curvature.selftest import check
+from calibcli.curvature.settings import plain_recurrence, second_order
+from calibcli.errors import UsageError
+from calibcli.result import Cell, Estimate, Plot, Result, Table
+from calibcli.spec import Choice
+
+__all__ = ["DEFAULT", "QUANTITIES", "CrossEntropy", "Loss", "Source", "Tensors", "measure"]
+
+DEFAULT = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
+
+
+def measure(
+    model: nn.Module,
+    data: Source | tuple[Any, torch.Tensor],
+    *quantities: str,
+    loss: Loss | None = None,
+    train_loss: Loss | None = None,
+    params: str = "*",
+    forward: Forward = call,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    batch_size: int = 0,
+    memory: Memory = "auto",
+    seed: int = 0,
+    level: float = 0.95,
+    progress: Progress | None = None,
+    interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+) -> Result:
+    """Curvature of the mean loss of `model` over `data`. The model and torch's global state are left as they were.
+
+    >>> from calibcli.curvature import measure
+    >>> measure(model, (images, labels), "lambda_max", "trace").get("trace").value  # doctest: +SKIP
+
+    Args:
+        model: any classifier; evaluated in eval mode.
+        data: (inputs, labels) in memory, inputs a tensor or a dict of tensors by argument name; or an indexed data
+            set with `len()`, `labels` and `batch(rows, device=, dtype=)`.
+        quantities: specs from the shelf `QUANTITIES`, `DEFAULT` when none are given.
+        loss: `(logits, labels) -> (N,)`; cross-entropy by default.
+        train_loss: a second loss, measured beside it; its estimates are `of="loss=NAME"`.
+        params: which trainable parameters count, as globs separated by commas.
+        forward: `(model, inputs) -> logits (n, K)`.
+        device, dtype: where and in which precision; those of the model's first parameter by default.
+        batch_size, memory: see `Problem`; they change time and memory, not results.
+        seed: of start vectors and probes, which depend on it, on the block of 256 rows and on their number alone.
+        level: of the intervals.
+        progress: called with (fraction, text).
+        interrupts: exceptions after which what is known so far is returned (`facts["interrupted"]`).
+
+    Raises:
+        UsageError: an unknown quantity or option, or `params` that match nothing.
+        InputError: data or a model that cannot be measured, or memory that does not suffice.
+    """
+    choices = [QUANTITIES.choose(spec) for spec in quantities or DEFAULT]
+    for choice in choices:
+        for key, value in choice.options.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+                raise UsageError(f"{choice.name}:{key}={value:g} is not positive", "pass a number above 0")
+    source = Tensors(*data) if isinstance(data, tuple) else data
+    first = next(iter(model.parameters()), torch.empty(0))
+    where = torch.device(device) if device is not None else first.device
+    problem = Problem(
+        model,
+        source,
+        params=params,
+        forward=forward,
+        device=where,
+        dtype=dtype or first.dtype,
+        batch_size=batch_size,
+        memory=memory,
+    )
+    losses: list[Loss] = [loss or CrossEntropy(), *([train_loss] if train_loss is not None else [])]
+    with second_order(where), plain_recurrence(problem.model):
+        test = check(problem, losses[0])
+        shared = Shared(problem, seed, level, progress)
+        found: list[tuple[Loss, Choice, Found]] = []
+        for one in losses:
+            engine = Engine(shared, one)
+            found += [(one, choice, f) for choice, f in _run(engine, choices, interrupts, len(losses))]
+    result = _result(problem, shared, losses, found)
+    facts = {
+        **result.facts,
+        "self_test": {"asymmetry": test.asymmetry, "difference": test.difference},
+    }
+    return dataclasses.replace(result, facts=facts, notes=[*test.notes, *result.notes])
+
+
+def _run(
+    engine: Engine, choices: Sequence[Choice], interrupts: tuple[type[BaseException], ...], losses: int
+) -> list[tuple[Choice, Found]]:
+    """Each choice's finding, in the order asked; worked off in the order that shares most."""
+    shared = engine.shared
+    order = sorted(range(len(choices)), key=lambda i: int(choices[i].traits["order"]))
+    found: dict[int, Found] = {}
+    report = shared.progress
+    for position, i in enumerate(order):
+        shared.progress = _within(report, position, len(order))
+        try:
+            found[i] = choices[i](engine)
+        except interrupts:
+            shared.stopped = True
+            found[i] = choices[i](engine)
+    shared.progress = report
+    engine.hessian.drop()
+    return [(choices[i], found[i]) for i in range(len(choices))]
+
+
+def _within(report: Progress, position: int, total: int) -> Callable[[float, str], None]:
+    return lambda fraction, text: report((position + min(max(fraction, 0.0), 1.0)) / total * 0.999, text)
+
+
+def _result(problem: Problem, shared: Shared, losses: list[Loss], found: list[tuple[Loss, Choice, Found]]) -> Result:
+    estimates: list[Estimate] = []
+    plots: list[Plot] = []
+    tables: list[Table] = []
+    notes = [*shared.notes]
+    for number, loss in enumerate(losses):
+        label = f"loss={name(loss)}" if number else ""
+        layers: dict[str, torch.Tensor] = {}
+        for owner, choice, f in found:
+            if owner is not loss:
+                continue
+            for e in f.estimates:
+                of = ", ".join(filter(None, (label, e.of)))
+                level = shared.level if e.low is not None and "sampling_se" in e.detail and e.se is not None else None
+                estimates.append(dataclasses.replace(e, name=choice.spec, of=of, level=level, n=problem.layout.n))
+            plots += [_labelled(p, label) for p in f.plots]
+            notes += f.notes
+            layers.update(f.layers)
+        if layers:
+            names, columns = by_layer(problem, layers)
+            tables.append(_layer_table(names, columns, problem, label))
+            plots += [_labelled(p, label) for p in figures.layers(names, columns)]
+    if shared.stopped:
+        notes.append("interrupted: what was known by then is reported")
+    return Result(
+        command="curvature",
+        estimates=estimates,
+        tables=tables,
+        plots=plots,
+        notes=notes,
+        facts={
+            "rows": problem.layout.n,
+            "parameters": problem.size,
+            "tensors": len(problem.tensors),
+            "losses": [name(one) for one in losses],
+            "memory_plan": problem.plan_text,
+            "ranks": problem.layout.world,
+            "interrupted": shared.stopped,
+        },
+    )
+
+
+def by_layer(problem: Problem, values: dict[str, torch.Tensor]) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """Columns summed over the tensors of each module; norms and errors add in squares."""
+    owners = [n.rpartition(".")[0] or n for n in problem.names]
+    names = list(dict.fromkeys(owners))
+    index = torch.tensor([names.index(o) for o in owners])
+    columns = {}
+    for column, series in values.items():
+        quadratic = column.startswith("±") or "norm" in column
+        total = torch.zeros(len(names), dtype=torch.float64).index_add_(0, index, series**2 if quadratic else series)
+        columns[column] = total.sqrt() if quadratic else total
+    return names, columns
+
+
+def _layer_table(names: list[str], columns: dict[str, torch.Tensor], problem: Problem, label: str) -> Table:
+    counts = dict.fromkeys(names, 0)
+    for tensor, size in zip(problem.names, problem.sizes):
+        counts[tensor.rpartition(".")[0] or tensor] += size
+    rows: list[list[Cell]] = [[n, counts[n], *(float(c[i]) for c in columns.values())] for i, n in enumerate(names)]
+    title = "Per layer" + (f", {label}" if label else "")
+    return Table(
+        name="layers" + (f" {label}" if label else ""),
+        columns=["layer", "parameters", *columns],
+        rows=rows,
+        title=title,
+    )
+
+
+def _labelled(plot: Plot, label: str) -> Plot:
+    return dataclasses.replace(plot, name=f"{plot.name} {label}", title=f"{plot.title} ({label})") if label else plot

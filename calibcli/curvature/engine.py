@@ -1,0 +1,218 @@
+"""What the quantities of one loss share: logits, one Krylov run, Tr(G), the probes of H - G; each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from scipy import stats
+
+from calibcli import device as devices
+from calibcli.curvature import trace as traces
+from calibcli.curvature.certificate import Certificate, certify
+from calibcli.curvature.ggn import GGNTrace, ggn_trace
+from calibcli.curvature.lanczos import Lanczos
+from calibcli.curvature.loss import MOST_CLASSES, Loss, Pairs
+from calibcli.curvature.norms import RowNorms
+from calibcli.curvature.operator import SecondDerivative, hessian_scalar, rest_scalar
+from calibcli.curvature.problem import Problem, free_bytes
+from calibcli.curvature.rows import normal
+from calibcli.errors import InputError
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """(size,) gradient of the mean loss, the standard error of its norm, and √(tr Σ / N), the noise it stands in."""
+
+    vector: torch.Tensor
+    se: float
+    noise: float
+
+
+class Shared:
+    """Model and data, and what does not depend on the loss."""
+
+    def __init__(self, problem: Problem, seed: int, level: float, progress: Progress | None) -> None:
+        self.problem, self.seed, self.level = problem, seed, level
+        self.progress: Progress = progress or (lambda fraction, text: None)
+        self.stopped = False  # an interrupt arrived: no new work, only what is known
+        self.notes: list[str] = []
+
+    @cached_property
+    def norms(self) -> RowNorms:
+        return RowNorms(self.problem)
+
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        """(N, K) float64 of all rows, on the CPU and on every rank."""
+        problem = self.problem
+
+        def work() -> torch.Tensor:
+            out = torch.zeros(len(problem.source), problem.classes, dtype=torch.float64)
+            with torch.no_grad():
+                for rows in problem.layout.batches():
+                    out[rows.start : rows.stop] = problem.logits(rows)[0].double().cpu()
+            return out
+
+        logits = devices.all_sum(problem.guard(work).to(problem.device)).cpu()
+        bad = (~logits.isfinite()).any(1).nonzero()
+        if len(bad):
+            raise InputError(f"the model's outputs are not finite (first at row {int(bad[0])})", "check that input")
+        return logits
+
+    @cached_property
+    def labels(self) -> torch.Tensor:
+        return torch.as_tensor(self.problem.source.labels).long().cpu()
+
+    def half_width(self, se: float, dof: float) -> float:
+        """Half the two-sided t-interval at the run's level."""
+        return float(stats.t.ppf(0.5 + self.level / 2, max(dof, 1))) * se
+
+
+class Engine:
+    """The work for one loss.
+
+    Args:
+        shared: model and data.
+        loss: the loss whose mean is differentiated.
+    """
+
+    def __init__(self, shared: Shared, loss: Loss) -> None:
+        self.shared, self.problem, self.loss = shared, shared.problem, loss
+        self._certificates: dict[int, Certificate] = {}
+        self._ggn: dict[tuple[float, bool], GGNTrace] = {}
+        self.probes: traces.Probes | None = None
+
+    @cached_property
+    def hessian(self) -> SecondDerivative:
+        return SecondDerivative(self.problem, hessian_scalar(self.loss))
+
+    @cached_property
+    def krylov(self) -> Lanczos:
+        return self.new_run(0)
+
+    def new_run(self, first: int, capacity: int = 300) -> Lanczos:
+        """A Lanczos run from start vector number `first`, its basis within a quarter of the free memory."""
+        problem = self.problem
+        size = problem.size
+        storage = torch.float64 if size * 100 * 8 <= 1 << 30 else torch.float32
+        fits = free_bytes(problem.device) // 4 // (size * storage.itemsize)
+        return Lanczos(
+            self.hessian,
+            lambda k: normal(size, self.shared.seed, first + k).to(problem.device),
+            capacity=int(min(capacity, max(fits, 20))),
+            storage=storage,
+        )
+
+    def lanczos(self, done: Callable[[Lanczos], float], limit: int, text: Callable[[Lanczos], str]) -> bool:
+        """Extend the Krylov run until `done` (a fraction) reaches 1; whether it did within `limit` products."""
+        run = self.krylov
+        while run.products == 0 or (done(run) < 1 and not run.exhausted):
+            if self.shared.stopped or run.products >= limit:
+                return False
+            run.extend()
+            self.shared.progress(min(done(run), 0.99), text(run))
+        return True
+
+    def certificate(self, index: int) -> Certificate | None:
+        """The true product with Ritz vector `index` (negative: from the top), or None after an interrupt."""
+        if index not in self._certificates and not self.shared.stopped:
+            ritz = self.krylov.ritz()
+            x = self.krylov.vector(ritz.coordinates[:, index])
+            largest = float(ritz.values.abs().max())
+            m = len(ritz.values)
+            near = [i for i in sorted({*range(max(0, m - 10), m), *range(min(m, 4))}) if i != index % m]
+            others = [
+                (float(ritz.values[i]), self.krylov.vector(ritz.coordinates[:, i]))
+                for i in near
+                if abs(float(ritz.values[i])) > 0.02 * largest
+            ]
+            self._certificates[index] = certify(self.hessian, x, others)
+        return self._certificates.get(index)
+
+    @cached_property
+    def splits(self) -> bool:
+        """Whether Tr(G) can be had from pairs: the loss knows its split, or K is small enough to compute it."""
+        return hasattr(self.loss, "pair_weights") or self.problem.classes <= MOST_CLASSES
+
+    def ggn(self, target: float, exact: bool = False) -> GGNTrace | None:
+        """Tr(G) to the relative standard error `target`, or None after an interrupt."""
+        done = [g for (t, e), g in self._ggn.items() if t <= target and e >= exact]
+        if done or self.shared.stopped:
+            return done[0] if done else next(iter(self._ggn.values()), None)
+        s = self.shared
+        s.progress(0.0, "Tr(G)")
+        self.hessian.drop()
+        self._ggn[target, exact] = ggn_trace(
+            self.problem, s.norms, self.loss, s.logits, s.labels, target=target, seed=s.seed, exact=exact
+        )
+        return self._ggn[target, exact]
+
+    @cached_property
+    def default_precision(self) -> float:
+        """0.3 of Tr(G)'s relative sampling error, taken as if the Jacobians' norms did not vary: known beforehand."""
+        mass = Pairs(self.loss, self.shared.logits, self.shared.labels).mass.sum(1)
+        mean = float(mass.mean())
+        return max(0.3 * float(mass.std(unbiased=False)) / mean / len(mass) ** 0.5, 1e-3) if mean > 0 else 1e-3
+
+    @cached_property
+    def alive(self) -> torch.Tensor:
+        """(tensors,) bool: whose diagonal block of H - G does not vanish."""
+        if not self.splits:
+            return torch.ones(len(self.problem.tensors), dtype=torch.bool)
+        return traces.alive(self.problem, self.shared.seed)
+
+    @property
+    def rest(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """What the probes differentiate: H - G, or H where the loss does not split."""
+        return rest_scalar(self.loss) if self.splits else hessian_scalar(self.loss)
+
+    def probe(self, count: int, text: Callable[[traces.Mean], str]) -> traces.Probes | None:
+        """At least `count` probes, in rounds; what there is after an interrupt."""
+        n, group = self.problem.layout.n, self.problem.layout.group
+        while (have := self.probes.groups.shape[1] if self.probes else 0) < count and not self.shared.stopped:
+            numbers = range(have, min(count, have + 16))
+            found = traces.probe(self.problem, self.rest, numbers, seed=self.shared.seed, tensors=self.alive)
+            self.probes = self.probes.join(found) if self.probes else found
+            self.shared.progress(numbers.stop / count, text(traces.summarise(self.probes, n, group)))
+        return self.probes
+
+    def gradient(self) -> Gradient:
+        """Gradient of the mean loss and its spread between groups (two passes)."""
+        problem, layout = self.problem, self.problem.layout
+        total = problem.guard(lambda: sum((g for _, g in self._gradients()), self._zero()))
+        total = devices.all_sum(total) / layout.n
+        unit = total / total.norm().clamp(min=1e-300)
+        weights = layout.weights.to(problem.device)
+        along = torch.zeros(layout.groups, dtype=torch.float64, device=problem.device)
+        squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
+        for group, g in self._gradients():
+            share = g / layout.n - weights[group] * total
+            along[group] = torch.dot(unit, share)
+            squares += share.square().sum()
+        devices.all_sum(along)
+        devices.all_sum(squares)
+        correct = layout.groups / max(layout.groups - 1, 1)
+        se = float(along.square().sum() * correct) ** 0.5
+        return Gradient(total, se, float(squares * correct) ** 0.5)
+
+    def _zero(self) -> torch.Tensor:
+        return torch.zeros(self.problem.size, dtype=torch.float64, device=self.problem.device)
+
+    def _gradients(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """(group, sum over its rows of the gradient) for the groups of this rank."""
+        problem, layout = self.problem, self.problem.layout
+        group, total = -1, self._zero()
+        for rows in layout.batches(min(layout.micro, layout.group)):
+            if rows.start // layout.group != group:
+                if group >= 0:
+                    yield group, total
+                group, total = rows.start // layout.group, self._zero()
+            pieces = problem.gradients(rows, hessian_scalar(self.loss), graph=False)
+            total += torch.cat([p.reshape(-1).double() for p in pieces])
+        if group >= 0:
+            yield group, total

@@ -1,0 +1,152 @@
+"""One Krylov run for λmax, the top k, λmin and the density: Lanczos, twice reorthogonalised, restarted when full.
+
+The projected matrix T = VᵀHV is kept dense, which makes a thick restart (Wu and Simon 2000) one line: the basis becomes
+the wanted Ritz vectors and the residual, T their Ritz values; the coupling comes back with the next product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from calibcli.curvature.operator import Operator
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """Ritz values θ (m,) ascending, their residual norms (m,), coordinates (m, m) in the basis, and the run's state."""
+
+    values: torch.Tensor
+    residuals: torch.Tensor
+    coordinates: torch.Tensor
+
+    def value_error(self, index: int) -> float:
+        """min(r, r²/gap): the usual estimate of |θ - λ|; a bound only if the gap is that of the spectrum."""
+        r = float(self.residuals[index])
+        others = torch.cat([self.values[:index], self.values[index + 1 :]]) if index != -1 else self.values[:-1]
+        gap = float((others - self.values[index]).abs().min()) if len(others) else 0.0
+        return min(r, r * r / gap) if gap > 0 else r
+
+
+class Lanczos:
+    """A Krylov run that can be continued.
+
+    Args:
+        operator: `size` and `matvec`.
+        start: k -> (size,) float64 random start vector number k; the first is the run's, the next ones continue it
+            when it has found an invariant subspace.
+        capacity: most basis vectors in memory; the run restarts when they are used.
+        keep: Ritz vectors that survive a restart at each end of the spectrum.
+        storage: dtype of the basis (products and coefficients are float64).
+
+    Attributes:
+        products: matvecs so far.
+        steps: length of the first, unrestarted run (its T is what the density reads).
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        start: Callable[[int], torch.Tensor],
+        *,
+        capacity: int = 200,
+        keep: int = 6,
+        storage: torch.dtype = torch.float64,
+    ) -> None:
+        self.operator, self.start, self.storage = operator, start, storage
+        self.capacity = min(max(capacity, 2 * keep + 4), operator.size)
+        self.keep = keep
+        self.basis: list[torch.Tensor] = []
+        self.t = torch.zeros(0, 0, dtype=torch.float64)  # projected matrix of the vectors already multiplied
+        self.beta = 0.0  # norm of the current residual
+        self.next: torch.Tensor | None = None  # its direction
+        self.products = self.starts = self.restarts = 0
+        self.alphas: list[float] = []
+        self.betas: list[float] = []  # of the first run, for the density
+        self._open = True  # whether the first run still goes on
+        self.history: list[tuple[float, float, float, float]] = []  # top value and residual, bottom value and residual
+
+    @property
+    def steps(self) -> int:
+        return len(self.alphas)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the basis spans everything, so that Ritz values are eigenvalues."""
+        return len(self.basis) == self.operator.size
+
+    def extend(self) -> None:
+        """One more product."""
+        if len(self.basis) == self.capacity < self.operator.size:
+            self._restart()
+        v = self._next_vector()
+        self.basis.append(v.to(self.storage))
+        v = self.basis[-1].double()
+        w = self.operator.matvec(v)
+        self.products += 1
+        h = self._orthogonalise(w)
+        h += self._orthogonalise(w)
+        m = len(self.basis)
+        t = torch.zeros(m, m, dtype=torch.float64)
+        t[:-1, :-1] = self.t
+        t[:, -1] = t[-1] = h
+        self.t = t
+        beta = float(w.norm())
+        if self._open:
+            self.alphas.append(float(h[-1]))
+            self.betas.append(beta)
+        if m == self.operator.size or beta <= 1e-13 * float(torch.linalg.norm(t)):
+            self.beta, self.next, self._open = 0.0, None, False  # an invariant subspace: exact
+        else:
+            self.beta, self.next = beta, w.div_(beta)
+        ritz = self.ritz()
+        self.history.append(
+            tuple(float(x) for i in (-1, 0) for x in (ritz.values[i], ritz.residuals[i]))  # type: ignore[arg-type]
+        )
+
+    def ritz(self) -> Ritz:
+        """Ritz values and residuals of the current basis."""
+        values, coordinates = torch.linalg.eigh(self.t)
+        return Ritz(values, (self.beta * coordinates[-1]).abs(), coordinates)
+
+    def vector(self, coordinates: torch.Tensor) -> torch.Tensor:
+        """(size,) float64 combination of the basis, normalised."""
+        total = torch.zeros(self.operator.size, dtype=torch.float64, device=self.basis[0].device)
+        for c, v in zip(coordinates.tolist(), self.basis):
+            total.add_(v, alpha=c)
+        unit: torch.Tensor = total / total.norm()
+        return unit
+
+    def _orthogonalise(self, w: torch.Tensor) -> torch.Tensor:
+        """Project the basis out of w, in place (classical Gram-Schmidt); the coefficients."""
+        h = torch.stack([torch.dot(v.double(), w) for v in self.basis])
+        for c, v in zip(h.tolist(), self.basis):
+            w.add_(v, alpha=-c)
+        return h.cpu()
+
+    def _next_vector(self) -> torch.Tensor:
+        while self.next is None:
+            v = self.start(self.starts)
+            self.starts += 1
+            v /= v.norm()
+            if self.basis:
+                self._orthogonalise(v)
+                self._orthogonalise(v)
+            norm = float(v.norm())
+            if norm > 1e-10:
+                self.next = v / norm
+        return self.next
+
+    def _restart(self) -> None:
+        ritz = self.ritz()
+        m = len(self.basis)
+        keep = sorted({*range(self.keep), *range(m - self.keep, m)})
+        vectors = [self.vector(ritz.coordinates[:, i]).to(self.storage) for i in keep]
+        self.basis = vectors
+        self.t = torch.diag(ritz.values[keep])
+        self.restarts += 1
+        self._open = False

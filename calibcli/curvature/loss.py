@@ -1,0 +1,83 @@
+"""Losses as the engine sees them: values in the logits, and the K×K Hessian of a row split into signed pairs.
+
+Tr(G) needs, for every row, A = Σ_c l_c u_c u_cᵀ = ∂²loss/∂z². A loss may know this split (`pair_weights`, with
+u_c = e_c - p); otherwise it is the eigendecomposition of A by automatic differentiation.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch.nn import functional as F
+
+MOST_CLASSES = 256  # of a loss that does not know its split: an eigendecomposition per row beyond this is too dear
+
+
+class Loss(Protocol):
+    """`loss(logits (N, K), labels (N,)) -> (N,)`; optionally `pair_weights(logits, labels) -> (N, K)` and `spec`."""
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, /) -> torch.Tensor: ...
+
+
+class CrossEntropy:
+    """-log softmax(z)_y. ∂²/∂z² = diag p - p pᵀ = Σ_c p_c (e_c - p)(e_c - p)ᵀ, free of the label."""
+
+    spec = "ce"
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, labels, reduction="none")
+
+    def pair_weights(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """(N, K) coefficients l_c = p_c."""
+        return torch.softmax(logits, 1)
+
+
+def name(loss: Loss) -> str:
+    """What a loss is called in a result: its `spec`, or the name of the function or class."""
+    return str(getattr(loss, "spec", "") or getattr(loss, "__name__", type(loss).__name__))
+
+
+class Pairs:
+    """Signed pairs (l, u) per row: ∂²loss/∂z² = Σ_c l_c u_c u_cᵀ.
+
+    Args:
+        loss: the loss.
+        logits: (N, K) float64, detached.
+        labels: (N,) int64.
+
+    Attributes:
+        weights: (N, K) float64 coefficients l.
+        mass: (N, K) |l_c| ‖u_c‖², the size of a pair's part of the trace when the Jacobian does not vary.
+    """
+
+    def __init__(self, loss: Loss, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        self.known = hasattr(loss, "pair_weights")
+        self.vectors: torch.Tensor | None = None
+        self.p = torch.softmax(logits, 1)
+        if self.known:
+            self.weights = cast(torch.Tensor, loss.pair_weights(logits, labels)).detach()  # type: ignore[attr-defined]
+            rest = (self.p * self.p).sum(1, keepdim=True) - self.p * self.p
+            self.mass = self.weights.abs() * ((1 - self.p).square() + rest)
+        else:
+            self.weights, self.vectors = torch.linalg.eigh(logit_hessian(loss, logits, labels))
+            self.mass = self.weights.abs()
+
+    def cotangents(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        """(n, K) the u of pairs (row, column)."""
+        if self.vectors is not None:
+            return self.vectors[row, :, column]
+        u = -self.p[row]
+        u[torch.arange(len(row)), column] += 1
+        return u
+
+
+def logit_hessian(loss: Loss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(N, K, K) second derivative of each row's loss in its logits, by automatic differentiation."""
+    with torch.enable_grad():
+        z = logits.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(z, labels).sum(), z, create_graph=True)
+        if not slope.requires_grad:
+            return torch.zeros(*z.shape, z.shape[1], dtype=z.dtype, device=z.device)
+        columns = [torch.autograd.grad(slope[:, c].sum(), z, retain_graph=True)[0] for c in range(z.shape[1])]
+    return torch.stack(columns, 2)

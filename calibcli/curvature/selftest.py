@@ -1,0 +1,151 @@
+"""What is checked on a few rows before any number is trusted."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from calibcli.curvature.loss import Loss
+from calibcli.curvature.operator import hessian_scalar
+from calibcli.curvature.problem import Problem
+from calibcli.curvature.rows import normal
+from calibcli.curvature.settings import AttentionWatch
+from calibcli.errors import InputError
+
+LARGEST = 20_000_000  # parameters up to which the double backward is compared with differences in float64
+
+
+@dataclass
+class SelfTest:
+    """Relative errors found on the test rows, and remarks for the reader."""
+
+    asymmetry: float = 0.0
+    difference: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def check(problem: Problem, loss: Loss) -> SelfTest:
+    """Outputs, labels, determinism, second derivatives.
+
+    Raises:
+        InputError: any of them is not as it must be.
+    """
+    found = problem.guard(lambda: _check(problem, loss))
+    problem.guard(lambda: problem.plan(hessian_scalar(loss)))
+    return found
+
+
+def _check(problem: Problem, loss: Loss) -> SelfTest:
+    found = SelfTest()
+    rows = range(min(4, problem.layout.n, problem.layout.micro))
+    logits = _outputs(problem, rows, found)
+    labels = torch.as_tensor(problem.source.labels)
+    problem.classes = logits.shape[1]
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= problem.classes:
+        bad = low if low < 0 else high
+        raise InputError(
+            f"label {bad} is beyond the model's {problem.classes} outputs",
+            f"pass labels from 0 to {problem.classes - 1}, or the model that belongs to this data set",
+        )
+    v, w = (normal(problem.size, 0, i).to(problem.device) for i in (1, 2))
+    hv, hw, again = _products(problem, rows, loss, [v, w, v])
+    if not torch.allclose(hv, again, rtol=1e-4, atol=1e-5 * float(hv.abs().max())):
+        raise InputError("two equal Hessian products differ", "make the model's forward pass deterministic")
+    scale = float(hv.norm() * w.norm() + hw.norm() * v.norm()) / 2
+    found.asymmetry = abs(float(torch.dot(w, hv) - torch.dot(v, hw))) / scale if scale > 0 else 0.0
+    if found.asymmetry > 1e-3:
+        raise InputError(
+            f"the second derivative is not symmetric (relative error {found.asymmetry:.1g} on {len(rows)} rows)",
+            "use operations whose backward pass is differentiable (a custom autograd function may not be)",
+        )
+    if problem.size <= LARGEST:
+        found.difference = _difference(problem, rows, loss, v / v.norm())
+        if found.difference is not None and found.difference > 0.05:
+            raise InputError(
+                "the second derivative disagrees with a difference of gradients "
+                f"(relative error {found.difference:.2g} on {len(rows)} rows)",
+                "use operations whose backward pass is differentiable (a custom autograd function may not be)",
+            )
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
+        found.notes.append("BatchNorm uses its running statistics (eval mode)")
+    return found
+
+
+def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
+    with torch.no_grad(), AttentionWatch() as watch:
+        logits, _ = problem.logits(rows)
+        again, _ = problem.logits(rows)
+    if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
+        found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
+    if logits.ndim != 2 or len(logits) != len(rows):
+        raise InputError(
+            f"the model gives {tuple(logits.shape)} for {len(rows)} rows", "pass a model with outputs (rows, classes)"
+        )
+    if not bool(logits.isfinite().all()):
+        named = dict(problem.model.named_parameters())
+        bad = [n for n, p in named.items() if not bool(p.isfinite().all())]
+        where = f"parameter '{bad[0]}' is not finite" if bad else "its weights are finite"
+        raise InputError(f"the model's outputs are not finite ({where})", "check the checkpoint and the inputs' scale")
+    if not torch.allclose(logits, again, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+        raise InputError("the model's outputs change from call to call", "switch off dropout and noise in eval mode")
+    return logits
+
+
+def _products(problem: Problem, rows: range, loss: Loss, vectors: list[torch.Tensor]) -> list[torch.Tensor]:
+    try:
+        gradients = problem.gradients(rows, hessian_scalar(loss))
+        found = [problem.product(gradients, problem.split(v)) for v in vectors]
+    except RuntimeError as error:
+        text = str(error).splitlines()[0]
+        if "can't allocate" in text or "out of memory" in text:
+            raise
+        raise InputError(
+            f"the model has no second derivative ({text})",
+            "use operations whose backward pass is differentiable, or --params to leave out those that lack it",
+        ) from None
+    return [torch.cat([p.reshape(-1).double() for p in pieces]) for pieces in found]
+
+
+def _difference(problem: Problem, rows: range, loss: Loss, v: torch.Tensor) -> float | None:
+    """Relative error of the double backward against central differences of gradients, in a float64 copy.
+
+    Kinks crossed by the step make differences wrong, not the derivative: the best of three steps counts.
+    """
+    twin = copy.copy(problem)
+    try:
+        twin.model = copy.deepcopy(problem.model).double()
+        twin.dtype = torch.float64
+        chosen = dict(twin.model.named_parameters())
+        twin.tensors = [chosen[n] for n in problem.names]
+        twin.logits(rows)
+    except (RuntimeError, KeyError):
+        return None  # a model that does not run in float64
+    scalar = hessian_scalar(loss)
+    pieces = twin.split(v)
+    exact = _flat(twin.product(twin.gradients(rows, scalar), pieces))
+    norm = float(torch.sqrt(sum((t.detach().double() ** 2).sum() for t in twin.tensors)))  # type: ignore[arg-type]
+    slope = 0.0
+    errors = []
+    for step in (1e-6, 1e-7, 1e-5):
+        step *= max(norm, 1e-3)
+        sides: list[torch.Tensor] = []
+        for sign in (1, -2, 1):  # +h, -h, and back to where it was
+            with torch.no_grad():
+                for t, p in zip(twin.tensors, pieces):
+                    t.add_(p, alpha=sign * step)
+            if len(sides) < 2:
+                sides.append(_flat(twin.gradients(rows, scalar, graph=False)))
+        slope = float(sides[0].norm())
+        error = float(((sides[0] - sides[1]) / (2 * step) - exact).norm())
+        errors.append(error / max(float(exact.norm()), 1e-8 * slope / step, 1e-300))
+        if errors[-1] < 1e-3:
+            break
+    return min(errors)
+
+
+def _flat(pieces: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([p.reshape(-1) for p in pieces])

@@ -1,0 +1,60 @@
+"""The state the engine needs of torch while it runs, given back afterwards, also after an exception."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from calibcli import device as devices
+
+
+@contextlib.contextmanager
+def second_order(device: torch.device) -> Iterator[None]:
+    """Gradients on, fused attention, autocast and TF32 off; all as before on the way out, random state included.
+
+    Scaled-dot-product attention has a second derivative in its math backend only, and `nn.MultiheadAttention` none
+    in its fused inference path.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        with (
+            devices.unchanged_rng(device),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(device.type, enabled=False),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+@contextlib.contextmanager
+def plain_recurrence(model: nn.Module) -> Iterator[None]:
+    """cuDNN off around a model that holds recurrent layers: its kernels have no second derivative."""
+    if any(isinstance(m, nn.RNNBase) for m in model.modules()):
+        with torch.backends.cudnn.flags(enabled=False):
+            yield
+    else:
+        yield
+
+
+class AttentionWatch(TorchFunctionMode):
+    """Notes whether a forward pass calls scaled-dot-product attention."""
+
+    seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.seen = True
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,192 @@
+"""Parts of the curvature engine alone: Lanczos and density on planted spectra, probes, rows, ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from curvature_models import Focal, setup
+
+from calibcli.curvature.density import density, quadrature
+from calibcli.curvature.lanczos import Lanczos
+from calibcli.curvature.loss import CrossEntropy, Pairs, logit_hessian
+from calibcli.curvature.problem import Problem
+from calibcli.curvature.rows import Layout, normal, signs
+
+
+class Planted:
+    """A symmetric matrix with a known spectrum."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.size = len(values)
+        q, _ = torch.linalg.qr(torch.randn(self.size, self.size, dtype=torch.float64))
+        self.matrix = q @ torch.diag(values.double()) @ q.T
+
+    def matvec(self, vector: torch.Tensor) -> torch.Tensor:
+        return self.matrix @ vector
+
+
+def run(values: torch.Tensor, steps: int, **kwargs: object) -> Lanczos:
+    torch.manual_seed(0)
+    lanczos = Lanczos(Planted(values), lambda k: normal(len(values), 0, k), **kwargs)  # type: ignore[arg-type]
+    for _ in range(steps):
+        lanczos.extend()
+    return lanczos
+
+
+def test_lanczos_finds_the_ends_and_no_ghosts() -> None:
+    values = torch.cat([torch.linspace(-1, 1, 196), torch.tensor([5.0, 10.0, 10.5, -4.0])])
+    lanczos = run(values, 120)
+    found = lanczos.ritz()
+    assert torch.allclose(found.values[-3:], torch.tensor([5.0, 10.0, 10.5]).double(), atol=1e-12)
+    assert float(found.values[0]) == pytest.approx(-4, abs=1e-12)
+    assert float(found.values[-1] - found.values[-2]) == pytest.approx(0.5)  # no copy of a converged value
+    x = lanczos.vector(found.coordinates[:, -1])
+    matrix = lanczos.operator.matrix  # type: ignore[attr-defined]
+    assert float((matrix @ x - 10.5 * x).norm()) < 1e-11
+
+
+def test_ritz_residuals_are_true_residuals_also_after_restarts() -> None:
+    values = torch.cat([torch.linspace(0, 1, 296), torch.tensor([1.1, 1.2, 1.4, 2.0])])
+    for kwargs in ({}, {"capacity": 20, "keep": 4}, {"capacity": 20, "keep": 4, "storage": torch.float32}):
+        lanczos = run(values, 45, **kwargs)
+        found = lanczos.ritz()
+        assert (lanczos.restarts > 0) == bool(kwargs)
+        for i in (-1, -2, 0):
+            x = lanczos.vector(found.coordinates[:, i])
+            matrix = lanczos.operator.matrix  # type: ignore[attr-defined]
+            true = float((matrix @ x - (x @ matrix @ x) * x).norm())
+            assert float(found.residuals[i]) == pytest.approx(true, rel=0.02, abs=2e-7)
+        assert float(found.values[-1]) == pytest.approx(2.0, abs=1e-7)
+
+
+def test_invariant_subspaces_are_left_and_equal_eigenvalues_counted() -> None:
+    lanczos = run(torch.tensor([3.0, 3.0, 1.0, 1.0, 0.0, 0.0, 0.0]), 7)
+    assert lanczos.exhausted
+    assert torch.allclose(lanczos.ritz().values, torch.tensor([0, 0, 0, 1, 1, 3, 3]).double(), atol=1e-12)
+    nodes, weights = quadrature(lanczos, 80)
+    assert len(nodes) == 3  # the density reads the first run alone
+    assert float(weights.sum()) == pytest.approx(1)
+
+
+def test_density_band_has_the_size_of_the_error() -> None:
+    torch.manual_seed(0)
+    values = torch.randn(400).double()
+    operator = Planted(values)
+    runs = []
+    for k in range(60):
+        lanczos = Lanczos(operator, lambda j, k=k: normal(400, 0, k))  # type: ignore[misc]
+        for _ in range(40):
+            lanczos.extend()
+        runs.append(quadrature(lanczos, 40))
+    single = [density([r], 400, sigma=0.3) for r in runs]
+    at = torch.tensor([-1.0, 0.0, 1.5]).double()
+    kernel = torch.exp(-((at[:, None] - values) ** 2) / 0.18) / (0.3 * (2 * torch.pi) ** 0.5)
+    true = kernel.mean(1)
+    found = torch.stack([d.values[(d.grid[:, None] - at).abs().argmin(0)] for d in single])
+    claimed = torch.stack([d.se[(d.grid[:, None] - at).abs().argmin(0)] for d in single]).mean(0)
+    assert torch.allclose(found.mean(0), true, rtol=0.03)
+    assert torch.allclose(found.std(0), claimed, rtol=0.35)
+
+
+def test_probes_are_a_function_of_seed_block_and_number() -> None:
+    a = signs(1000, 1, 2, 3)
+    assert torch.equal(a, signs(1000, 1, 2, 3))
+    assert torch.equal(a[:500], signs(500, 1, 2, 3))
+    assert set(a.tolist()) == {-1.0, 1.0}
+    assert abs(float(a.mean())) < 0.15
+    for other in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
+        assert abs(float(torch.dot(a, signs(1000, *other)))) < 150
+    assert torch.equal(normal(10, 1, 0), normal(10, 1, 0))
+    assert not torch.equal(normal(10, 1, 0), normal(10, 1, 1))
+
+
+@pytest.mark.parametrize("n", [1, 7, 256, 300, 1000, 5001])
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("micro", [1, 32, 256])
+def test_micro_batches_cover_every_row_once_and_straddle_nothing(n: int, world: int, micro: int) -> None:
+    seen: list[int] = []
+    for rank in range(world):
+        layout = Layout(n, micro, rank, world)
+        for rows in layout.batches(min(micro, layout.group)):
+            assert rows.start // layout.group == (rows.stop - 1) // layout.group
+        for rows in layout.batches():
+            assert rows.start // 256 == (rows.stop - 1) // 256
+            assert len(rows) <= micro
+            seen += rows
+    assert seen == list(range(n))
+    assert float(layout.weights.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), Focal(0.5), Focal(3.0), Focal(3.0, known=False)])
+def test_pairs_are_the_hessian_in_the_logits(loss: CrossEntropy) -> None:
+    torch.manual_seed(0)
+    z, y = 3 * torch.randn(6, 4).double(), torch.tensor([0, 1, 2, 3, 0, 1])
+    pairs = Pairs(loss, z, y)
+    rows, columns = torch.arange(6).repeat_interleave(4), torch.arange(4).repeat(6)
+    u = pairs.cotangents(rows, columns)
+    built = (pairs.weights.reshape(-1, 1, 1) * u[:, :, None] * u[:, None, :]).view(6, 4, 4, 4).sum(1)
+    assert torch.allclose(built, logit_hessian(loss, z, y), atol=1e-12)
+    assert torch.allclose(pairs.mass.flatten(), (pairs.weights.flatten().abs() * u.square().sum(1)), atol=1e-12)
+
+
+def test_row_by_row_norms_equal_vmap() -> None:
+    from calibcli.curvature.norms import RowNorms
+
+    model, inputs, labels = setup("cnn")
+    from calibcli.curvature.rows import Tensors
+
+    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
+    problem.classes = 3
+    norms = RowNorms(problem)
+    assert norms.mapped
+    rows, u = torch.tensor([3, 0, 5]), torch.randn(3, 3).double()
+    mapped = norms(rows, u)
+    norms.mapped = False
+    assert torch.allclose(mapped, norms(rows, u), rtol=1e-12)
+
+
+RANKS = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+from curvature_models import setup, Focal
+from calibcli import device
+from calibcli.curvature import measure
+model, inputs, labels = setup("silu", n=290)
+with device.process_group(torch.device("cpu")):
+    specs = ("lambda_max", "top:k=2", "trace:probes=2", "trace_ggn", "density:steps=8", "grad_norm")
+    found = measure(model, (inputs, labels), *specs, loss=Focal(2.0))
+if device.rank() == 0:
+    print(found.to_json())
+"""
+
+
+def test_two_ranks_equal_one(tmp_path: Path) -> None:
+    from calibcli.result import Result
+
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS.format(tests=str(Path(__file__).parent)))
+
+    def start(rank: int, world: int, port: int) -> subprocess.Popen[str]:
+        root = str(Path(__file__).parent.parent)
+        names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in names.items()}}
+        return subprocess.Popen([sys.executable, str(script)], env=env, stdout=subprocess.PIPE, text=True)
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = [start(0, 1, 0), start(0, 2, port), start(1, 2, port)]
+    single, double, silent = (process.communicate(timeout=120)[0] for process in started)
+    assert silent == ""
+    one, two = Result.from_json(single), Result.from_json(double)
+    assert two.facts["ranks"] == 2
+    for a, b in zip(one.estimates, two.estimates, strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-12), a.name
+        assert a.low == pytest.approx(b.low, rel=1e-9), a.name
+        assert (a.detail.get("estimator_se") or 0) == pytest.approx(b.detail.get("estimator_se") or 0, rel=1e-9)
