@@ -14,7 +14,7 @@ from calibcli.curvature import trace as traces
 from calibcli.curvature.certificate import Certificate, certify
 from calibcli.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.curvature.lanczos import Lanczos
-from calibcli.curvature.loss import MOST_CLASSES, Loss, Pairs
+from calibcli.curvature.loss import MOST_CLASSES, Loss, Pairs, known_weights
 from calibcli.curvature.norms import RowNorms
 from calibcli.curvature.operator import SecondDerivative, hessian_scalar, rest_scalar
 from calibcli.curvature.problem import Problem, free_bytes
@@ -137,7 +137,9 @@ class Engine:
     @cached_property
     def splits(self) -> bool:
         """Whether Tr(G) can be had from pairs: the loss knows its split, or K is small enough to compute it."""
-        return hasattr(self.loss, "pair_weights") or self.problem.classes <= MOST_CLASSES
+        if self.problem.classes <= MOST_CLASSES:
+            return True
+        return known_weights(self.loss, self.shared.logits[:1], self.shared.labels[:1]) is not None
 
     def ggn(self, target: float, exact: bool = False) -> GGNTrace | None:
         """Tr(G) to the relative standard error `target`, or None after an interrupt."""

@@ -34,8 +34,17 @@ class CrossEntropy:
 
 
 def name(loss: Loss) -> str:
-    """What a loss is called in a result: its `spec`, or the name of the function or class."""
-    return str(getattr(loss, "spec", "") or getattr(loss, "__name__", type(loss).__name__))
+    """What a loss is called in a result: its `spec` or `name`, else that of the function or class."""
+    given = getattr(loss, "spec", "") or getattr(loss, "name", "")
+    return str(given or getattr(loss, "__name__", type(loss).__name__))
+
+
+def known_weights(loss: Loss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+    """(N, K) coefficients l of the pairs (l_c, e_c - p), or None where the loss does not know them."""
+    if not hasattr(loss, "pair_weights"):
+        return None
+    weights = cast(torch.Tensor | None, loss.pair_weights(logits, labels))
+    return None if weights is None else weights.detach()
 
 
 class Pairs:
@@ -52,11 +61,11 @@ class Pairs:
     """
 
     def __init__(self, loss: Loss, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        self.known = hasattr(loss, "pair_weights")
         self.vectors: torch.Tensor | None = None
         self.p = torch.softmax(logits, 1)
-        if self.known:
-            self.weights = cast(torch.Tensor, loss.pair_weights(logits, labels)).detach()  # type: ignore[attr-defined]
+        known = known_weights(loss, logits, labels)
+        if known is not None:
+            self.weights = known
             rest = (self.p * self.p).sum(1, keepdim=True) - self.p * self.p
             self.mass = self.weights.abs() * ((1 - self.p).square() + rest)
         else:
