@@ -16,7 +16,7 @@ import render_odd
 
 from calibcli import render
 from calibcli.render import csv, markdown, numbers, stream, table, terminal
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Curve, Estimate, Plot, Result, Table
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXTS = {
@@ -134,8 +134,6 @@ def test_reliability_rows() -> None:
 
 
 def test_many_bins_are_merged_by_their_rows() -> None:
-    from calibcli.result import Curve, Plot
-
     left, width = [i / 90 for i in range(90)], [1 / 90] * 90
     accuracy = [0.2] * 90
     plot = Plot(
@@ -261,6 +259,19 @@ def test_pictures_of_odd_results(case: str) -> None:
     from calibcli.render import figure
 
     assert len(figure.render(render_odd.odd()[case], "png")) > 500
+
+
+def test_curves_of_one_role_are_told_apart() -> None:
+    from calibcli.render import figure
+
+    def colours(roles: list[str]) -> set[str]:
+        curves = [Curve(label=r + str(i), kind="line", role=r, x=[0, 1], y=[i, i]) for i, r in enumerate(roles)]
+        svg = figure.render(Result(command="x", plots=[Plot(name="p", curves=curves)]), "svg").decode()
+        return {c for c in figure.style.PALETTE if c.lower() in svg}
+
+    assert len(colours(["model", "model", "model"])) == 3
+    assert len(colours(["", "", "x"])) == 3
+    assert len(colours(["model", "after"])) == 1  # both stand for the thing itself
 
 
 def test_everything_can_be_drawn() -> None:
