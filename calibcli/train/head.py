@@ -11,15 +11,25 @@ from calibcli.train.loop import last_linear
 from calibcli.train.rows import Loader
 
 
+def layer(model: nn.Module) -> nn.Linear:
+    """The last linear layer.
+
+    Raises:
+        InputError: the model has none.
+    """
+    found = last_linear(model)
+    if found is None:
+        raise InputError("the model has no linear layer", "leave --head-only out, or use --freeze")
+    return found
+
+
 def features(model: nn.Module, loader: Loader, batch_size: int = 256) -> Loader:
     """What the last linear layer gets, for every row, in eval mode: a loader to train that layer on.
 
     Raises:
         InputError: the model has no linear layer whose output is the logits.
     """
-    head = last_linear(model)
-    if head is None:
-        raise InputError("the model has no linear layer", "leave --head-only out, or use --freeze")
+    head = layer(model)
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
     model.eval()

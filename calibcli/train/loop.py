@@ -212,6 +212,8 @@ class Trainer:
             record["last_gradient_norm"] = at.gradient_norm
         if self.validation is not None:
             logits, labels = self._validate(signals)
+            if not bool(torch.isfinite(logits).all()):
+                raise self._diverged(f"the validation logits of epoch {at.epoch + 1} are not finite")
             loss = self.objective.loss
             with torch.no_grad():
                 on_device = logits.to(self.device), labels.to(self.device)
@@ -256,10 +258,7 @@ class Trainer:
             value = float(tensor)
             if not math.isfinite(value) and self.recipe.amp != "fp16":  # fp16's scaler skips such steps by itself
                 what = "not a number" if math.isnan(value) else "infinite"
-                raise InputError(
-                    f"the loss became {what} at step {number}",
-                    f"lower --lr (now {self.recipe.lr:g}), or pass --clip 1 or --warmup 0.1{self._where()}",
-                )
+                raise self._diverged(f"the loss became {what} at step {number}")
             self.position.loss_sum += value if self.recipe.reduction == "sum" else value * rows
             self.position.rows += rows
             if self._steps is not None:
@@ -276,6 +275,10 @@ class Trainer:
             self._steps.write(f'{{"start": {start}}}\n')
             yield
         self._steps = None
+
+    def _diverged(self, problem: str) -> InputError:
+        fix = f"lower --lr (now {self.recipe.lr:g}), or pass --clip 1 or --warmup 0.1"
+        return InputError(problem, fix + self._where())
 
     def _where(self) -> str:
         kept = self.folder is not None and (self.folder / state.FILE).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def load(
         content = torch.load(path, map_location="cpu", weights_only=True)
         schema, stored = content["schema"], json.loads(content["identity"])
         position = Position(**content["position"], history=json.loads(content["history"]))
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
         raise InputError(f"{path} is not the state of a run ({str(error).splitlines()[0][:100]})", fix) from None
     if schema != SCHEMA:
         raise InputError(f"{path} has schema {schema}, this version reads {SCHEMA}", fix)

@@ -104,6 +104,15 @@ def _read(
     return pick(arrays, name, split, inputs_key, labels_key, sha256(path))
 
 
+def splits(source: str | Path, *, trust: bool = False) -> list[str]:
+    """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
+    path = Path(source)
+    if not path.is_file() or path.suffix not in ARRAY_SUFFIXES:
+        return []
+    arrays = open_arrays(path, trust=trust)
+    return [name for name in SPLITS if _candidates(arrays, LABELS, name) and _candidates(arrays, INPUTS, name)]
+
+
 def _split(name: str) -> tuple[Path, str]:
     stem, _, split = name.rpartition("#")
     return (Path(stem), split) if stem and not Path(name).exists() else (Path(name), "")
