@@ -46,6 +46,7 @@ def test_several_losses_side_by_side(capsys: pytest.CaptureFixture[str], tmp_pat
         for when in ("before", "after")
     ]
     assert {(e["name"], e["of"]) for e in found["estimates"]} >= {("ece", "ce before"), ("nll", "focal:gamma=3 after")}
+    assert all(e["low"] <= e["value"] <= e["high"] for e in found["estimates"])
     folder = out / "focal-gamma-3"
     assert {p.name for p in folder.iterdir()} == {
         "model.safetensors",
@@ -65,8 +66,8 @@ def test_several_losses_side_by_side(capsys: pytest.CaptureFixture[str], tmp_pat
     with np.load(folder / "test.npz") as stored:
         np.testing.assert_allclose(stored["logits"], made.numpy(), rtol=1e-5, atol=1e-5)
         assert np.array_equal(stored["labels"], rows.labels)
-    error = next(e["value"] for e in found["estimates"] if (e["name"], e["of"]) == ("accuracy", "focal:gamma=3 before"))
-    assert error == pytest.approx(float((made.argmax(1).numpy() == rows.labels).mean()))
+    error = next(e["value"] for e in found["estimates"] if (e["name"], e["of"]) == ("error", "focal:gamma=3 before"))
+    assert error == pytest.approx(float((made.argmax(1).numpy() != rows.labels).mean()))
     assert loaded.metadata["training"]["loss"] == "focal:gamma=3"
 
 

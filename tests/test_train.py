@@ -146,7 +146,7 @@ def test_log_has_what_it_promises() -> None:
     keys = (
         "epoch lr train_loss gamma mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct nll_wrong"
     )
-    keys += " entropy p_true accuracy error ece adaece temperature"
+    keys += " entropy accuracy ece adaece error p_true temperature"
     assert [list(record) for record in history] == [keys.split()] * 2
     assert history[0]["gamma"] == "2"
 

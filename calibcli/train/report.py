@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+from calibcli import metrics
+from calibcli.links import fit_beta
 from calibcli.predictions import Floats, Predictions
 from calibcli.result import Curve, Estimate, Plot, Result, Table
-from calibcli.train import measure
 from calibcli.train.run import Fitted
 
 METRICS = ("accuracy", "nll", "ece", "adaece")
@@ -45,7 +49,7 @@ def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
     judged = run.test or run.validation
     if judged is None or run.validation is None:
         return []
-    fitted = temperature(run.validation, prefix)
+    fitted = temperature(run.validation, prefix.strip())
     before = estimates(judged, f"{prefix}before", seed)
     if run.test is not None:
         after = scaled(run.test, np.full(run.test.n, fitted.value or 1.0))
@@ -55,13 +59,29 @@ def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
 
 
 def estimates(predictions: Predictions, of: str, seed: int) -> list[Estimate]:
-    found = measure.numbers(predictions.logits, predictions.labels)
-    return [Estimate(name=name, value=found[name], of=of, n=predictions.n) for name in METRICS]
+    """Error and calibration of predictions, each with its interval."""
+    found = metrics.measure(predictions, METRICS, seed=seed)
+    return [dataclasses.replace(error_of(e) if e.name == "accuracy" else e, of=of) for e in found]
 
 
-def temperature(validation: Predictions, prefix: str) -> Estimate:
-    value = measure.temperature(validation.logits, validation.labels)
-    return Estimate(name="temperature", value=value, of=prefix.strip(), n=validation.n)
+def error_of(accuracy: Estimate) -> Estimate:
+    """The share of wrong rows, with the interval of the share of right ones turned round."""
+    value, low, high = (None if v is None else 1 - v for v in (accuracy.value, accuracy.high, accuracy.low))
+    return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
+
+
+def temperature(validation: Predictions, of: str) -> Estimate:
+    """The temperature that minimises NLL, with its interval."""
+    fit = fit_beta(validation.logits, validation.labels)
+    t = fit.temperature
+    if fit.status != "ok" or not fit.se:
+        reason = f"no finite temperature is best: {fit.status}"
+        return Estimate(name="temperature", value=None, of=of, n=validation.n, reason=reason)
+    spread = math.exp(NormalDist().inv_cdf(0.975) * fit.se / fit.beta)
+    how = "minimises NLL on validation rows; interval: sandwich variance of ln T"
+    return Estimate(
+        name="temperature", value=t, low=t / spread, high=t * spread, level=0.95, of=of, n=validation.n, how=how
+    )
 
 
 def scaled(predictions: Predictions, temperatures: Floats) -> Predictions:
@@ -77,8 +97,7 @@ def crossfitted(predictions: Predictions, seed: int, folds: int = 5) -> Predicti
     temperatures = np.ones(predictions.n)
     for k in range(folds):
         others = fold != k
-        found = measure.temperature(predictions.logits[others], predictions.labels[others])
-        temperatures[~others] = found or 1.0
+        temperatures[~others] = 1 / max(fit_beta(predictions.logits[others], predictions.labels[others]).usable, 1e-6)
     return scaled(predictions, temperatures)
 
 
@@ -90,16 +109,8 @@ def table_rows(run: Fitted, found: Sequence[Estimate], prefix: str) -> list[list
     t = by["temperature", prefix.strip()]
     rows = []
     for when in ("before", "after"):
-        cells = [text(by[name, prefix + when]) for name in METRICS]
-        rows.append(
-            [
-                run.recipe.loss,
-                when,
-                error_text(by["accuracy", prefix + when]),
-                *cells[1:],
-                text(t) if when == "after" else "1",
-            ]
-        )
+        cells = [text(by[name, prefix + when]) for name in ("error", *METRICS[1:])]
+        rows.append([run.recipe.loss, when, *cells, text(t) if when == "after" else "1"])
     return rows
 
 
@@ -110,14 +121,6 @@ def text(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.4f}"
     return f"{estimate.value:.4f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def error_text(accuracy: Estimate) -> str:
-    if accuracy.value is None:
-        return "-"
-    if accuracy.low is None or accuracy.high is None:
-        return f"{1 - accuracy.value:.4f}"
-    return f"{1 - accuracy.value:.4f} [{1 - accuracy.high:.3f}, {1 - accuracy.low:.3f}]"
 
 
 def facts(run: Fitted) -> dict[str, Any]:
