@@ -93,7 +93,7 @@ def test_groups_of_slices_stand_apart() -> None:
 
 def test_before_and_after_share_a_row() -> None:
     row = next(line for line in table.render(cases.scale()).splitlines() if line.startswith("ece"))
-    assert row.split() == ["ece", "0.061", "[0.041,", "0.081]", "0.021", "[0.001,", "0.041]", "lower"]
+    assert row.split() == ["ece", "0.0611", "[0.0411,", "0.0811]", "0.0212", "[0.0012,", "0.0412]", "lower"]
 
 
 def test_names_cannot_draw_on_a_terminal() -> None:
@@ -109,6 +109,13 @@ def test_columns_align_for_wide_letters() -> None:
         Result(command="x", estimates=[Estimate(name=n, value=0.5) for n in ("中文", "abcd", "e\u0301bcd")])
     )
     assert len({stream.width(line) for line in sheet.splitlines()[3:]}) == 1
+
+
+def test_facts_take_a_line_or_a_line_each() -> None:
+    few = table.render(Result(command="x", facts={"n": 3, "kind_of": "logits", "none": None, "deep": [1]}))
+    assert few.splitlines()[1] == "n: 3 · kind of: logits"
+    many = table.render(Result(command="x", facts={f"fact{i}": "long " * i for i in range(1, 12)}))
+    assert many.splitlines()[1:3] == ["  fact1   long", "  fact2   long long"]
 
 
 # reliability diagram in the terminal
