@@ -1,0 +1,22 @@
+"""Calibration maps, fitted on labelled scores: the shelf `SCALERS`, and fit, cross_fit, apply, save and load."""
+
+from calibcli.scalers import focal, temperature  # noqa: F401 (they fill the shelf)
+from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
+from calibcli.scalers.rows import fold_of_rows, raw_argmax
+from calibcli.scalers.scaler import SCALERS, Fit, Fitted, Scaler
+from calibcli.scalers.store import load, save
+
+__all__ = [
+    "SCALERS",
+    "Fit",
+    "Fitted",
+    "Scaler",
+    "apply",
+    "check_classes",
+    "cross_fit",
+    "fit",
+    "fold_of_rows",
+    "load",
+    "raw_argmax",
+    "save",
+]

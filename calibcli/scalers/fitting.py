@@ -1,0 +1,142 @@
+"""Fit a scaler by its spec, cross-fit it, and apply it to predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from calibcli import __version__
+from calibcli.errors import InputError, UsageError
+from calibcli.predictions import Predictions
+from calibcli.scalers.rows import FoldedScores, fold_of_rows, raw_argmax, subset
+from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler
+
+
+def fit(
+    spec: str,
+    predictions: Predictions,
+    *,
+    seed: int = 0,
+    report: bool = True,
+    level: float = 0.95,
+    progress: Progress | None = None,
+) -> Fit:
+    """Fit the scaler that `spec` names.
+
+    Args:
+        spec: e.g. `temperature`, `focal_temperature:grid=komisarenko`, `matrix:lam=0.1`.
+        predictions: labelled scores to fit on.
+        seed: of everything random.
+        report: False leaves out profiles, figures and comparisons that cost time (cross-fitting does).
+        level: confidence level of intervals.
+        progress: called with (fraction done, text).
+
+    Raises:
+        UsageError: unknown method or option.
+        InputError: data that the method cannot be fitted to.
+    """
+    choice = SCALERS.choose(spec)
+    if predictions.n == 0:
+        raise InputError("no rows to fit on", "pass at least one labelled row")
+    if choice.traits.get("binary") and predictions.k != 2:
+        raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
+    if progress:
+        progress(0.0, f"fitting {choice.spec}")
+    done = choice(predictions, Job(seed, report, level))
+    scaler = Scaler(
+        spec=choice.spec,
+        k=predictions.k,
+        parameters=done.parameters,
+        classes=tuple(map(str, predictions.classes)) if predictions.classes is not None else None,
+        metadata=_metadata(predictions),
+    )
+    if progress:
+        progress(1.0, f"fitted {choice.spec}")
+    return Fit(scaler, *(getattr(done, f.name) for f in dataclasses.fields(done) if f.name != "parameters"))
+
+
+def cross_fit(
+    spec: str, predictions: Predictions, folds: int = 5, seed: int = 0, progress: Progress | None = None
+) -> Predictions:
+    """Out-of-fold predictions: every row mapped by the scaler that was fitted without its fold.
+
+    Accuracy-preserving methods keep the predicted class of the raw logits.
+
+    Raises:
+        UsageError: fewer than 2 folds.
+        InputError: fewer rows than folds.
+    """
+    folds_of = _folds(predictions, folds, seed)
+    scalers = []
+    for fold in range(folds):
+        if progress:
+            progress(fold / folds, f"{spec}: fold {fold + 1} of {folds}")
+        scalers.append(fit(spec, subset(predictions, np.flatnonzero(folds_of != fold)), seed=seed, report=False).scaler)
+    return dataclasses.replace(
+        predictions,
+        scores=FoldedScores(predictions.scores, scalers, folds_of),
+        predicted=raw_argmax(predictions) if scalers[0].preserves_accuracy else None,
+        kind="log_probabilities",
+    )
+
+
+def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
+    """The same rows through the scaler, block by block when they are read.
+
+    Raises:
+        InputError: the classes do not match.
+    """
+    check_classes(scaler, predictions)
+    mapped = predictions.mapped(scaler, predicted=raw_argmax(predictions) if scaler.preserves_accuracy else None)
+    return dataclasses.replace(mapped, kind="log_probabilities")
+
+
+def check_classes(scaler: Scaler, predictions: Predictions) -> None:
+    """Refuse predictions whose classes are not those of the calibrator.
+
+    Raises:
+        InputError: another number of classes, other names, or the same names in another order.
+    """
+    if predictions.k != scaler.k:
+        raise InputError(
+            f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}",
+            "fit a calibrator on outputs of this model",
+        )
+    if scaler.classes is None or predictions.classes is None:
+        return
+    names = tuple(map(str, predictions.classes))
+    if names == scaler.classes:
+        return
+    if sorted(names) == sorted(scaler.classes):
+        where = next(i for i, (a, b) in enumerate(zip(names, scaler.classes, strict=True)) if a != b)
+        raise InputError(
+            f"the classes are in another order: class {where} is '{names[where]}' in {predictions.source} and "
+            f"'{scaler.classes[where]}' in the calibrator",
+            "reorder the columns, or fit a calibrator on outputs of this model",
+        )
+    odd = next(name for name in (*names, *scaler.classes) if (name in names) != (name in scaler.classes))
+    raise InputError(
+        f"the classes differ: '{odd}' is only in {'the data' if odd in names else 'the calibrator'}",
+        "fit a calibrator on outputs of this model",
+    )
+
+
+def _folds(predictions: Predictions, folds: int, seed: int) -> Any:
+    if folds < 2:
+        raise UsageError(f"{folds} folds", "pass 2 folds or more")
+    result = fold_of_rows(predictions, folds, seed)
+    if len(np.unique(result)) < folds:
+        raise InputError(f"{predictions.n} rows cannot be split into {folds} folds", "pass more rows, or fewer folds")
+    return result
+
+
+def _metadata(predictions: Predictions) -> dict[str, Any]:
+    return {
+        "n": predictions.n,
+        "kind": predictions.kind,
+        "source": predictions.source,
+        "sha256": predictions.sha256,
+        "version": __version__,
+    }

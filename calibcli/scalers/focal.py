@@ -1,0 +1,362 @@
+"""Focal temperature scaling, φ_γ(softmax(z / T)) (Komisarenko & Kull 2024), and φ_γ alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from calibcli.errors import UsageError
+from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
+from calibcli.predictions import Predictions
+from calibcli.result import Cell, Curve, Estimate, Plot
+from calibcli.scalers import ridge, search
+from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
+from calibcli.scalers.rows import fold_of_rows, sample, subset
+from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.scalers.temperature import GRIDS, block_source, degenerate, facts, z_of
+from calibcli.scalers.temperature import apply as apply_temperature
+
+Order = Literal["T-phi", "phi-T"]
+GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
+PROFILE = 100_000  # logits: the profile, the figures and the comparison use at most this many
+EXACT = 4_000_000  # logits: the optimum itself uses at most this many
+
+
+def apply(parameters: Parameters, logits: Array) -> Array:
+    beta, gamma = float(parameters["beta"]), float(parameters["gamma"])
+    if beta == 0:
+        return apply_temperature(parameters, logits)
+    if parameters.get("phi_first", np.array(0)):
+        return log_softmax(beta * log_phi(logits, gamma))
+    return log_phi(beta * logits, gamma)
+
+
+@SCALERS.add(preserves_accuracy=True, apply=apply)
+def focal_temperature(
+    predictions: Predictions,
+    job: Job,
+    *,
+    objective: Literal["nll", "ece", "adaece", "brier"] = "nll",
+    grid: Literal["komisarenko"] | None = None,
+    order: Order = "T-phi",
+    bins: int = 15,
+) -> Fitted:
+    """Focal temperature scaling: φ_γ(softmax(z / T)), keeps every predicted class (Komisarenko & Kull 2024).
+
+    `objective=nll` optimises T and γ in [-0.5, 5] continuously; `grid=komisarenko` takes the first best of their
+    T = 0.05..5 x 11 values of γ, as the other objectives always do. `order=phi-T` is softmax(ln φ_γ(softmax z) / T).
+    """
+    plain = fit_beta(block_source(predictions))
+    if plain.status != "ok":
+        done = degenerate(plain)
+        gamma = Estimate(name="gamma", value=None, reason=f"{plain.status}: not identified", n=predictions.n)
+        return Fitted(
+            {**done.parameters, "gamma": np.array(0.0)}, [*done.estimates, gamma], done.notes, facts=done.facts
+        )
+    if order == "phi-T":
+        return _phi_first(predictions, objective, grid)
+    if grid is not None or objective != "nll":
+        return _by_grid(predictions, objective, bins)
+    return _continuous(predictions, job, plain)
+
+
+@SCALERS.add(preserves_accuracy=True, apply=apply)
+def focal(predictions: Predictions, job: Job) -> Fitted:
+    """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024)."""
+    rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+    surface = Surface(rows.logits, rows.labels, rows.weights)
+    values = np.array([surface.values(0.0, [g])[0] for g in ridge.GRID])
+    at = int(values.argmin())
+    low, high = ridge.GRID[max(at - 1, 0)], ridge.GRID[min(at + 1, len(values) - 1)]
+    gamma = search.root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
+    nll, psi = surface.scores(0.0, gamma)
+    step = 1e-4
+    curvature = (surface.gradient(0.0, gamma + step)[2] - surface.gradient(0.0, gamma - step)[2]) / (2 * step)
+    se = math.sqrt(float((psi[:, 1] ** 2).mean()) / rows.n) / curvature if curvature > 0 else math.nan
+    bound = gamma in (LOW, HIGH)
+    estimate = Estimate(
+        name="gamma",
+        value=gamma,
+        low=None if bound else gamma - z_of(job.level) * se,
+        high=None if bound else gamma + z_of(job.level) * se,
+        level=job.level,
+        se=None if bound else se,
+        n=rows.n,
+        how=f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance" + _of(rows, predictions),
+        reason=f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if bound else "",
+    )
+    notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if bound else []
+    return Fitted({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll.mean()})
+
+
+def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
+    """(T, γ) by NLL, with the ridge around it."""
+    exact = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+    few = sample(exact, max(1000, PROFILE // predictions.k), job.seed)
+    surface = Surface(few.logits, few.labels, few.weights)
+    start = math.log(plain.beta)
+    points = surface.profile(ridge.GRID if job.report else ridge.STARTS, start)
+    best = surface.optimum(points, tie=1e-9)
+    if exact.n > few.n:
+        best = _polish(Surface(exact.logits, exact.labels, exact.weights), surface, best)
+    parameters: Parameters = {"beta": np.array(math.exp(best.u)), "gamma": np.array(best.gamma)}
+    if not job.report:
+        return Fitted(parameters)
+    at = surface.best(best.gamma, best.u)
+    z = z_of(job.level)
+    limit = min(at.nll, *(p.nll for p in points)) + z * z / 2 / few.n
+    sets = ridge.acceptable(points, limit)
+    spread = ridge.covariance(surface, at)
+    correlation = -spread[0, 1] / math.sqrt(spread[0, 0] * spread[1, 1])  # of T, so the sign of ln β turns
+    gain, gain_se = _gain(few, job.seed, best)
+    notes = _notes(best, sets, gain, gain_se, z)
+    estimates = _estimates(best, sets, points, few.n, correlation, job.level, _of(few, predictions))
+    estimates.append(
+        Estimate(
+            name="focal_gain",
+            value=gain,
+            low=gain - z * gain_se,
+            high=gain + z * gain_se,
+            level=job.level,
+            se=gain_se,
+            n=few.n,
+            unit="nats",
+            how="NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
+            + _of(few, predictions),
+        )
+    )
+    plots = [_profile_plot(points, at, limit, few.n), _heat(surface, points, at, limit, sets, few.n)]
+    about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain, z * gain_se)}
+    return Fitted(parameters, estimates, notes, plots, facts=about)
+
+
+def _estimates(
+    best: Point,
+    sets: Sequence[tuple[float, float]],
+    points: Sequence[Point],
+    n: int,
+    correlation: float,
+    level: float,
+    of: str,
+) -> list[Estimate]:
+    low, high = sets[0][0], sets[-1][1]
+    gammas, temperatures = [p.gamma for p in points], [p.temperature for p in points]
+    ends = np.interp([low, high], gammas, temperatures)
+    bound = best.gamma in (LOW, HIGH)
+    width = z_of(level) ** 2 / 2
+    how = (
+        f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; set: profile NLL within {width:.3g}/n of the best{of}"
+    )
+    detail: dict[str, Cell] = {
+        "correlation with T": correlation,
+        "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets),
+    }
+    return [
+        Estimate(
+            name="temperature",
+            value=best.temperature,
+            low=min(best.temperature, *ends),
+            high=max(best.temperature, *ends),
+            level=level,
+            n=n,
+            how=how.replace("set:", "range of T along the ridge over the set of gamma with"),
+            detail={"correlation with gamma": correlation},
+        ),
+        Estimate(
+            name="gamma",
+            value=best.gamma,
+            low=min(low, best.gamma),
+            high=max(high, best.gamma),
+            level=level,
+            n=n,
+            how=how,
+            reason=f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if bound else "",
+            detail=detail,
+        ),
+    ]
+
+
+def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, se: float, z: float) -> list[str]:
+    low, high = sets[0][0], sets[-1][1]
+    width = f"NLL within {z * z / 2:.3g}/n"
+    notes = [f"gamma from {low:.2f} to {high:.2f} fits as well as the best ({width}): T and gamma trade off"]
+    if best.gamma in (LOW, HIGH):
+        notes.append(f"gamma = {best.gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
+    if _choice(gain, z * se) == "temperature":
+        notes.append(
+            f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g} ± {z * se:.2g} nats, "
+            "which is not told from nothing"
+        )
+    return notes
+
+
+def _choice(gain: float, margin: float) -> str:
+    return "focal_temperature" if gain > margin else "temperature"
+
+
+def _gain(rows: Predictions, seed: int, best: Point) -> tuple[float, float]:
+    """Held-out NLL of temperature minus that of focal temperature, 5 folds, paired; and its standard error."""
+    folds = fold_of_rows(rows, min(5, rows.n), seed)
+    gains = np.zeros(rows.n)
+    for fold in range(int(folds.max()) + 1):
+        out = folds == fold
+        inside, outside = subset(rows, np.flatnonzero(~out)), subset(rows, np.flatnonzero(out))
+        plain = fit_beta(inside.logits, inside.labels, inside.weights)
+        if plain.status != "ok":
+            continue
+        surface = Surface(inside.logits, inside.labels, inside.weights)
+        starts = np.unique(np.clip([0.0, best.gamma - 0.5, best.gamma, best.gamma + 0.5, LOW, HIGH], LOW, HIGH))
+        point = surface.optimum(surface.profile(starts, math.log(plain.beta)))
+        focal_nll = Surface(outside.logits, outside.labels).scores(point.u, point.gamma)[0]
+        gains[out] = nll_rows(outside.logits, outside.labels, plain.beta) - focal_nll
+    weights = np.ones(rows.n) if rows.weights is None else rows.weights
+    mean = float(np.average(gains, weights=weights))
+    return mean, math.sqrt(float(np.sum((weights * (gains - mean)) ** 2))) / float(weights.sum())
+
+
+def _polish(whole: Surface, part: Surface, start: Point) -> Point:
+    """The optimum on many rows from that on few: Newton with the Hessian of the few; γ held where it is at a bound."""
+    if start.gamma in (LOW, HIGH):
+        return whole.best(start.gamma, start.u)
+    h = np.empty((2, 2))
+    for column, step in enumerate(np.eye(2) * 1e-4):
+        above = part.gradient(start.u + step[0], start.gamma + step[1])[1:]
+        below = part.gradient(start.u - step[0], start.gamma - step[1])[1:]
+        h[:, column] = (np.array(above) - np.array(below)) / 2e-4
+    if np.linalg.eigvalsh((h + h.T) / 2).min() <= 0:
+        return whole.best(start.gamma, start.u)
+    u, gamma = start.u, start.gamma
+    for _ in range(8):
+        _, *g = whole.gradient(u, gamma)
+        step = np.linalg.solve((h + h.T) / 2, g)
+        u, gamma = u - step[0], float(np.clip(gamma - step[1], LOW, HIGH))
+        if abs(float(step @ np.array(g))) < 1e-13:
+            break
+    return whole.best(gamma, u)
+
+
+def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fitted:
+    """softmax(ln φ_γ(softmax z) / T): for each γ an exact temperature fit, γ on a fine grid."""
+    if objective != "nll" or grid:
+        raise UsageError("order=phi-T is fitted by NLL only", "drop objective= and grid=")
+    gammas = np.arange(-10, 101) / 20
+    rows = sample(predictions, max(2000, PROFILE // predictions.k))
+    fits, values = [], []
+    for gamma in gammas:
+        z = log_phi(rows.logits, float(gamma))
+        fits.append(fit_beta(z, rows.labels, rows.weights))
+        values.append(float(np.average(nll_rows(z, rows.labels, fits[-1].usable), weights=rows.weights)))
+    at = int(np.argmin(values))
+    how = f"minimises NLL, gamma in steps of 0.05, phi before temperature{_of(rows, predictions)}"
+    reason = "no interval is computed for this order"
+    estimates = [
+        Estimate(name="temperature", value=fits[at].temperature, n=rows.n, how=how, reason=reason),
+        Estimate(name="gamma", value=float(gammas[at]), n=rows.n, how=how, reason=reason),
+    ]
+    parameters: Parameters = {
+        "beta": np.array(fits[at].usable),
+        "gamma": np.array(float(gammas[at])),
+        "phi_first": np.array(1.0),
+    }
+    return Fitted(parameters, estimates)
+
+
+def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
+    """The public grid of T x γ, first minimum in the order T, then γ."""
+    rows = sample(predictions, max(2000, PROFILE // predictions.k))
+    surface = Surface(rows.logits, rows.labels, rows.weights)
+    hit = (rows.logits.argmax(axis=1) == rows.labels).astype(np.float64)
+    temperatures = GRIDS["komisarenko"]
+    table = np.empty((len(temperatures), len(GAMMAS)))
+    for row, t in enumerate(temperatures):
+        if objective == "nll":
+            table[row] = surface.values(-math.log(t), GAMMAS)
+            continue
+        for column, gamma in enumerate(GAMMAS):
+            table[row, column] = _objective(rows, surface, hit, float(t), gamma, objective, bins)
+    i, j = divmod(int(table.argmin()), len(GAMMAS))
+    how = f"first smallest {objective.upper()} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
+    reason = "a grid point has no interval"
+    estimates = [
+        Estimate(name="temperature", value=float(temperatures[i]), n=rows.n, how=how, reason=reason),
+        Estimate(name="gamma", value=GAMMAS[j], n=rows.n, how=how, reason=reason),
+    ]
+    notes = []
+    if i in (0, len(temperatures) - 1) or j in (0, len(GAMMAS) - 1):
+        notes.append(f"the best point, T = {temperatures[i]:g} and gamma = {GAMMAS[j]:g}, is on the edge of the grid")
+    plot = Plot(
+        name="t_gamma_grid",
+        title=f"{objective.upper()} over T and gamma, n = {rows.n:,}",
+        kind="heat",
+        xlabel="gamma",
+        ylabel="temperature T",
+        x=list(GAMMAS),
+        y=list(temperatures),
+        z=table.tolist(),
+        zlabel=objective.upper(),
+        curves=[Curve(label="best", kind="points", role="best", x=[GAMMAS[j]], y=[float(temperatures[i])])],
+    )
+    parameters: Parameters = {"beta": np.array(1 / temperatures[i]), "gamma": np.array(GAMMAS[j])}
+    return Fitted(parameters, estimates, notes, [plot])
+
+
+def _objective(
+    rows: Predictions, surface: Surface, hit: Array, t: float, gamma: float, objective: str, bins: int
+) -> float:
+    if objective == "brier":
+        p = np.exp(log_phi(np.asarray(rows.logits, np.float64) / t, gamma))
+        p[np.arange(len(p)), rows.labels] -= 1
+        return float(np.average((p * p).sum(axis=1), weights=rows.weights))
+    confidence = surface.confidence(-math.log(t), gamma)
+    error = search.ece if objective == "ece" else search.adaece
+    return error(confidence, hit, rows.weights, bins)
+
+
+def _profile_plot(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
+    return Plot(
+        name="gamma_profile",
+        title=f"Profile of the NLL over gamma, n = {n:,}",
+        xlabel="gamma",
+        ylabel="NLL at the best T (nats)",
+        curves=[
+            Curve(label="profile", kind="line", role="model", x=[p.gamma for p in points], y=[p.nll for p in points]),
+            Curve(label="limit of the set", kind="hline", role="limit", y=[limit]),
+            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.nll]),
+        ],
+    )
+
+
+def _heat(
+    surface: Surface, points: Sequence[Point], best: Point, limit: float, sets: Sequence[tuple[float, float]], n: int
+) -> Plot:
+    """NLL over T x γ with the ridge, the optimum and the set around it."""
+    ts = [p.temperature for p in points]
+    grid = np.geomspace(min(ts) / 1.5, max(ts) * 1.5, 31)
+    gammas = [float(g) for g in np.arange(-1, 11) / 2]
+    table = [surface.values(-math.log(t), gammas) for t in grid]
+    return Plot(
+        name="t_gamma",
+        title=f"NLL over T and gamma, n = {n:,}",
+        kind="heat",
+        xlabel="gamma",
+        ylabel="temperature T",
+        x=gammas,
+        y=list(grid),
+        yscale="log",
+        z=table,
+        zlabel="NLL (nats)",
+        zscale="log",
+        levels=[limit],
+        levels_label=f"within {(limit - best.nll) * n:.3g}/n of the best",
+        curves=[
+            Curve(label="best T of each gamma", kind="line", role="ridge", x=[p.gamma for p in points], y=ts),
+            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.temperature]),
+        ],
+    )
+
+
+def _of(rows: Predictions, whole: Predictions) -> str:
+    return f"; on {rows.n:,} random rows of {whole.n:,}" if rows.n < whole.n else ""

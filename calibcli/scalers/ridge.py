@@ -1,0 +1,204 @@
+"""The NLL of focal temperature scaling over (T, γ): best T for a γ, profile over γ, optimum, and its neighbourhood.
+
+T and γ trade off along a ridge, T*(γ) nearly linear in γ, on which the NLL is flat and may have several minima.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.links.focal_nll import Shifted, focal_rows
+from calibcli.scalers.scaler import Array
+
+LOW, HIGH = -0.5, 5.0  # search range of γ
+GRID = np.arange(-2, 21) / 4  # of the profile: -0.5, -0.25, ..., 5
+STARTS = np.array([-0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0])  # of a quick fit
+REACH = math.log(1e6)  # |ln β| beyond the spread of the scores at which T is at a bound
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on the surface: γ, u = ln β, mean NLL there, its derivative in γ, and its second derivative in u."""
+
+    gamma: float
+    u: float
+    nll: float
+    slope: float
+    curvature: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        return math.exp(-self.u)
+
+
+class Surface:
+    """Mean NLL of φ_γ(softmax(β z)) with u = ln β.
+
+    Args:
+        logits: (N, K).
+        labels: (N,).
+        weights: (N,) or None.
+    """
+
+    def __init__(self, logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
+        self.data = Shifted.of(logits, labels)
+        self.weights = weights
+        self.n = len(labels)
+
+    def gradient(self, u: float, gamma: float) -> tuple[float, float, float]:
+        """NLL, dNLL/du, dNLL/dγ."""
+        beta = math.exp(u)
+        rows = focal_rows(self.data, beta, [gamma])[0]
+        return self._mean(rows.nll), beta * self._mean(rows.d_beta), self._mean(rows.d_gamma)
+
+    def values(self, u: float, gammas: Sequence[float]) -> list[float]:
+        """NLL at one u and several γ."""
+        return [self._mean(rows.nll) for rows in focal_rows(self.data, math.exp(u), gammas, gradient=False)]
+
+    def confidence(self, u: float, gamma: float) -> Array:
+        """(N,) top probability."""
+        return focal_rows(self.data, math.exp(u), [gamma], gradient=False)[0].confidence
+
+    def scores(self, u: float, gamma: float) -> tuple[Array, Array]:
+        """Per-row NLL (N,) and gradient in (u, γ) (N, 2)."""
+        beta = math.exp(u)
+        rows = focal_rows(self.data, beta, [gamma])[0]
+        return rows.nll, np.stack([beta * rows.d_beta, rows.d_gamma], axis=1)
+
+    def best(self, gamma: float, start: float, tolerance: float = 1e-12, curvature: float = 0.0) -> Point:
+        """Best u at this γ: secant steps on dNLL/du inside a bracket that grows from `start` (`curvature`: a guess)."""
+        last: dict[float, tuple[float, float]] = {}
+
+        def slope(u: float) -> float:
+            value, d_u, d_gamma = self.gradient(u, gamma)
+            last[u] = (value, d_gamma)
+            return d_u
+
+        u, step = start, 0.05
+        f = slope(u)
+        low, high, f_low, f_high = -math.inf, math.inf, 0.0, 0.0
+        for _ in range(60):
+            if f < 0:
+                low, f_low = u, f
+            else:
+                high, f_high = u, f
+            if low > -math.inf and high < math.inf and curvature <= 0:
+                curvature = (f_high - f_low) / (high - low)
+            move = -f / curvature if curvature > 0 else math.copysign(step, -f)
+            following = u + move
+            if not low < following < high:
+                following = 0.5 * (low + high)
+            if abs(following - start) > REACH:
+                break
+            g = slope(following)
+            moved = following - u
+            secant = (g - f) / moved if moved else 0.0
+            curvature = secant if secant > 0 else 0.0
+            step *= 3
+            u, f = following, g
+            if f == 0 or abs(f) <= tolerance * max(curvature, 1e-3):
+                break
+            if curvature and abs(f / curvature) <= tolerance:
+                break
+        value, d_gamma = last[u]
+        return Point(gamma, u, value, d_gamma, curvature)
+
+    def profile(self, gammas: Array, start: float, tolerance: float = 1e-6) -> list[Point]:
+        """Best T for each γ, each started on the line through the two before it. Starts at the γ nearest to 0."""
+        first = int(np.abs(gammas).argmin())
+        points: dict[int, Point] = {first: self.best(float(gammas[first]), start, tolerance)}
+        for indices in (range(first + 1, len(gammas)), range(first - 1, -1, -1)):
+            back = 1 if indices.step > 0 else -1
+            for i in indices:
+                one = points[i - back]
+                two = points.get(i - 2 * back)
+                guess = one.u
+                if two is not None and one.gamma != two.gamma:
+                    rate = (one.temperature - two.temperature) / (one.gamma - two.gamma)
+                    t = one.temperature + rate * (float(gammas[i]) - one.gamma)
+                    guess = -math.log(t) if t > 0 else one.u
+                points[i] = self.best(float(gammas[i]), guess, tolerance, one.curvature)
+        return [points[i] for i in range(len(gammas))]
+
+    def optimum(self, points: Sequence[Point], tie: float = 0.0) -> Point:
+        """The lowest minimum along the profile, refined in γ; within `tie` nats of it the one nearest γ = 0."""
+        minima = []
+        for i, point in enumerate(points):
+            before, after = points[max(i - 1, 0)], points[min(i + 1, len(points) - 1)]
+            if point.nll <= before.nll and point.nll <= after.nll:
+                minima.append(self._refine(before, point, after))
+        lowest = min(p.nll for p in minima)
+        return min((p for p in minima if p.nll <= lowest + tie), key=lambda p: (abs(p.gamma), p.nll))
+
+    def _refine(self, before: Point, point: Point, after: Point) -> Point:
+        """Root of the profile's derivative (by the envelope theorem that of the NLL in γ) between two neighbours."""
+        low, high = (point, after) if point.slope < 0 else (before, point)
+        if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
+            return self.best(point.gamma, point.u, 1e-11, point.curvature)
+        best = point
+        side = 0
+        f_low, f_high = low.slope, high.slope
+        for _ in range(40):
+            gamma = high.gamma - f_high * (high.gamma - low.gamma) / (f_high - f_low)
+            share = (gamma - low.gamma) / (high.gamma - low.gamma)
+            previous, best = best, self.best(gamma, low.u + share * (high.u - low.u), 1e-11, point.curvature)
+            if abs(best.gamma - previous.gamma) <= 1e-9 or high.gamma - low.gamma <= 1e-9:
+                break
+            if best.slope > 0:
+                high, f_high = best, best.slope
+                f_low = f_low / 2 if side == 1 else f_low
+                side = 1
+            else:
+                low, f_low = best, best.slope
+                f_high = f_high / 2 if side == -1 else f_high
+                side = -1
+        return best
+
+    def _mean(self, values: Array) -> float:
+        return float(values.mean() if self.weights is None else np.average(values, weights=self.weights))
+
+
+def acceptable(points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
+    """Intervals of γ where the profile lies below `limit`, its edges interpolated linearly."""
+    inside = [p.nll <= limit for p in points]
+    found: list[tuple[float, float]] = []
+    start: float | None = None
+    for i, point in enumerate(points):
+        if inside[i] and start is None:
+            start = point.gamma if i == 0 else _crossing(points[i - 1], point, limit)
+        if start is not None and not inside[i]:
+            found.append((start, _crossing(point, points[i - 1], limit)))
+            start = None
+    if start is not None:
+        found.append((start, points[-1].gamma))
+    return found
+
+
+def _crossing(outside: Point, inside: Point, limit: float) -> float:
+    share = (limit - inside.nll) / (outside.nll - inside.nll)
+    return inside.gamma + share * (outside.gamma - inside.gamma)
+
+
+def covariance(surface: Surface, at: Point) -> Array:
+    """Sandwich covariance of (ln β, γ), (2, 2): H^-1 (Σ ψψ') H^-1; NaN where H is not positive definite."""
+    step = 1e-4
+    h = np.empty((2, 2))
+    for column, (du, dg) in enumerate(((step, 0.0), (0.0, step))):
+        above = surface.gradient(at.u + du, at.gamma + dg)[1:]
+        below = surface.gradient(at.u - du, at.gamma - dg)[1:]
+        h[:, column] = (np.array(above) - np.array(below)) / (2 * step)
+    h = (h + h.T) / 2
+    if np.linalg.eigvalsh(h).min() <= 0:
+        return np.full((2, 2), np.nan)
+    _, psi = surface.scores(at.u, at.gamma)
+    w = np.ones(surface.n) if surface.weights is None else surface.weights
+    inverse = np.linalg.inv(h)
+    middle = (psi * (w * w)[:, None]).T @ psi / w.sum() ** 2
+    result: Array = inverse @ middle @ inverse
+    return result

@@ -1,0 +1,98 @@
+"""Subsets and folds of rows that stay on disk where the scores do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.predictions import ArrayScores, Predictions, Scores, read
+from calibcli.scalers.scaler import Array, Scaler
+
+Ints = NDArray[np.int64]
+
+
+def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
+    """(N,) fold of each row, balanced and random; rows of one group share a fold."""
+    rng = np.random.default_rng(seed)
+    if predictions.groups is not None:
+        names, group = np.unique(predictions.groups, return_inverse=True)
+        result: Ints = (rng.permutation(len(names)) % folds)[group]
+        return result
+    return rng.permutation(predictions.n) % folds
+
+
+def subset(predictions: Predictions, rows: Ints) -> Predictions:
+    """The given rows (increasing indices): copied where the scores lie in memory, read on demand where they do not."""
+    if isinstance(predictions.scores, ArrayScores):
+        return predictions.take(rows)
+    light = dataclasses.replace(predictions, scores=ArrayScores(np.empty((predictions.n, 1))))
+    return dataclasses.replace(light.take(rows), scores=SubsetScores(predictions.scores, rows))
+
+
+def sample(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
+    """At most `rows` random rows, in memory."""
+    if predictions.n <= rows:
+        return predictions
+    chosen = np.sort(np.random.default_rng(seed).choice(predictions.n, rows, replace=False))
+    return predictions.take(chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetScores:
+    """Increasing rows of other scores."""
+
+    inner: Scores
+    rows: Ints
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), self.inner.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.inner.dtype
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        rows = self.rows[start:stop]
+        if not len(rows):
+            return self.inner.read(0, 0)
+        picked: NDArray[Any] = read(self.inner, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
+        return picked
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedScores:
+    """Scores where each row goes through the scaler that was fitted without it."""
+
+    inner: Scores
+    scalers: Sequence[Scaler]
+    folds: Ints
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.inner.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float64)
+
+    def read(self, start: int, stop: int) -> Array:
+        block, folds = read(self.inner, start, stop), self.folds[start:stop]
+        out = np.empty(block.shape)
+        for fold, scaler in enumerate(self.scalers):
+            rows = folds == fold
+            if rows.any():
+                out[rows] = scaler(block[rows])
+        return out
+
+
+def raw_argmax(predictions: Predictions) -> Ints:
+    """(N,) predicted classes of the raw scores, the lowest index on ties."""
+    if predictions.predicted is not None:
+        return predictions.predicted
+    return np.concatenate([block.argmax(axis=1) for _, block in predictions.blocks()] or [np.empty(0, np.int64)])

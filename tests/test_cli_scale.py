@@ -1,0 +1,162 @@
+"""`calib scale` through `main`: what it prints, saves and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli import scalers
+from calibcli.cli.app import main
+from calibcli.links import fit_beta
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """val.npz and test.npz, overconfident by a factor of two, and same.npz, half of which is in val.npz."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((900, 4)) * 2
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    z = (2 * z).astype(np.float32)
+    np.savez(tmp_path / "val.npz", logits=z[:500], labels=y[:500])
+    np.savez(tmp_path / "test.npz", logits=z[500:], labels=y[500:])
+    np.savez(tmp_path / "same.npz", logits=z[400:600], labels=y[400:600])
+    np.savez(tmp_path / "few.npz", logits=z[498:], labels=y[498:])
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
+    code = main([str(a) for a in args])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def result(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict[str, Any]:
+    code, out, err = run(capsys, "scale", *args, "--json")
+    assert code == 0, err
+    data: dict[str, Any] = json.loads(out)
+    return data
+
+
+def get(data: dict[str, Any], name: str, of: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = next(e for e in data["estimates"] if (e["name"], e["of"]) == (name, of))
+    return found
+
+
+def test_test_rows_before_and_after(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = result(capsys, files / "val.npz", "--test", files / "test.npz")
+    with np.load(files / "val.npz") as val:
+        expected = fit_beta(val["logits"], val["labels"]).temperature
+    assert get(data, "temperature")["value"] == pytest.approx(expected, rel=1e-9)
+    assert get(data, "nll", "after")["value"] < get(data, "nll", "before")["value"]
+    assert get(data, "nll", "after")["n"] == 400
+    assert get(data, "accuracy", "after") | {"of": "before"} == get(data, "accuracy", "before")
+    assert "400 rows" in data["facts"]["after"]
+    names = [e["name"] for e in data["estimates"] if e["of"] == "before"]
+    assert names == [e["name"] for e in data["estimates"] if e["of"] == "after"]
+
+
+def test_cross_fitting_without_test_rows(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    five = result(capsys, files / "val.npz", "-m", "nll")
+    three = result(capsys, files / "val.npz", "-m", "nll", "--crossfit", "3")
+    other = result(capsys, files / "val.npz", "-m", "nll", "--seed", "1")
+    assert "5 folds" in five["facts"]["after"]
+    assert "3 folds" in three["facts"]["after"]
+    values = {get(d, "nll", "after")["value"] for d in (five, three, other)}
+    assert len(values) == 3
+    assert [e["name"] for e in five["estimates"] if e["of"]] == ["nll", "nll"]
+
+
+def test_focal_temperature_and_save(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = files / "cal.safetensors"
+    data = result(capsys, files / "val.npz", "--method", "focal-temperature", "--save", out, "-m", "nll")
+    scaler = scalers.load(out)
+    assert scaler.spec == "focal_temperature"
+    assert 1 / float(scaler.parameters["beta"]) == pytest.approx(get(data, "temperature")["value"])
+    assert float(scaler.parameters["gamma"]) == pytest.approx(get(data, "gamma")["value"])
+    assert len(scaler.metadata["sha256"]) == 64
+    assert data["artefacts"] == {"calibrator": str(out)}
+    assert {p["name"] for p in data["plots"]} >= {"gamma_profile", "t_gamma"}
+
+
+def test_ranking(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = result(capsys, files / "val.npz", "--method", "temperature", "--method", "focal", "-m", "nll")
+    table = next(t for t in data["tables"] if t["name"] == "ranking")
+    methods = [row[1] for row in table["rows"]]
+    assert sorted(methods) == ["focal", "none", "temperature"]
+    nlls = [row[2] for row in table["rows"]]
+    assert nlls == sorted(nlls)
+    assert data["facts"]["method"] == methods[0]
+    worst = get(data, "nll_difference", f"method={methods[-1]}")
+    assert worst["low"] < worst["value"] < worst["high"]
+    assert worst["value"] == pytest.approx(nlls[-1] - nlls[0])
+    cross = result(capsys, files / "val.npz", "--method", "temperature", "-m", "nll")
+    assert dict(zip(methods, nlls, strict=True))["temperature"] == pytest.approx(get(cross, "nll", "after")["value"])
+
+
+def test_level_sets_the_interval(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = get(result(capsys, files / "val.npz", "-m", "nll", "--level", "0.99"), "temperature")
+    narrow = get(result(capsys, files / "val.npz", "-m", "nll", "--level", "0.8"), "temperature")
+    assert wide["low"] < narrow["low"] < narrow["high"] < wide["high"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--test", "same.npz"], 4, "also in"),
+        (["--test", "val.npz"], 4, "--crossfit 5"),
+        (["--test", "test.npz", "--crossfit", "5"], 2, "pass one of them"),
+        (["--method", "temprature"], 2, "did you mean 'temperature'"),
+        (["--method", "temperature:objective=foo"], 2, "is not a choice"),
+        (["--crossfit", "1"], 2, "pass 2 folds or more"),
+        (["--save", "cal.pkl"], 2, "use the suffix .safetensors"),
+        (["--save", "none/cal.safetensors"], 2, "folder"),
+        (["-m", "eec"], 2, "did you mean"),
+        (["--multilabel"], 2, "one calibrator per label"),
+    ],
+)
+def test_refusals(
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(files)
+    got, out, err = run(capsys, "scale", "val.npz", *arguments)
+    assert (got, out) == (code, "")
+    assert message in err
+
+
+def test_few_shared_rows_are_a_note(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = result(capsys, files / "val.npz", "--test", files / "few.npz", "-m", "nll")
+    assert any("2 of 402 rows" in note for note in data["notes"])
+
+
+def test_other_classes_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(files / "five.npz", logits=np.random.default_rng(0).standard_normal((50, 5)), labels=np.arange(50) % 5)
+    code, out, err = run(capsys, "scale", files / "val.npz", "--test", files / "five.npz")
+    assert (code, out) == (4, "")
+    assert "has 5 classes" in err
+
+
+def test_degenerate_temperature_is_null_with_a_reason(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    z = np.random.default_rng(0).standard_normal((200, 3))
+    np.savez(files / "perfect.npz", logits=z, labels=z.argmax(1))
+    data = result(capsys, files / "perfect.npz", "-m", "nll")
+    temperature = get(data, "temperature")
+    assert temperature["value"] is None
+    assert temperature["reason"].startswith("separable")
+    assert data["facts"]["temperature status"] == "separable"
+
+
+def test_two_runs_are_the_same_apart_from_time(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = [result(capsys, files / "val.npz", "--method", "focal_temperature") for _ in range(2)]
+    for data in both:
+        for key in ("started", "seconds"):
+            data["provenance"].pop(key)
+    assert both[0] == both[1]

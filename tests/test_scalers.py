@@ -1,0 +1,432 @@
+"""Temperature and focal temperature scaling, cross-fitting, saving: against direct searches and fixed values."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize, minimize_scalar
+
+from calibcli import metrics, scalers
+from calibcli.errors import InputError, UsageError
+from calibcli.links import log_phi, log_phi_inverse, log_softmax, nll_rows
+from calibcli.links.focal_nll import Shifted, focal_rows
+from calibcli.predictions import Predictions
+from calibcli.scalers import search
+from calibcli.scalers.ridge import GRID, Surface, acceptable
+from calibcli.scalers.temperature import GRIDS
+
+VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
+
+
+def predictions(n: int = 600, k: int = 5, temperature: float = 1.6, seed: int = 0, **fields: Any) -> Predictions:
+    """Logits whose labels follow softmax(z / temperature)."""
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, k)) * 2
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    return Predictions.of(z * temperature, y, **fields)
+
+
+def focal_trained(n: int = 4000, k: int = 4, gamma: float = 2.0, temperature: float = 0.7) -> Predictions:
+    """Logits for which φ_γ(softmax(z / T)) is the truth."""
+    rng = np.random.default_rng(3)
+    z = rng.standard_normal((n, k)) * 1.2
+    y = (log_phi(z / temperature, gamma) + rng.gumbel(size=z.shape)).argmax(1)
+    return Predictions.of(z, y)
+
+
+def value(fit: scalers.Fit, name: str) -> float:
+    found = next(e for e in fit.estimates if e.name == name).value
+    assert found is not None
+    return found
+
+
+# --- the kernel
+
+
+@pytest.mark.parametrize("k", [2, 3, 10, 60])
+@pytest.mark.parametrize("gamma", [-0.95, -0.5, 0.0, 0.3, 2.0, 5.0])
+def test_focal_rows_against_log_phi_and_differences(k: int, gamma: float) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((300, k)) * rng.choice([0.3, 2, 20, 300], size=(300, 1))
+    y = rng.integers(0, k, 300)
+    data = Shifted.of(z, y)
+    got = focal_rows(data, 0.8, [gamma])[0]
+    log_p = log_phi(0.8 * z, gamma)
+    np.testing.assert_allclose(got.nll, -log_p[np.arange(300), y], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(got.confidence, np.exp(log_p.max(1)), rtol=1e-12)
+
+    def nll(beta: float, g: float) -> np.ndarray:
+        return focal_rows(data, beta, [g], gradient=False)[0].nll
+
+    h = 1e-6
+    d_beta = (nll(0.8 + h, gamma) - nll(0.8 - h, gamma)) / (2 * h)
+    d_gamma = (nll(0.8, gamma + h) - nll(0.8, gamma - h)) / (2 * h)
+    np.testing.assert_allclose(got.d_beta, d_beta, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got.d_gamma, d_gamma, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("entry", VECTORS["fts_nll_opt_fixed_gamma"], ids=lambda e: str(e["gamma"]))
+def test_best_temperature_for_a_fixed_gamma(entry: dict[str, float]) -> None:
+    data = VECTORS["temperature"]
+    point = Surface(np.array(data["logits"]), np.array(data["labels"])).best(entry["gamma"], 0.0)
+    assert point.temperature == pytest.approx(entry["T"], abs=entry["tol_T"])
+    assert point.nll == pytest.approx(entry["nll"], rel=1e-12)
+
+
+# --- temperature
+
+
+def test_temperature_is_the_exact_fit_with_its_interval() -> None:
+    p = predictions()
+    fit = scalers.fit("temperature", p)
+    best = minimize_scalar(lambda u: nll_rows(p.logits, p.labels, math.exp(-u)).mean(), tol=1e-12).x
+    assert value(fit, "temperature") == pytest.approx(math.exp(best), rel=1e-6)
+    estimate = fit.estimates[0]
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert estimate.low < 1.6 < estimate.high
+    np.testing.assert_allclose(fit.scaler(p.logits), log_softmax(p.logits / value(fit, "temperature")))
+
+
+def test_interval_of_the_temperature_covers() -> None:
+    inside = 0
+    for seed in range(200):
+        e = scalers.fit("temperature", predictions(200, 3, 1.6, seed), report=False).estimates[0]
+        assert e.low is not None
+        assert e.high is not None
+        inside += e.low < 1.6 < e.high
+    assert 180 <= inside <= 199
+
+
+@pytest.mark.parametrize("objective", ["ece", "adaece"])
+@pytest.mark.parametrize("grid", ["mukhoti", "komisarenko"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_pruned_grid_equals_the_whole_grid(objective: str, grid: str, weighted: bool) -> None:
+    for seed in range(4):
+        p = predictions(400, 4, 1.5 + 0.4 * seed, seed)
+        if weighted:
+            p = Predictions.of(p.logits, p.labels, weights=np.random.default_rng(seed).uniform(0.5, 2, p.n))
+        hit = (p.logits.argmax(1) == p.labels).astype(float)
+        error = getattr(search, objective)
+        whole = [error(np.exp(log_softmax(p.logits / t)).max(1), hit, p.weights, 15) for t in GRIDS[grid]]
+        found = search.best_temperature(p, GRIDS[grid], objective)
+        assert found.temperature == GRIDS[grid][int(np.argmin(np.round(whole, 13)))]
+        assert found.value == pytest.approx(min(whole), rel=1e-12)
+        near = [t for t, v in zip(GRIDS[grid], whole, strict=True) if v <= min(whole) + (found_slack(p, found))]
+        assert found.plateau == (min(near), max(near))
+        assert found.evaluated < 60
+
+
+def found_slack(p: Predictions, found: search.Found) -> float:
+    confidence = np.exp(log_softmax(p.logits / found.temperature)).max(1)
+    return search.null_deviation(confidence, p.weights, 15)
+
+
+@pytest.mark.parametrize(("name", "spec"), [("ece", "ece"), ("adaece", "adaece")])
+def test_objectives_are_the_metrics(name: str, spec: str) -> None:
+    p = predictions(407, 4)
+    p = Predictions.of(np.round(p.logits, 1), p.labels)  # ties
+    confidence = np.exp(log_softmax(p.logits)).max(1)
+    got = getattr(search, name)(confidence, (p.logits.argmax(1) == p.labels).astype(float), None, 15)
+    assert got == pytest.approx(metrics.measure(p, [spec])[0].value, rel=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["nll", "brier"])
+def test_other_objectives(objective: str) -> None:
+    p = predictions(500, 4)
+
+    def loss(t: float) -> float:
+        if objective == "nll":
+            return float(nll_rows(p.logits, p.labels, 1 / t).mean())
+        q = np.exp(log_softmax(p.logits / t))
+        return float(((q - np.eye(4)[p.labels]) ** 2).sum(1).mean())
+
+    best = minimize_scalar(lambda u: loss(math.exp(u)), bounds=(-1, 2), method="bounded", options={"xatol": 1e-9})
+    assert value(scalers.fit(f"temperature:objective={objective}", p), "temperature") == pytest.approx(
+        math.exp(best.x), rel=1e-6
+    )
+    whole = [loss(t) for t in GRIDS["mukhoti"]]
+    on_grid = scalers.fit(f"temperature:objective={objective},grid=mukhoti", p)
+    assert value(on_grid, "temperature") == GRIDS["mukhoti"][int(np.argmin(whole))]
+
+
+def test_bins_have_an_effect() -> None:
+    p = predictions(300, 3)
+    few, many = (scalers.fit(f"temperature:objective=ece,bins={b}", p).estimates[0].detail for b in (3, 60))
+    assert few["objective"] != many["objective"]
+
+
+@pytest.mark.parametrize("spec", ["temperature", "focal_temperature"])
+def test_degenerate_cases_are_named_not_returned(spec: str) -> None:
+    p = predictions()
+    perfect = Predictions.of(p.logits, p.logits.argmax(1))
+    backwards = Predictions.of(p.logits, p.logits.argmin(1))
+    constant = Predictions.of(np.ones((50, 3)), np.arange(50) % 3)
+    for data, name in ((perfect, "separable"), (backwards, "anti_informative"), (constant, "constant")):
+        fit = scalers.fit(spec, data)
+        assert all(e.value is None and e.reason.startswith(name) for e in fit.estimates)
+        assert fit.notes
+        assert np.isfinite(fit.scaler(data.logits)).all()
+    np.testing.assert_allclose(scalers.fit(spec, perfect).scaler(p.logits), log_softmax(p.logits))
+    np.testing.assert_allclose(scalers.fit(spec, backwards).scaler(p.logits), -math.log(5))
+
+
+# --- focal temperature
+
+
+def test_focal_temperature_finds_the_optimum() -> None:
+    p = focal_trained()
+    fit = scalers.fit("focal-temperature", p)
+
+    def loss(x: np.ndarray) -> float:
+        return float(-log_phi(p.logits * math.exp(x[0]), x[1])[np.arange(p.n), p.labels].mean())
+
+    best = minimize(loss, [0.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-13, "maxiter": 2000})
+    assert value(fit, "gamma") == pytest.approx(best.x[1], rel=1e-4)
+    assert value(fit, "temperature") == pytest.approx(math.exp(-best.x[0]), rel=1e-4)
+    gamma = next(e for e in fit.estimates if e.name == "gamma")
+    assert gamma.low is not None
+    assert gamma.high is not None
+    assert gamma.low < 2.0 < gamma.high
+    quick = scalers.fit("focal-temperature", p, report=False)
+    assert float(quick.scaler.parameters["gamma"]) == pytest.approx(value(fit, "gamma"), rel=1e-6)
+
+
+def test_ridge_profile_and_acceptable_set() -> None:
+    p = predictions(500, 4)
+    fit = scalers.fit("focal_temperature", p)
+    profile = next(plot for plot in fit.plots if plot.name == "gamma_profile")
+    curve, limit, best = profile.curves
+    for gamma, nll in zip(curve.x, curve.y, strict=True):
+        found = minimize_scalar(
+            lambda u, g=gamma: -log_phi(p.logits * math.exp(u), g)[np.arange(p.n), p.labels].mean(), bracket=(-1, 0.5)
+        )
+        assert nll == pytest.approx(found.fun, rel=1e-8)
+    assert limit.y[0] == pytest.approx(
+        min(v for v in (*curve.y, best.y[0]) if v is not None) + 1.9207294 / p.n, rel=1e-9
+    )
+    assert {plot.kind for plot in fit.plots} == {"xy", "heat"}
+    assert any("plain temperature is recommended" in note for note in fit.notes)
+    assert fit.facts["recommended"] == "temperature"
+
+
+def test_held_out_gain_is_that_of_cross_fitting() -> None:
+    p = focal_trained(1500)
+    fit = scalers.fit("focal_temperature", p)
+    gain = next(e for e in fit.estimates if e.name == "focal_gain")
+    plain, focal = (scalers.cross_fit(s, p, 5, 0) for s in ("temperature", "focal_temperature"))
+    rows = np.arange(p.n)
+    difference = (focal.logits - plain.logits)[rows, p.labels]
+    assert gain.value == pytest.approx(difference.mean(), rel=1e-4)
+    assert gain.se == pytest.approx(difference.std() / math.sqrt(p.n), rel=1e-3)
+
+
+def test_a_real_gain_is_recommended() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((6000, 3)) * 3
+    y = (truth + rng.gumbel(size=truth.shape)).argmax(1)
+    told = log_phi_inverse(truth, 3.0)  # what a focal-trained model says of it
+    fit = scalers.fit("focal_temperature", Predictions.of(told, y))
+    assert fit.facts["recommended"] == "focal_temperature"
+    assert not any("recommended" in note for note in fit.notes)
+    assert value(fit, "gamma") == pytest.approx(3, abs=0.8)
+
+
+def test_acceptable_interpolates() -> None:
+    surface = Surface(np.array(VECTORS["temperature"]["logits"]), np.array(VECTORS["temperature"]["labels"]))
+    points = surface.profile(GRID, 0.0)
+    limit = min(p.nll for p in points) + 0.002
+    gammas = np.linspace(-0.5, 5, 221)
+    inside = [g for g in gammas if surface.best(float(g), 0.0, 1e-8).nll <= limit]
+    pieces = acceptable(points, limit)
+    assert len(pieces) == 2  # the profile of these twelve rows has two valleys
+    for g in gammas:
+        assert any(a - 0.03 <= g <= b + 0.03 for a, b in pieces) or g not in inside
+
+
+def test_komisarenko_grid_equals_brute_force() -> None:
+    p = predictions(150, 3)
+    temperatures, gammas = GRIDS["komisarenko"], (-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1, 3, 5)
+    hit = (p.logits.argmax(1) == p.labels).astype(float)
+    rows = np.arange(p.n)
+    for objective in ("nll", "adaece", "ece", "brier"):
+        table = np.empty((100, 11))
+        for i, t in enumerate(temperatures):
+            for j, g in enumerate(gammas):
+                log_p = log_phi(p.logits / t, g)
+                q = np.exp(log_p)
+                table[i, j] = {
+                    "nll": lambda log_p=log_p: -log_p[rows, p.labels].mean(),
+                    "ece": lambda q=q: search.ece(q.max(1), hit, None, 15),
+                    "adaece": lambda q=q: search.adaece(q.max(1), hit, None, 15),
+                    "brier": lambda q=q: ((q - np.eye(3)[p.labels]) ** 2).sum(1).mean(),
+                }[objective]()
+        i, j = divmod(int(table.argmin()), 11)
+        fit = scalers.fit(f"focal_temperature:objective={objective},grid=komisarenko", p)
+        assert (value(fit, "temperature"), value(fit, "gamma")) == (temperatures[i], gammas[j])
+
+
+def test_phi_before_temperature_is_another_family() -> None:
+    p = focal_trained(800)
+    fit = scalers.fit("focal_temperature:order=phi-T", p)
+    t, gamma = value(fit, "temperature"), value(fit, "gamma")
+    np.testing.assert_allclose(fit.scaler(p.logits), log_softmax(log_phi(p.logits, gamma) / t), rtol=1e-12)
+    with pytest.raises(UsageError, match="NLL only"):
+        scalers.fit("focal_temperature:order=phi-T,objective=ece", p)
+
+
+@pytest.mark.parametrize("entry", VECTORS["fts"])
+def test_focal_temperature_vectors(entry: dict[str, Any]) -> None:
+    z = np.array([entry["logits"]])
+    parameters = {"beta": np.array(1 / entry["T"]), "gamma": np.array(entry["gamma"])}
+    first = scalers.Scaler("focal_temperature", z.shape[1], parameters)
+    np.testing.assert_allclose(np.exp(first(z)[0]), entry["T_then_phi"], rtol=1e-12)
+    second = scalers.Scaler("focal_temperature", z.shape[1], {**parameters, "phi_first": np.array(1.0)})
+    np.testing.assert_allclose(np.exp(second(z)[0]), entry["phi_then_T"], rtol=1e-12)
+
+
+def test_gamma_zero_is_temperature_scaling() -> None:
+    p = predictions()
+    focal = scalers.Scaler("focal_temperature", 5, {"beta": np.array(0.7), "gamma": np.array(0.0)})
+    plain = scalers.Scaler("temperature", 5, {"beta": np.array(0.7)})
+    np.testing.assert_array_equal(focal(p.logits), plain(p.logits))
+
+
+def test_focal_alone_is_one_dimensional() -> None:
+    p = focal_trained(3000, 4, 1.5, 1.0)
+    fit = scalers.fit("focal", p)
+    best = minimize_scalar(
+        lambda g: -log_phi(p.logits, g)[np.arange(p.n), p.labels].mean(),
+        bounds=(-0.5, 5),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    assert value(fit, "gamma") == pytest.approx(best.x, rel=1e-5)
+    bound = scalers.fit("focal", Predictions.of(p.logits * 30, p.labels))
+    assert bound.estimates[0].reason.startswith("bound")
+
+
+# --- all of them
+
+
+@pytest.mark.parametrize("weights", [np.array([1.0, 2, 0, 3, 1])], ids=["repeat"])
+@pytest.mark.parametrize("spec", ["temperature", "focal_temperature", "focal", "temperature:objective=brier"])
+def test_weights_repeat_rows(spec: str, weights: np.ndarray) -> None:
+    p = predictions(400, 4)
+    w = np.resize(weights, 400)
+    weighted = Predictions.of(p.logits, p.labels, weights=w)
+    repeated = Predictions.of(p.logits.repeat(w.astype(int), 0), p.labels.repeat(w.astype(int)))
+    a, b = (scalers.fit(spec, q, report=False).scaler for q in (weighted, repeated))
+    for name, parameter in a.parameters.items():
+        np.testing.assert_allclose(parameter, b.parameters[name], rtol=1e-6, atol=1e-6)
+
+
+def test_cross_fit_never_sees_its_own_rows() -> None:
+    p = predictions(500, 3, ids=np.arange(500).astype(str))
+    out = scalers.cross_fit("temperature", p, folds=5, seed=1)
+    folds = scalers.fold_of_rows(p, 5, 1)
+    assert np.array_equal(np.bincount(folds), [100] * 5)
+    for fold in range(5):
+        rows = folds == fold
+        scaler = scalers.fit("temperature", p.take(~rows)).scaler
+        np.testing.assert_allclose(out.logits[rows], scaler(p.logits[rows]), rtol=1e-12)
+    assert np.array_equal(out.predicted, p.logits.argmax(1))
+    grouped = predictions(300, 3, groups=np.arange(300) // 10)
+    folds = scalers.fold_of_rows(grouped, 5, 0)
+    assert all(len(set(folds[i * 10 : i * 10 + 10])) == 1 for i in range(30))
+    with pytest.raises(UsageError, match="1 folds"):
+        scalers.cross_fit("temperature", p, folds=1)
+    with pytest.raises(InputError, match="cannot be split"):
+        scalers.cross_fit("temperature", predictions(3, 3), folds=5)
+
+
+class Streamed:
+    """Scores that refuse to be read whole."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.dtype, self.longest = array, array.shape, array.dtype, 0
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        self.longest = max(self.longest, stop - start)
+        return self.array[start:stop]
+
+
+def test_streams_are_never_read_whole() -> None:
+    p = predictions(60_000, 40)
+    streamed = Streamed(p.logits.astype(np.float32))
+    stream = Predictions(scores=streamed, labels=p.labels)
+    fit = scalers.fit("temperature", stream)
+    out = scalers.cross_fit("temperature", stream)
+    mapped = scalers.apply(fit.scaler, stream)
+    assert metrics.measure(out, ["nll"])[0].value == pytest.approx(metrics.measure(mapped, ["nll"])[0].value, rel=1e-3)
+    assert streamed.longest < 60_000
+    assert value(fit, "temperature") == pytest.approx(
+        value(scalers.fit("temperature", Predictions.of(p.logits.astype(np.float32), p.labels)), "temperature"),
+        rel=2e-8,
+    )
+
+
+SPECS = [entry.name for entry in scalers.SCALERS]
+
+
+def data_for(spec: str) -> Predictions:
+    return predictions(300, 2 if scalers.SCALERS.choose(spec).traits.get("binary") else 3, classes=None)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_saved_and_loaded_scaler_is_the_same(spec: str, tmp_path: Path) -> None:
+    p = data_for(spec)
+    scaler = scalers.fit(spec, p, report=False).scaler
+    scalers.save(tmp_path / "cal.safetensors", scaler)
+    loaded = scalers.load(tmp_path / "cal.safetensors")
+    np.testing.assert_array_equal(loaded(p.logits), scaler(p.logits))
+    assert (loaded.spec, loaded.k, loaded.metadata["n"]) == (scaler.spec, scaler.k, 300)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_output_is_a_distribution_and_keeps_classes_if_it_says_so(spec: str) -> None:
+    p = data_for(spec)
+    scaler = scalers.fit(spec, p, report=False).scaler
+    extreme = np.concatenate([p.logits, p.logits * 1e3, np.zeros((1, p.k))])
+    log_p = scaler(extreme)
+    assert log_p.dtype == np.float64
+    np.testing.assert_allclose(np.exp(log_p).sum(1), 1, rtol=1e-9)
+    if scaler.preserves_accuracy:
+        applied = scalers.apply(scaler, p)
+        assert np.array_equal(applied.predicted, p.logits.argmax(1))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_shift_of_logits_changes_nothing(spec: str) -> None:
+    p = data_for(spec)
+    shifted = Predictions.of(p.logits + np.arange(p.n)[:, None] % 7, p.labels)
+    a, b = (scalers.fit(spec, q, report=False).scaler for q in (p, shifted))
+    np.testing.assert_allclose(a(p.logits), b(shifted.logits), rtol=1e-4, atol=1e-6)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    p = predictions(100, 3, classes=["cat", "dog", "eel"])
+    scaler = scalers.fit("temperature", p).scaler
+    with pytest.raises(UsageError, match="unknown scaler"):
+        scalers.fit("temprature", p)
+    with pytest.raises(InputError, match="no rows"):
+        scalers.fit("temperature", p.take(np.zeros(100, bool)))
+    with pytest.raises(InputError, match="fitted on 3"):
+        scalers.apply(scaler, predictions(10, 4))
+    with pytest.raises(InputError, match="another order"):
+        scalers.apply(scaler, predictions(10, 3, classes=["dog", "cat", "eel"]))
+    with pytest.raises(InputError, match="'fox' is only in the data"):
+        scalers.apply(scaler, predictions(10, 3, classes=["cat", "dog", "fox"]))
+    with pytest.raises(InputError, match="calibrator of 3 classes"):
+        scaler(np.zeros((2, 4)))
+    for content in (b"", b"hello", b"\x08\0\0\0\0\0\0\0{}      ", bytes(100)):
+        (tmp_path / "bad.safetensors").write_bytes(content)
+        with pytest.raises(InputError):
+            scalers.load(tmp_path / "bad.safetensors")
+    with pytest.raises(InputError, match="cannot read"):
+        scalers.load(tmp_path / "none.safetensors")
