@@ -34,6 +34,7 @@ HEAVY = {
         "architectures",
         "inputs/checkpoint",
         "inputs/dataset",
+        "inputs/pt",
         "train",
         "study",
     ),

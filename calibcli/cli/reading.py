@@ -111,7 +111,7 @@ def read(run: Run, path: str | Path | Sequence[str | Path], reading: Mapping[str
     from calibcli.inputs import logits
 
     found = logits.read(path, progress=run.progress("reading"), **{**reading, **more})
-    run.inputs.extend(logits.provenance(path, found))
+    run.inputs.extend(logits.provenance(found))
     return found
 
 
@@ -123,5 +123,5 @@ def read_multilabel(
 
     how = {name: value for name, value in {**reading, **more}.items() if name != "multilabel"}
     found = logits.read_multilabel(path, progress=run.progress("reading"), **how)
-    run.inputs.extend(logits.provenance(path, next(iter(found.values()))))
+    run.inputs.extend(logits.provenance(next(iter(found.values()))))
     return found

@@ -40,9 +40,12 @@ class Overlap:
 def overlap(fit: Predictions, test: Predictions) -> Overlap:
     """Rows of `test` that are also in `fit`; `by_chance` is how often rows of `fit` have a twin within `fit`."""
     a, b = row_hashes(fit), row_hashes(test)
-    _, inverse, counts = np.unique(a, return_inverse=True, return_counts=True)
-    rows = int(np.isin(b, a).sum())
-    return Overlap(rows, rows / max(len(b), 1), float((counts[inverse] > 1).mean()) if len(a) else 0.0)
+    a.sort()
+    at = np.minimum(np.searchsorted(a, b), len(a) - 1)
+    rows = int((a[at] == b).sum())
+    same = a[1:] == a[:-1]
+    twins = np.append(same, False) | np.append(False, same)
+    return Overlap(rows, rows / len(b), float(twins.mean()))
 
 
 def refuse_overlap(fit: Predictions, test: Predictions) -> str:
@@ -59,6 +62,12 @@ def refuse_overlap(fit: Predictions, test: Predictions) -> str:
             "pass rows that were not fitted on, or leave --test out and use --crossfit 5",
         )
     return text if found.rows else ""
+
+
+def distinct(values: Hashes) -> int:
+    """Number of different values (by sorting: several times faster than a hash table here)."""
+    ordered = np.sort(values)
+    return int((ordered[1:] != ordered[:-1]).sum()) + 1 if len(ordered) else 0
 
 
 def multipliers(k: int) -> Hashes:

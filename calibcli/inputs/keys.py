@@ -42,7 +42,7 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         return named(contents, wanted, "--scores", where)
     if contents.scores:
         return contents.scores
-    found = [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
+    found = candidates(contents)
     if len(found) > 1:
         raise InputError(f"{_list(found)} in {where} could each be the scores", f"choose one, e.g. --scores {found[0]}")
     if found:
@@ -57,6 +57,13 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         f"no scores in {where}: it holds {describe(contents)}",
         "choose them with --scores KEY, or name them logits or probs",
     )
+
+
+def candidates(contents: Contents) -> list[str]:
+    """Names of the arrays that could be the scores."""
+    if contents.scores:
+        return [contents.scores]
+    return [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
 
 
 def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str) -> str | None:

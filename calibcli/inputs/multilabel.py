@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs import keys, logits, shape
+from calibcli.inputs import assemble, keys, shape
 from calibcli.inputs.arrays import Contents, Converted, Memory, Named
 from calibcli.inputs.source import Source
 from calibcli.predictions import Predictions
@@ -16,7 +16,7 @@ from calibcli.predictions import Predictions
 def split(
     contents: Sequence[Contents],
     sources: Sequence[Source],
-    reading: logits.Reading,
+    reading: assemble.Reading,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Predictions]:
     """One binary data set per label, by its name.
@@ -32,7 +32,7 @@ def split(
     file = contents[0]
     score_name = keys.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]
-    label_name, targets = logits.label_array(contents, sources, reading, score_name)
+    label_name, targets, _ = assemble.label_array(contents, sources, reading, score_name)
     if targets is None:
         raise InputError(f"no targets in {where}: it holds {keys.describe(file)}", "choose them with --labels KEY")
     if len(scores.shape) != 2 or scores.shape != targets.shape:
@@ -58,8 +58,8 @@ def split(
             scores=score_name,
             labels=label_name,
         )
-        alone = logits.changed(reading, classes=None, labels=label_name, scores=score_name)
-        out[name] = logits.predictions([one], sources, alone, progress)
+        alone = assemble.changed(reading, classes=None, labels=label_name, scores=score_name)
+        out[name] = assemble.predictions([one], sources, alone, progress)
     return out
 
 

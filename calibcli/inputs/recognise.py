@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.inputs import logits
+from calibcli.inputs import foreign, logits
 from calibcli.inputs.arrays import Contents
-from calibcli.inputs.keys import shape_text
+from calibcli.inputs.assemble import Reading, predictions
+from calibcli.inputs.keys import candidates, shape_text
+from calibcli.inputs.readers import load_any, open_all
 from calibcli.predictions import Predictions
 from calibcli.result import Result, Table
 
@@ -27,9 +29,17 @@ def inspect(
     """
     how = {name: value for name, value in reading.items() if name != "multilabel"}
     single: str | Path | Sequence[str | Path] = paths[0] if len(paths) == 1 else paths
-    wanted = logits.Reading(**{**how, "need_labels": False})
-    sources = logits.open_all(single, wanted.shards)
-    contents = [logits.load(source) for source in sources]
+    wanted = Reading(**{**how, "need_labels": False})
+    sources = open_all(single, wanted.shards)
+    contents = []
+    for source in sources:
+        other = foreign.before_reading(source)
+        if other is None:
+            contents.append(load_any(source))
+            other = None if candidates(contents[-1]) or wanted.scores else foreign.after_reading(contents[-1], source)
+        if other is not None:
+            facts = {"what": other.what, "used_by": other.commands, **other.facts}
+            return Result(command="inspect", facts=facts), [{"path": source.path, "sha256": source.sha256()}]
     if reading.get("multilabel"):
         from calibcli.inputs.multilabel import split
 
@@ -41,9 +51,9 @@ def inspect(
         facts = {**result.facts, "labels": len(labels), "classes": list(labels)}
         result = Result(command="inspect", tables=[result.tables[0], table], notes=result.notes, facts=facts)
     else:
-        found = logits.predictions(contents, sources, wanted, progress)
+        found = predictions(contents, sources, wanted, progress)
         result = outputs(found, contents[0])
-    return result, logits.provenance(single, found)
+    return result, logits.provenance(found)
 
 
 def outputs(found: Predictions, contents: Contents) -> Result:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calibcli.inputs.arrays import Named, rows_of
-from calibcli.inputs.fingerprints import Hashes, mix, multipliers
+from calibcli.inputs.fingerprints import Hashes, distinct, mix, multipliers
 from calibcli.predictions import Array, Ints, Kind
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
@@ -81,7 +81,7 @@ class Scan:
     def repeated(self) -> int:
         """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count."""
         marks = np.concatenate(self.marks) if self.marks else np.empty(0, np.uint64)
-        return len(marks) - len(np.unique(marks))
+        return len(marks) - distinct(marks)
 
     @property
     def in_unit(self) -> bool:

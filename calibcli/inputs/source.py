@@ -8,6 +8,9 @@ import os
 import stat
 import sys
 import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -38,6 +41,7 @@ class Source:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
+        self.digest = ""
         self.name = "stdin" if self.path == "-" else self.path
         try:
             self.file: IO[bytes] = _spool(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
@@ -72,12 +76,16 @@ class Source:
         """A file object of its own from the start."""
         return io.BufferedReader(_At(self))
 
-    def sha256(self) -> str:
-        """Hex digest of all bytes."""
-        digest = hashlib.sha256()
-        for offset in range(0, self.size, COPY):
-            digest.update(self.pread(min(COPY, self.size - offset), offset))
-        return digest.hexdigest()
+    def sha256(self, stop: threading.Event | None = None) -> str:
+        """Hex digest of all bytes, taken once; "" when stopped."""
+        if not self.digest:
+            digest = hashlib.sha256()
+            for offset in range(0, self.size, COPY):
+                if stop is not None and stop.is_set():
+                    return ""
+                digest.update(self.pread(min(COPY, self.size - offset), offset))
+            self.digest = digest.hexdigest()
+        return self.digest
 
     def format(self) -> str:
         """Name of the reader: by the first bytes where they tell, else by suffix."""
@@ -101,6 +109,26 @@ class Source:
             f"cannot tell what {self.name} is",
             "pass .npz, .npy, .safetensors, .pt, .csv, .tsv, .jsonl or .parquet",
         )
+
+
+class Digests:
+    """Fingerprints of files, taken by a thread while other work goes on; given up when that work fails."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.stop = threading.Event()
+        self.pool = ThreadPoolExecutor(1)
+        self.found = [(source.path, self.pool.submit(source.sha256, self.stop)) for source in sources]
+
+    def __enter__(self) -> Digests:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop.set()
+        self.pool.shutdown()
+
+    def files(self) -> list[dict[str, str]]:
+        """Path and digest of each file, when all are done."""
+        return [{"path": path, "sha256": digest.result()} for path, digest in self.found]
 
 
 class _At(io.RawIOBase):

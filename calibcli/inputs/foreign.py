@@ -1,0 +1,89 @@
+"""Files that are something else than recorded outputs: named, with the commands that take them."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibcli.errors import InputError
+from calibcli.inputs.arrays import Contents
+from calibcli.inputs.source import Source
+
+RESULT = 64 << 20  # longest result that is looked into
+WEIGHTS = (".weight", ".bias", ".running_mean")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What a file is, which commands take it, and what it says about itself."""
+
+    what: str
+    commands: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def refusal(self, where: str) -> InputError:
+        """The error of a command that reads recorded outputs."""
+        return InputError(f"{where} is {self.what}, not recorded outputs", f"it goes to: {self.commands}")
+
+
+def before_reading(source: Source) -> Foreign | None:
+    """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
+    head = source.pread(min(source.size, 512), 0)
+    if head.lstrip()[:1] == b"{" and source.size <= RESULT:
+        return _result(source.pread(source.size, 0))
+    if head.startswith(b"PK\x03\x04"):
+        try:
+            with zipfile.ZipFile(source.reader()) as archive:
+                names = archive.namelist()
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+            return None
+        tails = {name.partition("/")[2] for name in names} | set(names)
+        if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
+            return Foreign("a TorchScript program", "curvature, logits (with --trust: it is code)")
+        if tails & {"archive_format", "serialized_exported_program.json"}:
+            return Foreign("a torch.export program", "curvature, logits (with --trust: it is code)")
+    if Path(source.path).suffix == ".toml":
+        return Foreign("a configuration", "check (as --config)")
+    return None
+
+
+def after_reading(contents: Contents, source: Source) -> Foreign | None:
+    """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
+    about = _object(contents.metadata.get("calib", ""))
+    if about.get("what") == "calibrator":
+        facts = {key: about.get(key) for key in ("spec", "k", "classes")}
+        return Foreign("a calibrator of calib scale", "apply (first argument)", facts)
+    weights = [name for name in contents.arrays if name.endswith(WEIGHTS)]
+    if "architecture" in about or weights:
+        count = sum(math.prod(array.shape) for array in contents.arrays.values())
+        facts = {"tensors": len(contents.arrays), "parameters": count}
+        facts |= {key: about[key] for key in ("architecture", "preprocess", "classes", "data") if key in about}
+        return Foreign("a checkpoint", "curvature, logits, fit", facts)
+    images = [name for name, array in contents.arrays.items() if len(array.shape) >= 3]
+    if images and not contents.scores:
+        shapes = {name: list(array.shape) for name, array in contents.arrays.items()}
+        return Foreign("a data set", f"curvature, logits, fit (as --data {Path(source.path).name})", {"arrays": shapes})
+    return None
+
+
+def _result(text: bytes) -> Foreign | None:
+    about = _object(text)
+    if "command" not in about or "schema" not in about:
+        return None
+    command = str(about["command"])
+    facts = {"command": command, "schema": about["schema"]}
+    if isinstance(about.get("estimates"), list):
+        facts["estimates"] = len(about["estimates"])
+    return Foreign(f"a result of calib {command}", "check, compare", facts)
+
+
+def _object(text: str | bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

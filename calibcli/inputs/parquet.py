@@ -1,0 +1,72 @@
+"""Parquet: score columns as in text tables, or one column of lists. Needs pyarrow (the `parquet` extra)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import InputError
+from calibcli.inputs.arrays import Contents, Memory, Named
+from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.text import PREFIXES, score_groups
+from calibcli.predictions import Array
+
+
+def read_parquet(source: Source) -> Contents:
+    """Columns by name; those of a score group as one (N, K) array, a column of lists likewise.
+
+    Raises:
+        InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(
+            f"{source.name} is parquet, which needs pyarrow", "pip install 'calibcli[parquet]', or save it as .npz"
+        ) from None
+    limit = memory_limit()
+    try:
+        file = parquet.ParquetFile(source.reader())
+        about = file.metadata
+        size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+        if size > limit:
+            raise InputError(
+                f"{source.name} takes {size / 1e9:.3g} GB when decoded, more than the {limit / 1e9:.3g} GB allowed",
+                "save the scores as .npy or uncompressed .npz: these are read piece by piece",
+            )
+        table = file.read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{source.name} is not readable parquet ({str(error)[:80]})", "write it again") from None
+    names = [str(name) for name in table.column_names]
+    groups, classes = score_groups(names, source.name)
+    used = {i for columns in groups.values() for i in columns}
+    arrays: dict[str, Named] = {}
+    for name, columns in groups.items():
+        parts = [_column(table.column(i), names[i], source) for i in columns]
+        arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
+    for i, name in enumerate(names):
+        if i not in used:
+            arrays[name] = Memory(_column(table.column(i), name, source))
+    kinds = {name: PREFIXES.get(name, "") for name in groups}
+    return Contents("parquet", arrays, kinds=kinds, classes=classes)
+
+
+def _column(column: Any, name: str, source: Source) -> Array:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        flat = column.combine_chunks()
+        lengths = np.diff(flat.offsets.to_numpy()) if hasattr(flat, "offsets") else np.array([kind.list_size])
+        if len(np.unique(lengths)) > 1 or flat.null_count:
+            raise InputError(f"lists in column '{name}' of {source.name} differ in length", "write one score per class")
+        values: Array = flat.flatten().to_numpy(zero_copy_only=False)
+        return values.reshape(len(column), -1)
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        numbers: Array = column.to_numpy()
+        return numbers if numbers.dtype != object else numbers.astype(np.float64)
+    out = np.empty(len(column), dtype=object)
+    out[:] = ["" if v is None else str(v) for v in column.to_pylist()]
+    return out

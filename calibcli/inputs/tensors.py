@@ -1,0 +1,96 @@
+"""Safetensors, read at their offsets: an 8-byte length, a JSON header, the bytes. bfloat16 is widened by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import InputError
+from calibcli.inputs.arrays import Contents, InFile, Memory, Named
+from calibcli.inputs.keys import CLASSES, IDS
+from calibcli.inputs.source import Source
+from calibcli.spec import normal
+
+HEADER = 100_000_000  # longest header the format allows
+DTYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+
+def read_safetensors(source: Source) -> Contents:
+    """Every tensor of the file, none of them read yet. Lists in its metadata named ids or classes are arrays too.
+
+    Raises:
+        InputError: not safetensors, damaged, or a tensor of a type that NumPy cannot hold.
+    """
+    header, start = _header(source)
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict):
+        raise _broken(source, "its metadata is not an object")
+    arrays: dict[str, Named] = {name: _tensor(source, name, about, start) for name, about in header.items()}
+    for name, text in metadata.items():
+        if normal(name) in (*CLASSES, *IDS) and name not in arrays and isinstance(text, str):
+            found = _list(text)
+            if found is not None:
+                arrays[name] = Memory(found)
+    return Contents("safetensors", arrays, metadata={str(k): str(v) for k, v in metadata.items()})
+
+
+def _header(source: Source) -> tuple[dict[str, Any], int]:
+    if source.size < 10:
+        raise _broken(source, "it is too short")
+    length = int.from_bytes(source.pread(8, 0), "little")
+    if length > min(HEADER, source.size - 8):
+        raise _broken(source, f"its header claims {length:,} bytes")
+    try:
+        header = json.loads(source.pread(length, 8))
+    except (ValueError, RecursionError):
+        raise _broken(source, "its header is not JSON") from None
+    if not isinstance(header, dict):
+        raise _broken(source, "its header is not an object")
+    return header, 8 + length
+
+
+def _tensor(source: Source, name: str, about: Any, start: int) -> Named:
+    try:
+        kind, shape, (first, last) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise _broken(source, f"tensor '{name[:40]}' has no dtype, shape and offsets") from None
+    whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in (*shape, first, last))
+    if not whole or not isinstance(kind, str):
+        raise _broken(source, f"tensor '{name[:40]}' has a shape or offset that is not a number")
+    if kind not in DTYPES:
+        raise InputError(f"tensor '{name[:40]}' in {source.name} has dtype {kind[:10]}", "save it as float32")
+    stored = np.dtype(DTYPES[kind])
+    if last - first != math.prod(shape) * stored.itemsize or start + last > source.size:
+        raise _broken(source, f"tensor '{name[:40]}' {shape} does not fit its {last - first:,} bytes")
+    return InFile(source, start + first, shape, stored, bfloat16=kind == "BF16")
+
+
+def _list(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found, list) and found and all(isinstance(v, str | int) for v in found):
+        return np.array([str(v) for v in found], dtype=object)
+    return None
+
+
+def _broken(source: Source, why: str) -> InputError:
+    return InputError(f"{source.name} is not a readable safetensors file: {why}", "save or copy it again")

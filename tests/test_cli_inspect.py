@@ -1,0 +1,94 @@
+"""`calib inspect` names every kind of file, and the command that takes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.cli.app import main
+from calibcli.errors import Exit
+from calibcli.result import Estimate, Result
+
+SAMPLE = Path(__file__).parent.parent / "sample_data"
+
+
+def inspect(capsys: pytest.CaptureFixture[str], *args: object) -> dict[str, Any]:
+    assert main(["inspect", *map(str, args), "--json"]) == Exit.OK
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_recorded_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = inspect(capsys, SAMPLE / "test.npz")
+    facts = found["facts"]
+    assert (facts["what"], facts["rows"], facts["classes"], facts["kind"]) == ("recorded outputs", 897, 10, "logits")
+    assert facts["why"].startswith("range -")
+    arrays = next(t for t in found["tables"] if t["name"] == "arrays")
+    assert ["logits", "(897, 10) float32", "scores: logits"] in arrays["rows"]
+    labels = next(t for t in found["tables"] if t["name"] == "labels")
+    assert sum(row[2] for row in labels["rows"]) == 897
+    assert len(found["provenance"]["inputs"][0]["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "commands"),
+    [
+        ("model.safetensors", "a checkpoint", "curvature"),
+        ("model.pt", "a checkpoint", "curvature"),
+        ("digits.npz", "a data set", "--data"),
+        ("calib.toml", "a configuration", "check"),
+    ],
+)
+def test_other_files(name: str, what: str, commands: str, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = inspect(capsys, SAMPLE / name)["facts"]
+    assert facts["what"] == what
+    assert commands in facts["used_by"]
+
+
+def test_results_and_calibrators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.numpy import save_file
+
+    result = Result(command="metrics", estimates=[Estimate(name="ece", value=0.1)])
+    (tmp_path / "r.json").write_text(result.to_json())
+    facts = inspect(capsys, tmp_path / "r.json")["facts"]
+    assert (facts["what"], facts["estimates"]) == ("a result of calib metrics", 1)
+    about = {"what": "calibrator", "schema": 1, "spec": "temperature", "k": 3, "classes": None}
+    save_file({"beta": np.ones(1)}, tmp_path / "c.safetensors", metadata={"calib": json.dumps(about)})
+    facts = inspect(capsys, tmp_path / "c.safetensors")["facts"]
+    assert (facts["what"], facts["spec"]) == ("a calibrator of calib scale", "temperature")
+
+
+def test_other_files_are_refused_as_outputs(tmp_path: Path) -> None:
+    from calibcli.errors import InputError
+    from calibcli.inputs import logits
+
+    with pytest.raises(InputError, match="is a checkpoint") as error:
+        logits.read(SAMPLE / "model.safetensors")
+    assert "curvature" in error.value.fix
+
+
+def test_multilabel_and_missing_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    p = np.random.default_rng(0).uniform(size=(50, 3))
+    np.savez(tmp_path / "a.npz", probs=p, labels=(p > 0.5).astype(int))
+    found = inspect(capsys, tmp_path / "a.npz", "--multilabel", "--classes", "a,b,c")
+    labels = next(t for t in found["tables"] if t["name"] == "labels")
+    assert labels["rows"][0] == ["a", int((p[:, 0] > 0.5).sum()), 50]
+    np.savez(tmp_path / "b.npz", logits=p * 9)
+    assert any("no labels" in note for note in inspect(capsys, tmp_path / "b.npz")["notes"])
+
+
+@pytest.mark.parametrize("path", ["missing.npz", ".", "empty.npz", "noise.bin"])
+def test_unreadable(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.npz").touch()
+    Path("noise.bin").write_bytes(bytes(range(256)))
+    assert main(["inspect", path]) == Exit.REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")

@@ -1,0 +1,218 @@
+"""safetensors, PyTorch files, JSON lines, lm-eval samples, parquet: the same rows from each."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.cli.app import main
+from calibcli.errors import Exit, InputError
+from calibcli.inputs import logits
+from calibcli.predictions import Predictions
+
+RNG = np.random.default_rng(1)
+Z = RNG.normal(size=(300, 4)).astype(np.float32) * 2
+Y = np.where(RNG.uniform(size=300) < 0.7, Z.argmax(axis=1), RNG.integers(0, 4, 300))
+
+
+def same(p: Predictions, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(p.logits, Z, atol=tolerance)
+    np.testing.assert_array_equal(p.labels, Y)
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    about = {"ids": json.dumps([f"r{i}" for i in range(300)]), "classes": json.dumps(list("abcd"))}
+    save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors", metadata=about)
+    p = logits.read(tmp_path / "a.safetensors")
+    same(p)
+    assert p.classes == list("abcd")
+    assert p.ids is not None
+    assert p.ids[7] == "r7"
+
+
+def test_safetensors_bfloat16_is_widened(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    z = torch.from_numpy(Z).to(torch.bfloat16)
+    save_file({"logits": z, "labels": torch.from_numpy(Y)}, tmp_path / "a.safetensors")
+    p = logits.read(tmp_path / "a.safetensors")
+    assert p.scores.dtype == np.float32
+    np.testing.assert_array_equal(p.logits, z.float().numpy())
+
+
+def test_safetensors_need_no_torch(tmp_path: Path) -> None:
+    import subprocess
+
+    from safetensors.numpy import save_file
+
+    save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors")
+    code = (
+        "import sys; from calibcli.inputs import logits; logits.read(sys.argv[1]);"
+        "heavy = {'torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.safetensors")], check=True)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_pt(tmp_path: Path, legacy: bool) -> None:
+    torch = pytest.importorskip("torch")
+    tree = {"logits": torch.from_numpy(Z), "labels": torch.from_numpy(Y), "epoch": 3}
+    torch.save(tree, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy)
+    same(logits.read(tmp_path / "a.pt"))
+    torch.save(torch.from_numpy(Z), tmp_path / "b.pth")
+    np.save(tmp_path / "y.npy", Y)
+    same(logits.read(tmp_path / "b.pth", labels=str(tmp_path / "y.npy")))
+    torch.save((torch.from_numpy(Z), torch.from_numpy(Y)), tmp_path / "c.pt")
+    same(logits.read(tmp_path / "c.pt", scores="item0", labels="item1"))
+
+
+class Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    fired = tmp_path / "fired"
+    torch.save({"logits": torch.from_numpy(Z), "labels": Bomb(fired)}, tmp_path / "a.pt")
+    torch.save(Bomb(fired), tmp_path / "b.pt", _use_new_zipfile_serialization=False)
+    np.savez(tmp_path / "c.npz", logits=Z, labels=np.array([Bomb(fired)] * 300, dtype=object))
+    np.save(tmp_path / "d.npy", np.array([Bomb(fired)] * 300, dtype=object), allow_pickle=True)
+    for path in ("a.pt", "b.pt", "c.npz", "d.npy"):
+        assert main(["inspect", str(tmp_path / path)]) == Exit.REFUSED
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Python objects" in err
+        assert not fired.exists()
+
+
+def test_a_tensor_that_repeats_one_number_is_not_spread_out(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save(
+        {"logits": torch.zeros(1).expand(10**9, 1000), "labels": torch.zeros(1).expand(10**9)}, tmp_path / "a.pt"
+    )
+    with pytest.raises(InputError, match="allowed here"):
+        logits.read(tmp_path / "a.pt")
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        "\n".join(
+            json.dumps({"id": i, "logits": z, "label": y}) for i, (z, y) in enumerate(zip(Z.tolist(), Y.tolist()))
+        )
+    )
+    p = logits.read(path)
+    same(p)
+    assert p.ids is not None
+    assert p.ids[9] == "9"
+
+
+def test_jsonl_ragged_probabilities(tmp_path: Path) -> None:
+    rows = [
+        {"probs": [0.2, 0.5, 0.3], "label": 1},
+        {"probs": [0.9, 0.1], "label": 0},
+        {"probs": [0.1] * 10, "label": 9},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    p = logits.read(tmp_path / "a.jsonl")
+    assert (p.k, p.kind) == (10, "probabilities")
+    np.testing.assert_allclose(np.exp(p.logits[1]), [0.9, 0.1] + [0] * 8, rtol=1e-12)
+
+
+def sample(i: int, choices: list[float], target: Any, text: bool) -> dict[str, Any]:
+    return {
+        "doc_id": i,
+        "doc": {"question": "?", "choices": ["x"] * len(choices)},
+        "target": target,
+        "arguments": [["?", f" choice {c}"] for c in range(len(choices))],
+        "resps": [[[c, False]] for c in choices],
+        "filtered_resps": [[str(c) if text else c, "False" if text else False] for c in choices],
+        "filter": "none",
+        "acc": 1.0,
+    }
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_lm_eval_samples(tmp_path: Path, text: bool) -> None:
+    """Three to five choices, one of them impossible, targets as number, text, letter."""
+    rows = [
+        sample(0, [-1.5, -2.0, -7.25], 0, text),
+        sample(1, [-3.0, -1.0, -4.0, -5.0, -6.0], "1", text),
+        sample(2, [-3.0, float("-inf"), -2.0, -9.0], "choice 2", text),
+        sample(3, [-3.0, -0.5, -2.0], "B", text),
+    ]
+    (tmp_path / "samples_arc.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    p = logits.read(tmp_path / "samples_arc.jsonl")
+    inf = np.inf
+    wanted = [[-1.5, -2, -7.25, -inf, -inf], [-3, -1, -4, -5, -6], [-3, -inf, -2, -9, -inf], [-3, -0.5, -2, -inf, -inf]]
+    np.testing.assert_array_equal(p.logits, wanted)
+    np.testing.assert_array_equal(p.labels, [0, 1, 2, 1])
+    assert p.kind == "logits"
+    assert any("3 to 5 choices" in note for note in p.notes)
+    assert np.asarray(p.ids).tolist() == ["0", "1", "2", "3"]
+
+
+def test_lm_eval_generation_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "samples_gsm8k.jsonl").write_text(json.dumps({"doc_id": 0, "target": "4", "filtered_resps": ["4"]}))
+    with pytest.raises(InputError, match="generation"):
+        logits.read(tmp_path / "samples_gsm8k.jsonl")
+
+
+def test_trainer_predict_dump(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", predictions=Z, label_ids=Y.astype(np.int32))
+    same(logits.read(tmp_path / "a.npz"))
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + b"\0" * 100)
+    with pytest.raises(InputError) as error:
+        logits.read(tmp_path / "a.parquet")
+    assert "pip install 'calibcli[parquet]'" in error.value.fix
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_parquet(tmp_path: Path, lists: bool) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"logits": list(Z)} if lists else {f"logit_{i}": Z[:, i] for i in range(4)}
+    parquet.write_table(pa.table({**columns, "label": Y, "site": [f"s{y}" for y in Y]}), tmp_path / "a.parquet")
+    p = logits.read(tmp_path / "a.parquet", by=["site"])
+    same(p)
+    assert p.slices["site"][0] == f"s{Y[0]}"
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
+    with pytest.raises(InputError, match="not readable parquet"):
+        logits.read(tmp_path / "b.parquet")
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"\xff" * 8, "claims"),
+        (struct.pack("<Q", 4) + b"[1]x", "not JSON"),
+        (struct.pack("<Q", 4) + b"[1] ", "not an object"),
+        (struct.pack("<Q", 9) + b'{"a": {}}', "no dtype"),
+        (struct.pack("<Q", 62) + b'{"a":{"dtype":"F32","shape":[9,9],"data_offsets":[0,324]}}    ', "does not fit"),
+        (struct.pack("<Q", 62) + b'{"a":{"dtype":"F8","shape":[9,9],"data_offsets":[0,324]}}     ', "dtype F8"),
+    ],
+)
+def test_broken_safetensors(tmp_path: Path, header: bytes, words: str) -> None:
+    (tmp_path / "a.safetensors").write_bytes(header + b"\0" * 8)
+    with pytest.raises(InputError, match=words):
+        logits.read(tmp_path / "a.safetensors")
