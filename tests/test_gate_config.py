@@ -105,7 +105,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         ("[[gate]]\nmetric = 'ece'\nlimit = 1\nmin_n = 1.5\n", "min_n is 1.5", "whole number"),
         ("[[gate]]\nmetric = 'ece'\nlimit = 1\non_inconclusive = 'wrn'\n", "'wrn'", "did you mean 'warn'"),
         ("[[gate]]\nmetric = 3\nlimit = 1\n", "metric is 3, not a text", "quotes"),
-        ("[stats]\nalpha = 0.7\n", "alpha is 0.7", "(0, 0.5]"),
+        ("[stats]\nalpha = 0.7\n", "alpha is 0.7", "(0, 0.25]"),
         ("[stats]\nedges = 'rigth'\n", "'rigth'", "did you mean 'right'"),
         ("[data]\nslices = 3\n", "not a list of texts", "["),
         ("data = 3\n", "is not a table", "KEY = VALUE"),

@@ -59,15 +59,15 @@ def test_trace_and_its_gradient_are_unbiased(kind: str) -> None:
     gradient = torch.cat([g.flatten() for g in torch.autograd.grad(want, parameters)])
     generator, values, slopes = torch.Generator().manual_seed(7), [], []
     estimate = ggn_trace if kind == "ggn" else hessian_trace
-    for _ in range(1500):
+    for _ in range(600):
         got = estimate(model(x), y, parameters, 1, generator)
-        values.append(float(got))
+        values.append(float(got.detach()))
         g = torch.autograd.grad(got, parameters, materialize_grads=True)
         slopes.append(torch.cat([v.flatten() for v in g]))
     spread = torch.tensor(values, dtype=torch.float64)
     error = float(spread.std() / len(values) ** 0.5)
     assert abs(float(spread.mean()) - float(want)) < 4 * error
-    assert error < 0.03 * float(want)
+    assert error < 0.05 * float(want)
     stacked = torch.stack(slopes)
     scores = (stacked.mean(0) - gradient) / (stacked.std(0) / len(values) ** 0.5 + 1e-12)
     assert float(scores.abs().max()) < 5

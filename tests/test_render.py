@@ -16,7 +16,7 @@ import render_odd
 
 from calibcli import render
 from calibcli.render import csv, markdown, numbers, stream, table, terminal
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Curve, Estimate, Plot, Result, Table
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXTS = {
@@ -93,7 +93,7 @@ def test_groups_of_slices_stand_apart() -> None:
 
 def test_before_and_after_share_a_row() -> None:
     row = next(line for line in table.render(cases.scale()).splitlines() if line.startswith("ece"))
-    assert row.split() == ["ece", "0.061", "[0.041,", "0.081]", "0.021", "[0.001,", "0.041]", "lower"]
+    assert row.split() == ["ece", "0.0611", "[0.0411,", "0.0811]", "0.0212", "[0.0012,", "0.0412]", "lower"]
 
 
 def test_names_cannot_draw_on_a_terminal() -> None:
@@ -109,6 +109,13 @@ def test_columns_align_for_wide_letters() -> None:
         Result(command="x", estimates=[Estimate(name=n, value=0.5) for n in ("中文", "abcd", "e\u0301bcd")])
     )
     assert len({stream.width(line) for line in sheet.splitlines()[3:]}) == 1
+
+
+def test_facts_take_a_line_or_a_line_each() -> None:
+    few = table.render(Result(command="x", facts={"n": 3, "kind_of": "logits", "none": None, "deep": [1]}))
+    assert few.splitlines()[1] == "n: 3 · kind of: logits"
+    many = table.render(Result(command="x", facts={f"fact{i}": "long " * i for i in range(1, 12)}))
+    assert many.splitlines()[1:3] == ["  fact1   long", "  fact2   long long"]
 
 
 # reliability diagram in the terminal
@@ -134,8 +141,6 @@ def test_reliability_rows() -> None:
 
 
 def test_many_bins_are_merged_by_their_rows() -> None:
-    from calibcli.result import Curve, Plot
-
     left, width = [i / 90 for i in range(90)], [1 / 90] * 90
     accuracy = [0.2] * 90
     plot = Plot(
@@ -261,6 +266,19 @@ def test_pictures_of_odd_results(case: str) -> None:
     from calibcli.render import figure
 
     assert len(figure.render(render_odd.odd()[case], "png")) > 500
+
+
+def test_curves_of_one_role_are_told_apart() -> None:
+    from calibcli.render import figure
+
+    def colours(roles: list[str]) -> set[str]:
+        curves = [Curve(label=r + str(i), kind="line", role=r, x=[0, 1], y=[i, i]) for i, r in enumerate(roles)]
+        svg = figure.render(Result(command="x", plots=[Plot(name="p", curves=curves)]), "svg").decode()
+        return {c for c in figure.style.PALETTE if c.lower() in svg}
+
+    assert len(colours(["model", "model", "model"])) == 3
+    assert len(colours(["", "", "x"])) == 3
+    assert len(colours(["model", "after"])) == 1  # both stand for the thing itself
 
 
 def test_everything_can_be_drawn() -> None:

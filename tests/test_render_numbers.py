@@ -16,13 +16,13 @@ usual = st.floats(min_value=-100, max_value=100)
 @pytest.mark.parametrize(
     ("value", "low", "high", "texts"),
     [
-        (0.06112345, 0.0312, 0.09397, ("0.061", "[0.031, 0.094]")),
+        (0.06112345, 0.0312, 0.09397, ("0.0611", "[0.0312, 0.0940]")),
         (0.00611, 0.0, 0.02181, ("0.0061", "[0.0000, 0.0218]")),
         (1.73214, 1.61, 1.87, ("1.73", "[1.61, 1.87]")),
         (1234.5, 1200.0, 1300.0, ("1234", "[1200, 1300]")),
         (0.874, None, None, ("0.8740", "")),
-        (0.5, 0.25, None, ("0.50", "≥ 0.25")),
-        (0.5, None, 0.7512, ("0.50", "≤ 0.75")),
+        (0.5, 0.25, None, ("0.500", "≥ 0.250")),
+        (0.5, None, 0.7512, ("0.500", "≤ 0.751")),
         (None, None, None, ("—", "")),
         (1e-12, 0.9e-12, 1.1e-12, ("1.00e-12", "[9.0e-13, 1.10e-12]")),
         (2.5e9, 2.4e9, 2.6e9, ("2.50e+09", "[2.40e+09, 2.60e+09]")),
@@ -59,7 +59,7 @@ def test_a_bound_next_to_its_limit(high: float) -> None:
     e = Estimate(name="ece", value=0.02, low=0.01, high=high, level=0.9)
     shown = float(numbers.shown(e, 0.03).interval.strip("[]").split(",")[1])
     assert (shown > 0.03, shown < 0.03) == (high > 0.03, high < 0.03)
-    assert numbers.shown(e).interval == "[0.010, 0.030]"
+    assert numbers.shown(e).interval == "[0.0100, 0.0300]"
 
 
 def test_an_interval_that_excludes_zero_shows_it() -> None:

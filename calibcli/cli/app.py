@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import pkgutil
@@ -29,11 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `calib` with these arguments and return its exit code. Never raises, never leaves a traceback."""
     args = list(sys.argv[1:] if argv is None else argv)
     Run.argv = args
+    _open_closed_streams()
     previous = _on_sigterm()
     try:
         code = _run(args)
+        if code == Exit.INTERRUPTED:  # what Typer makes of Ctrl-C
+            raise KeyboardInterrupt
         sys.stdout.flush()
         return code
+    except SystemExit:  # what Typer's Click makes of a reader that went away while it wrote
+        return Run.latest_code
     except BrokenPipeError:  # the reader went away (`calib ... | head`): not an error
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at exit)
         return Run.latest_code
@@ -45,15 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(error.problem, error.fix, error.code)
     except MemoryError:
         return _say("out of memory", "use a smaller input, or fewer rows at a time", Exit.REFUSED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _bug(error)
+        return _say(f"cannot write ({_lower(str(error.strerror))})", "free some space, or write elsewhere", Exit.USAGE)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
             return _say(_lower(error.format_message()), _usage_fix(error), Exit.USAGE)
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
-        if os.environ.get("CALIB_TRACEBACK"):
-            raise
-        fix = "this is a bug in calib; set CALIB_TRACEBACK=1 for the traceback and report it"
-        return _say(f"{type(error).__name__}: {error}", fix, Exit.BUG)
+        return _bug(error)
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
@@ -87,6 +94,13 @@ def _run(args: list[str]) -> int:
     return int(code or 0)
 
 
+def _open_closed_streams() -> None:
+    """A closed stdout or stderr (`calib ... >&-`) is None in Python: what is written there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the interpreter ends)
+
+
 def _on_sigterm() -> Any:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Terminated
@@ -95,6 +109,13 @@ def _on_sigterm() -> Any:
         return signal.signal(signal.SIGTERM, stop)
     except ValueError:  # not the main thread: the caller owns the signals
         return None
+
+
+def _bug(error: Exception) -> int:
+    if os.environ.get("CALIB_TRACEBACK"):
+        raise error
+    fix = "this is a bug in calib; set CALIB_TRACEBACK=1 for the traceback and report it"
+    return _say(f"{type(error).__name__}: {error}", fix, Exit.BUG)
 
 
 def _usage_fix(error: Exception) -> str:

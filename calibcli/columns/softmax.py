@@ -68,11 +68,13 @@ class Block:
         n, k = z.shape
         d = np.array(z.T, order="C", copy=True)
         e = self.others = self.buffer.scores[: n * k].reshape(k, n)
-        z_top = d.max(axis=0)
-        at_top = np.flatnonzero(np.equal(d, z_top, out=self.buffer.mask[: n * k].reshape(k, n)))
-        self.top = np.empty(n, dtype=np.int64)
-        for c, (first_, last) in reversed(list(enumerate(_spans(at_top, k, n)))):
-            self.top[at_top[first_:last] - c * n] = c  # of equal scores the lowest class is written last
+        z_top, top = d[0].copy(), np.zeros(n, dtype=np.uint8)
+        higher = self.buffer.mask[:n]
+        for c in range(1, k):  # the last class above all before it is the first of the largest
+            np.greater(d[c], z_top, out=higher)
+            np.maximum(top, higher.view(np.uint8) * np.uint8(c), out=top)
+            np.maximum(z_top, d[c], out=z_top)
+        self.top = top.astype(np.int64)
         at_label = self.labels * n + self.rows
         d -= z_top
         gap = -d.reshape(-1)[at_label].astype(np.float64)

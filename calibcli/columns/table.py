@@ -112,12 +112,15 @@ def bin_index(values: Floats, bins: int, edges: Edges = "right") -> Ints:
     a probability stays there though its logarithm and the softmax round it.
     """
     scaled = np.asarray(values, dtype=np.float64) * bins
-    edge = np.rint(scaled)
-    near = np.abs(scaled - edge) <= 1e-12
-    near &= edge < bins
-    np.copyto(scaled, edge, where=near)
     if edges == "right":
+        scaled -= 1e-12
         np.ceil(scaled, out=scaled)
         scaled -= 1
+    else:
+        scaled += 1e-12
     index = scaled.astype(np.int64)  # truncates towards zero: the floor of what is >= 0
-    return np.clip(index, 0, bins if edges == "torchmetrics" else bins - 1, out=index)
+    np.minimum(index, bins - 1, out=index)
+    np.maximum(index, 0, out=index)
+    if edges == "torchmetrics":
+        index[values >= 1] = bins
+    return index

@@ -66,7 +66,7 @@ def measure(
         seed: of start vectors and probes, which depend on it, on the block of 256 rows and on their number alone.
         level: of the intervals.
         progress: called with (fraction, text).
-        interrupts: exceptions after which what is known so far is returned (`facts["interrupted"]`).
+        interrupts: exceptions after which what is known so far is returned (`facts["interrupted"]` names it).
 
     Raises:
         UsageError: an unknown quantity or option, or `params` that match nothing.
@@ -118,8 +118,8 @@ def _run(
         shared.progress = _within(report, position, len(order))
         try:
             found[i] = choices[i](engine)
-        except interrupts:
-            shared.stopped = True
+        except interrupts as interrupt:
+            shared.stopped = type(interrupt).__name__
             found[i] = choices[i](engine)
     shared.progress = report
     engine.hessian.drop()
@@ -157,7 +157,7 @@ def _result(problem: Problem, shared: Shared, losses: list[Loss], found: list[tu
     return Result(
         command="curvature",
         estimates=estimates,
-        tables=tables,
+        tables=[_error_table(estimates), *tables],
         plots=plots,
         notes=notes,
         facts={
@@ -169,6 +169,23 @@ def _result(problem: Problem, shared: Shared, losses: list[Loss], found: list[tu
             "ranks": problem.layout.world,
             "interrupted": shared.stopped,
         },
+    )
+
+
+def _error_table(estimates: list[Estimate]) -> Table:
+    """Both errors side by side: what the estimator leaves open on this data, and what the sample brings."""
+
+    def number(e: Estimate, key: str) -> Cell:
+        return e.detail.get(key)
+
+    return Table(
+        name="errors",
+        title="Error of the estimator (this data) and of the sample (the population)",
+        columns=["quantity", "of", "value", "estimator low", "estimator high", "sampling se"],
+        rows=[
+            [e.name, e.of, e.value, number(e, "estimator_low"), number(e, "estimator_high"), number(e, "sampling_se")]
+            for e in estimates
+        ],
     )
 
 

@@ -39,12 +39,15 @@ class Shared:
     def __init__(self, problem: Problem, seed: int, level: float, progress: Progress | None) -> None:
         self.problem, self.seed, self.level = problem, seed, level
         self.progress: Progress = progress or (lambda fraction, text: None)
-        self.stopped = False  # an interrupt arrived: no new work, only what is known
+        self.stopped = ""  # the interrupt that arrived: no new work, only what is known
         self.notes: list[str] = []
 
     @cached_property
     def norms(self) -> RowNorms:
-        return RowNorms(self.problem)
+        found = RowNorms(self.problem)
+        if not found.mapped and found.chunk > 1:
+            self.notes.append("per-row gradients are taken one row at a time: the model does not run under vmap")
+        return found
 
     @cached_property
     def logits(self) -> torch.Tensor:

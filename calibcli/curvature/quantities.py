@@ -51,7 +51,7 @@ def grad_norm(engine: Engine) -> Found:
         high=value + half,
         se=g.se,
         how="one pass; interval over rows by the delta method",
-        detail={"noise": g.noise, "sampling_se": g.se, "estimator_se": 0.0},
+        detail={"noise": g.noise, "sampling_se": g.se, "estimator_low": value, "estimator_high": value},
     )
     pieces = torch.split(g.vector, engine.problem.sizes)
     return Found([estimate], layers={"gradient norm": torch.stack([p.norm() for p in pieces]).cpu()})
@@ -136,7 +136,7 @@ def trace(
 
 
 @QUANTITIES.add(order=3)
-def density(engine: Engine, *, steps: int = 80, probes: int = 1, sigma: float | None = None) -> Found:
+def density(engine: Engine, *, steps: int = 40, probes: int = 1, sigma: float | None = None) -> Found:
     """Spectral density of H by Lanczos quadrature; the value is the share of eigenvalues below -sigma.
 
     `steps` products per probe; `sigma` is the width of the Gaussian (default: √1e-5 of the spectrum's range). The
@@ -169,7 +169,8 @@ def density(engine: Engine, *, steps: int = 80, probes: int = 1, sigma: float | 
             "sigma": d.sigma,
             "smallest_node": float(d.nodes.min()),
             "largest_node": float(d.nodes.max()),
-            "estimator_se": d.negative_se,
+            "estimator_low": max(0.0, d.negative - half),
+            "estimator_high": min(1.0, d.negative + half),
             "sampling_se": None,
         },
     )
@@ -245,7 +246,12 @@ def _eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimat
             how=f"{run.products} Lanczos products; "
             + ("residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"),
             reason="" if converged else f"not converged to {tol:g} after {run.products} products",
-            detail={"residual": float(ritz.residuals[index]), "estimator_error": error, "sampling_se": None},
+            detail={
+                "residual": float(ritz.residuals[index]),
+                "estimator_low": theta - error,
+                "estimator_high": theta + error,
+                "sampling_se": None,
+            },
         )
     return _certified(engine, certificate, run, converged, tol)
 

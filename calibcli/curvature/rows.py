@@ -23,7 +23,10 @@ Inputs = Any  # a Tensor, or a dict of Tensors by argument name
 class Source(Protocol):
     """An indexed data set."""
 
-    labels: Any  # (N,) integers: a Tensor or an array
+    @property
+    def labels(self) -> Any:
+        """(N,) integers: a Tensor or an array."""
+        ...
 
     def __len__(self) -> int: ...
 

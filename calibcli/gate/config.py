@@ -60,7 +60,8 @@ class Config:
 
     Attributes:
         eval, fit: scores files; `fit` is what a calibrator was fitted on and must not overlap `eval`.
-        slices, group, weights, weight_kind, id: columns of the scores file.
+        slices, group, weights, weight_kind, ids, scores, labels, kind, classes: how the scores files are read, as the
+            options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
         sources: files that were read.
     """
@@ -71,10 +72,11 @@ class Config:
     group: str = ""
     weights: str = ""
     weight_kind: str = ""
-    id: str = ""
+    ids: str = ""
     scores: str = ""
     labels: str = ""
     kind: str = ""
+    classes: tuple[str, ...] = ()
     alpha: float = 0.05
     bins: int = 15
     edges: str = "right"
@@ -279,17 +281,18 @@ def _one_of(*choices: str) -> Callable[[Any, str], str]:
 
 
 def alpha(value: Any, where: str) -> float:
-    """An error probability in (0, 0.5]."""
+    """An error probability in (0, 0.25]."""
     number = _number(value, where)
-    if not 0 < number <= 0.5:
-        raise UsageError(f"{where} is {value!r}", "write an error probability in (0, 0.5], such as 0.05")
+    if not 0 < number <= 0.25:
+        raise UsageError(f"{where} is {value!r}", "write an error probability in (0, 0.25], such as 0.05")
     return number
 
 
 Reader = Callable[[Any, str], Any]
 DATA: dict[str, Reader] = {
-    **dict.fromkeys(("eval", "fit", "group", "weights", "id", "scores", "labels", "kind"), _text),
+    **dict.fromkeys(("eval", "fit", "group", "weights", "ids", "scores", "labels", "kind"), _text),
     "slices": _texts,
+    "classes": _texts,
     "weight_kind": _one_of("sampling", "count"),
 }
 STATS: dict[str, Reader] = {"alpha": alpha, "bins": _count(1), "edges": _one_of(*EDGES), "seed": _count(0)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,13 @@ class Loss(nn.Module):
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor | None:
         """The focusing parameter γ `(N,)` that applies to each sample now, or None where the loss has none."""
         return None
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What `start_epoch` set apart from buffers, so that a saved loss goes on within an epoch."""
+        return {"gamma": getattr(self, "gamma", None), "gamma_text": self.gamma_text}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.gamma, self.gamma_text = state["gamma"], state["gamma_text"]
 
     def start_epoch(self, epoch: int, epochs: int, validation: tuple[Tensor, Tensor] | None = None) -> None:
         """Set what depends on the epoch (0-based) or on the validation logits and labels after the previous one."""

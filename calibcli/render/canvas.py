@@ -169,7 +169,11 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
                 if first - 0.5 / height <= r / (height - 1) <= last + 0.5 / height:
                     put(j / (room - 1), r / (height - 1))
     elif curve.kind == "points":
-        for x, p in zip(curve.x, curve.y):
+        for i, x in enumerate(curve.x):
+            low, high, p = _at(curve.low or (), i), _at(curve.high or (), i), _at(curve.y, i)
+            for r in range(height):
+                if low is not None and high is not None and _to(low, up) <= r / (height - 1) <= _to(high, up):
+                    put(_to(x, across), r / (height - 1), "│")
             if p is not None:
                 put(_to(x, across), _to(p, up))
     else:

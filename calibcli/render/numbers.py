@@ -27,9 +27,9 @@ class Shown(NamedTuple):
 def shown(estimate: Estimate, limit: float | None = None) -> Shown:
     """Value, interval and null level of `estimate` with the same number of decimals.
 
-    Two significant digits of the interval's half width (four of the value without an interval), and more until every
-    number is on the same side as in memory: value and bounds of `limit`, value of the null level's quantile, bounds of
-    zero when the question is whether they hold it.
+    Two significant digits of the interval's half width, one more where that leaves fewer than three of the value (four
+    of the value without an interval); and more until every number is on the same side as in memory: value and bounds
+    of `limit`, value of the null level's quantile, bounds of zero when the question is whether they hold it.
     """
     e = estimate
     places = _places(e)
@@ -113,7 +113,7 @@ def short(text: str, length: int) -> str:
 
 
 def _places(e: Estimate) -> int:
-    """Decimals that show two significant digits of the half width; one more where that shows more of a small value."""
+    """Decimals that show two significant digits of the half width; one more where the value shows fewer than three."""
     ends = [x for x in (e.low, e.high) if x is not None]
     reach = max((abs(x - (e.value if e.value is not None else x)) for x in ends), default=0.0)
     half = (ends[1] - ends[0]) / 2 if len(ends) == 2 else reach
@@ -121,7 +121,7 @@ def _places(e: Estimate) -> int:
     if half <= size * 1e-12:  # no interval, or one of width zero
         return SIGNIFICANT - 1 - _exponent(size, SIGNIFICANT) if size else SIGNIFICANT
     places = 1 - _exponent(half, 2)
-    return places + (size > 0 and -_exponent(size, 2) in (places, places + 1))
+    return places + (size > 0 and -_exponent(size, 2) in (places - 1, places, places + 1))
 
 
 def _exponent(x: float, significant: int) -> int:

@@ -22,13 +22,13 @@ ROWS = 60  # of a table beside the estimates on a terminal
 
 def render(result: Result, encoding: str = "utf-8") -> str:
     """Plain text; every line as long as it needs to be."""
-    blocks = [[heading(result), *([f] if (f := _facts(result)) else [])]]
+    blocks = [[heading(result), *_facts(result)]]
     blocks += [layout.text(s, encoding) for s in sheet.sheets(result)]
     blocks += terminal.diagrams(result, WIDTH, encoding)
     if result.notes:
         blocks.append([f"note: {stream.clean(note)}" for note in result.notes])
     if result.artefacts:
-        blocks.append([f"saved: {path} ({role})" for role, path in result.artefacts.items()])
+        blocks.append([_saved(role, path) for role, path in result.artefacts.items()])
     if result.checks:
         blocks.append([sheet.verdict(result)[0]])
     return "\n\n".join("\n".join(stream.fold(line, encoding).rstrip() for line in block) for block in blocks) + "\n"
@@ -47,8 +47,18 @@ def heading(result: Result) -> str:
     return stream.clean(sheet.heading(result))
 
 
-def _facts(result: Result) -> str:
-    return " · ".join(f"{key}: {stream.clean(value)}" for key, value in sheet.facts(result))
+def _facts(result: Result) -> list[str]:
+    """On one line where they fit, else one on each."""
+    facts = [(stream.clean(key), stream.clean(value)) for key, value in sheet.facts(result)]
+    line = " · ".join(f"{key}: {value}" for key, value in facts)
+    if stream.width(line) <= WIDTH:
+        return [line] if facts else []
+    longest = max(stream.width(key) for key, _ in facts)
+    return [f"  {key}{' ' * (longest - stream.width(key))}  {value}" for key, value in facts]
+
+
+def _saved(role: str, path: str) -> str:
+    return stream.clean(f"saved: {path} ({role})")
 
 
 def _rich(result: Result, encoding: str) -> None:
@@ -60,11 +70,11 @@ def _rich(result: Result, encoding: str) -> None:
     console = Console(highlight=False, emoji=False, markup=False, width=width, color_system=colour)
 
     def say(line: str, style: str = "") -> None:
-        console.print(Text(stream.fold(stream.clean(line), encoding), style=style))
+        console.print(Text(stream.fold(line, encoding), style=style))
 
     say(heading(result), "bold")
-    if _facts(result):
-        say(_facts(result), "dim")
+    for fact in _facts(result):
+        say(fact, "dim")
     for s in sheet.sheets(result):
         console.print()
         more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
@@ -84,7 +94,7 @@ def _rich(result: Result, encoding: str) -> None:
     for note in result.notes:
         console.print(Text.assemble(("note: ", "bold yellow"), stream.fold(stream.clean(note), encoding)))
     for role, path in result.artefacts.items():
-        say(f"saved: {path} ({role})", "dim")
+        say(_saved(role, path), "dim")
     said, tone = sheet.verdict(result)
     if said:
         console.print()

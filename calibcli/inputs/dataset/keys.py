@@ -85,6 +85,11 @@ def _named(arrays: Mapping[str, Rows], key: str, source: str) -> Rows:
     return arrays[key]
 
 
+def splits_of(arrays: Mapping[str, Rows]) -> list[str]:
+    """Which of train, validation and test have inputs and labels of their own."""
+    return [name for name in SPLITS if _candidates(arrays, LABELS, name) and _candidates(arrays, INPUTS, name)]
+
+
 def _candidates(arrays: Mapping[str, Rows], names: Sequence[str], split: str) -> list[str]:
     if not split:
         return [n for n in names if n in arrays]

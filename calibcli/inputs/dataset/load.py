@@ -14,7 +14,7 @@ from calibcli.files import sha256
 from calibcli.inputs.code import NAMES_CODE, from_module
 from calibcli.inputs.dataset import folder, own, table
 from calibcli.inputs.dataset.arrays import SUFFIXES, open_arrays
-from calibcli.inputs.dataset.keys import Found, pick
+from calibcli.inputs.dataset.keys import Found, pick, splits_of
 from calibcli.inputs.dataset.labels import to_labels
 from calibcli.inputs.dataset.preprocess import for_array
 from calibcli.inputs.dataset.rows import Dataset
@@ -102,6 +102,12 @@ def _read(
         arrays = {"inputs": arrays[""], "labels": open_arrays(labels)[""]}
         labels_key = None
     return pick(arrays, name, split, inputs_key, labels_key, sha256(path))
+
+
+def splits(source: str | Path, *, trust: bool = False) -> list[str]:
+    """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
+    path = Path(source)
+    return splits_of(open_arrays(path, trust=trust)) if path.is_file() and path.suffix in SUFFIXES else []
 
 
 def _split(name: str) -> tuple[Path, str]:

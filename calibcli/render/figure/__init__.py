@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 from calibcli.render import table
 from calibcli.render.figure import panel, style
-from calibcli.render.figure.panel import Axes, Handles
+from calibcli.render.figure.marks import Axes
+from calibcli.render.figure.panel import Handles
 from calibcli.result import Plot, Result
 
 WIDE, HIGH, SQUARE = 4.9, 3.0, 4.4  # inches of a panel of its own
@@ -86,6 +87,10 @@ class _Page:
         if len(drawn) == 4:
             columns = 2
         wide, high = (SMALL, SMALL) if all(map(_square, drawn)) else (SMALL * 1.35, SMALL)
+        named = all(p.flip and p.labels for p in drawn)  # names down the side: once, or every panel a row of its own
+        if named:
+            columns = columns if len({tuple(p.labels) for p in drawn}) == 1 else 1
+            high = max(_size(p)[1] for p in drawn) * 0.8
         heading = title if len(plots) <= MOST else f"{title} (first {MOST} of {len(plots)})"
         self._at(1.0, self.top + 0.38, style.plain(heading), fontsize=11.5, fontweight="bold")
         same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
@@ -106,6 +111,8 @@ class _Page:
                     a.set_xlabel("")
                 if same_y and column:
                     a.set_ylabel("")
+            if named and column:
+                axes.tick_params(labelleft=False)
         rows = -(-len(drawn) // columns)
         right = 1.0 + columns * wide + (columns - 1) * (COLUMN_GAP if not same_y else 0.45)
         self._legend(handles, right + LEGEND_GAP, self.top)

@@ -1,0 +1,128 @@
+"""`calib curvature`: the Hessian of the loss around a checkpoint, every number with both its errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal, Optional, cast
+
+import typer
+
+from calibcli.cli import options as opt
+from calibcli.cli.run import Run
+from calibcli.errors import Exit, UsageError
+
+PANEL = "Measure"
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ...")],
+    data: opt.Data = None,
+    what: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--what", "-w", help="Quantity, such as lambda_max, top:k=10, trace:precision=0.01. Repeatable."),
+    ] = None,
+    loss: Annotated[str, typer.Option("--loss", help="Loss whose Hessian is measured.")] = "ce",
+    train_loss: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--train-loss", help="A second loss, measured beside it: focal:gamma=3. 'none' for none."),
+    ] = None,
+    params: Annotated[str, typer.Option("--params", help="Parameters that count, as globs: 'layer4.*,fc.*'.")] = "*",
+    memory: Annotated[str, typer.Option("--memory", help="auto, low (no graph is kept) or high (all are).")] = "auto",
+    arch: opt.Arch = None,
+    arch_file: opt.ArchFile = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    layout: opt.Layout = None,
+    inputs_key: opt.InputsKey = None,
+    labels_key: opt.LabelsKey = None,
+    label_column: opt.LabelColumn = None,
+    subset: opt.Subset = None,
+    trust: opt.Trust = False,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=0, help="Rows per micro-batch, up to 256; 0 lets memory decide.")
+    ] = 0,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "float32",
+    seed: opt.Seed = 0,
+    threads: opt.Threads = 0,
+    format: opt.Format = "table",
+    json: opt.Json = False,
+    output: opt.Output = None,
+    quiet: opt.Quiet = False,
+) -> int:
+    """Largest and smallest eigenvalues, trace, spectral density and gradient norm of the loss around a checkpoint.
+
+    Example: calib curvature model.safetensors --data digits.npz#test -w lambda_max -w trace -o curvature.png
+
+    H is the Hessian of the mean loss over the data in the trainable parameters, model in eval mode, without weight
+    decay. Of a checkpoint that says where its data lies, --data may be left out; one trained with another loss than
+    --loss is measured with both. Ctrl-C ends the run with what is known. Several devices: torchrun --nproc-per-node N
+    -m calibcli curvature ...
+    """
+    run = Run(format=format, json=json, output=output, quiet=quiet)
+    from calibcli import curvature, losses
+    from calibcli import device as devices
+    from calibcli.cli.app import Terminated
+    from calibcli.inputs import checkpoint, dataset
+
+    if memory not in ("auto", "low", "high"):
+        raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
+    where, precision = devices.pick(device), devices.dtype(dtype)
+    devices.set_threads(threads)
+    for spec in what or ():
+        curvature.QUANTITIES.choose(spec)
+    measured = losses.curvature_form(loss)
+    loaded = checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
+    beside = train_loss or str(loaded.metadata.get("training", {}).get("loss") or "none")
+    second = None if beside == "none" else losses.curvature_form(beside)
+    if second is not None and second.name == measured.name:
+        second = None
+    rows = loaded.open_data(
+        data,
+        "test",
+        "validation",
+        mean=mean,
+        std=std,
+        layout=layout,
+        inputs_key=inputs_key,
+        labels_key=labels_key,
+        label_column=label_column,
+        subset=subset,
+        seed=seed,
+        trust=trust,
+    )
+    dataset.check(rows, loaded.model)
+    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, rows)]
+    first = devices.rank() == 0
+    with devices.process_group(where):
+        result = curvature.measure(
+            loaded.model,
+            rows,
+            *(what or ()),
+            loss=measured,
+            train_loss=second,
+            params=params,
+            forward=checkpoint.logits,
+            device=where,
+            dtype=precision,
+            batch_size=batch_size,
+            memory=cast(Literal["auto", "low", "high"], memory),
+            seed=seed,
+            progress=run.progress("curvature") if first else None,
+            interrupts=(KeyboardInterrupt, Terminated),
+        )
+    if not first:
+        return int(Exit.OK)
+    facts = {
+        "model": loaded.source,
+        "architecture": loaded.architecture,
+        "container": loaded.container,
+        "data": rows.source,
+        "preprocess": rows.preprocess.as_dict(),
+        **result.facts,
+    }
+    result = dataclasses.replace(result, facts=facts, notes=[*loaded.notes, *rows.notes, *result.notes])
+    code = run.finish(result, seed=seed, device=str(where), dtype=dtype)
+    stopped = {"KeyboardInterrupt": Exit.INTERRUPTED, "Terminated": Exit.TERMINATED}
+    return int(stopped.get(str(result.facts["interrupted"]), code))

@@ -1,0 +1,125 @@
+"""The inputs of a gate: scores or an earlier result, and the baseline to compare with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibcli.columns import columns
+from calibcli.errors import CalibError, InputError
+from calibcli.gate import baseline
+from calibcli.gate.baseline import Rows
+from calibcli.gate.config import Config
+from calibcli.gate.sources import BY_CLASS, Results, Scores
+from calibcli.inputs import keys, logits
+from calibcli.inputs.fingerprints import refuse_overlap
+from calibcli.predictions import Predictions
+from calibcli.result import Result
+
+Progress = Callable[[float, str], None]
+
+
+def read_source(
+    path: str | Path, config: Config, reading: Mapping[str, Any], progress: Progress | None = None
+) -> Scores | Results:
+    """What the gates are asked about.
+
+    Args:
+        path: a scores file, or the JSON of any command.
+        reading: options of `inputs.logits.read`.
+
+    Raises:
+        InputError: refused, or `config.fit` overlaps it.
+    """
+    if Path(path).suffix == ".json":
+        return Results(read_result(path), str(path))
+    wanted = [gate.by for gate in config.gates if gate.by and gate.by != BY_CLASS]
+    found = read_scores(path, reading, [*config.slices, *wanted], progress)
+    return Scores(found, config)
+
+
+def read_result(path: str | Path) -> Result:
+    """The result in a JSON file."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
+    return Result.from_json(text, str(path))
+
+
+def read_scores(
+    path: str | Path, reading: Mapping[str, Any], by: Sequence[str] = (), progress: Progress | None = None
+) -> Predictions:
+    """Recorded outputs with those of the columns `by` that the file has."""
+    how = logits.Reading(**{**reading, "by": ()})
+    sources = logits.open_all(path, how.shards)
+    contents = [logits.load(source) for source in sources]
+
+    def has(name: str) -> bool:
+        try:
+            keys.named(contents[0], name, "by", "")
+        except CalibError:
+            return False
+        return True
+
+    there = tuple(name for name in dict.fromkeys(by) if has(name))
+    return logits.predictions(contents, sources, dataclasses.replace(how, by=there), progress)
+
+
+def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> str:
+    """A note on rows that are in `fit` too, or "".
+
+    Raises:
+        InputError: more than 1 % are.
+    """
+    return refuse_overlap(read_scores(fit, {**reading, "weights": None, "group": None, "ids": None}), found)
+
+
+class Baselines:
+    """Rows of the input beside those of a baseline; each is worked out once."""
+
+    def __init__(self, source: Scores | Results, reading: Mapping[str, Any]) -> None:
+        self.source = source
+        self.reading = reading
+        self.own: Rows | None = None
+        self.used: dict[str, Rows | str] = {}
+
+    def __call__(self, path: str) -> tuple[Rows, Rows] | str:
+        """(rows of the input, hashed with the baseline's salt; rows of the baseline), or why there are none."""
+        if path not in self.used:
+            self.used[path] = self._read(path)
+        base = self.used[path]
+        if isinstance(base, str):
+            return base
+        own = self.rows()
+        if own is None:
+            return "the input is a result without rows; pass the scores, or write it with --keep-rows"
+        if isinstance(self.source, Scores) and self.source.predictions.ids is not None:
+            own = dataclasses.replace(own, salt=base.salt, ids=baseline.hashes(self.source.predictions.ids, base.salt))
+        return own, base
+
+    def rows(self) -> Rows | None:
+        """Rows of the input."""
+        if self.own is None:
+            if isinstance(self.source, Scores):
+                self.own = baseline.rows(self.source.predictions, self.source.whole.columns)
+            else:
+                self.own = kept_rows(self.source.result, self.source.source)
+        return self.own
+
+    def _read(self, path: str) -> Rows | str:
+        if not Path(path).is_file():
+            return f"no baseline at {path}"
+        if Path(path).suffix == ".json":
+            kept = kept_rows(read_result(path), path)
+            return kept if kept is not None else f"{path} holds no rows; write it with --keep-rows"
+        found = read_scores(path, {**self.reading, "weights": None, "group": None})
+        return baseline.rows(found, columns(found, class_bins=()))
+
+
+def kept_rows(result: Result, source: str) -> Rows | None:
+    """The rows that a result was written with, or None."""
+    packed = result.facts.get("rows")
+    return Rows.unpack(packed, source) if isinstance(packed, dict) else None

@@ -1,0 +1,127 @@
+"""One run of `calib check`: what was asked for, merged with the configuration, read and judged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from calibcli.errors import UsageError
+from calibcli.gate import check, config, reading
+from calibcli.gate.config import Config, Gate
+from calibcli.gate.sources import Scores
+from calibcli.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the command line asks for; None and "" leave the choice to the configuration file."""
+
+    input: str | Path | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    max: Sequence[str] = ()
+    min: Sequence[str] = ()
+    baseline: str = ""
+    margin: Sequence[str] = ()
+    of: str = ""
+    min_n: int | None = None
+    on_inconclusive: str | None = None
+    alpha: float | None = None
+    bins: int | None = None
+    config: Path | None = None
+    fit: str | None = None
+    keep_rows: bool = False
+    seed: int | None = None
+
+
+def settings(request: Request) -> Config:
+    """The configuration with the command line over it.
+
+    Raises:
+        UsageError: either of them is wrong, or no input is named.
+    """
+    if request.alpha is not None:
+        config.alpha(request.alpha, "--alpha")
+    if request.on_inconclusive not in (None, "fail", "warn"):
+        raise UsageError(f"--on-inconclusive {request.on_inconclusive}", "pass fail or warn")
+    found = config.load(request.config)
+    how = request.reading
+    found = found.over(
+        eval=None if request.input is None else str(request.input),
+        fit=request.fit,
+        slices=tuple(how["by"]) if how.get("by") else None,
+        alpha=request.alpha,
+        bins=request.bins,
+        seed=request.seed,
+        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind") if how.get(key)},
+    )
+    if not found.eval:
+        raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
+    return dataclasses.replace(found, gates=tuple(_gates(request, found)))
+
+
+def _gates(request: Request, found: Config) -> list[Gate]:
+    """Gates of the command line; those of the file when it has none."""
+    keys: dict[str, Any] = {"of": request.of}
+    gates = [config.limit_rule(text, "max", **keys) for text in request.max]
+    gates += [config.limit_rule(text, "min", **keys) for text in request.min]
+    by = tuple(request.reading.get("by") or ())
+    gates += [
+        dataclasses.replace(gate, by=name) for name in by for gate in gates[: len(request.max) + len(request.min)]
+    ]
+    if request.margin and not request.baseline:
+        raise UsageError("--margin without --baseline", "add --baseline result.json")
+    gates += [config.limit_rule(text, "margin", baseline=request.baseline) for text in request.margin]
+    if not gates and request.baseline and any(g.baseline for g in found.gates):
+        gates = [dataclasses.replace(g, baseline=request.baseline) if g.baseline else g for g in found.gates]
+    elif request.baseline and not request.margin:
+        gates.append(Gate(metric="recal_gain", baseline=request.baseline, margin=0.0))
+    changed: dict[str, Any] = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
+    changed = {key: value for key, value in changed.items() if value is not None}
+    return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
+
+
+def run(request: Request, settings: Config, progress: reading.Progress | None = None) -> Result:
+    """Read the input and judge every gate."""
+    how = _reading(request.reading, settings)
+    source = reading.read_source(settings.eval, settings, how)
+    baselines = reading.Baselines(source, how)
+    result = check.check(source, settings, baselines, progress)
+    notes: list[str] = []
+    facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
+    if isinstance(source, Scores):
+        p = source.predictions
+        notes += p.notes
+        facts |= {"n": p.n, "classes": p.k, "kind": p.kind}
+        if p.groups is not None:
+            facts["groups"] = len(set(p.groups.tolist()))
+        if settings.fit and (overlap := reading.check_overlap(settings.fit, p, how)):
+            notes.append(overlap)
+    if request.keep_rows:
+        rows = baselines.rows()
+        if rows is None:
+            raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
+        facts["rows"] = rows.pack()
+    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts)
+
+
+def inputs(request: Request, settings: Config) -> list[str]:
+    """Files behind the result, for its provenance."""
+    named = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
+    return [path for path in dict.fromkeys(named) if path and (path == "-" or Path(path).is_file())]
+
+
+def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Options of `inputs.logits.read`: the command line's, else the configuration's."""
+    found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
+    if options.get("multilabel"):
+        raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
+    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes"):
+        value = getattr(settings, key)
+        if value and not found.get(key):
+            found[key] = list(value) if isinstance(value, tuple) else value
+    if settings.weight_kind and found.get("weight_kind", "sampling") == "sampling":
+        found["weight_kind"] = settings.weight_kind
+    return found

@@ -1,0 +1,277 @@
+"""What a gate can be asked about: a file of scores, or the result of an earlier command."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from calibcli.columns import Columns, columns
+from calibcli.errors import UsageError, did_you_mean
+from calibcli.gate.config import Config, Gate
+from calibcli.gate.plan import EcePopulation, to_decide
+from calibcli.gate.verdict import Claim, at_level
+from calibcli.metrics import METRICS, Sample, choose, estimates, measure
+from calibcli.metrics.bounds import Bounds, ece_bounds
+from calibcli.predictions import Array, Predictions
+from calibcli.result import Estimate, Result
+from calibcli.spec import Choice
+
+CURVATURE = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
+FITTED = ("temperature", "gamma")
+BY_CLASS = "class"
+
+
+class Source(Protocol):
+    """Where numbers come from. A method returns a str where the answer is "cannot be said", and why."""
+
+    def better(self, gate: Gate) -> str:
+        """`lower`, `higher`, `zero` or "" for the gate's metric.
+
+        Raises:
+            UsageError: no such metric.
+        """
+
+    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
+        """The parts that the gate judges, by name; {"": ...} for everything."""
+
+    def rows(self, part: Any, gate: Gate) -> int | None:
+        """Rows of a part; None where that is not known."""
+
+    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
+        """The metric of a part with its bounds."""
+
+
+@dataclass(eq=False)
+class Scores:
+    """Gates on recorded outputs."""
+
+    predictions: Predictions
+    config: Config
+    parts: dict[tuple[str, str], Part] = field(default_factory=dict)
+
+    @cached_property
+    def whole(self) -> Part:
+        return Part(self.predictions, columns(self.predictions, class_bins=()))
+
+    def choice(self, gate: Gate) -> Choice:
+        name = gate.metric.partition(":")[0]
+        if name in (*CURVATURE, *FITTED):
+            raise UsageError(
+                f"{_at(gate)}{name} is not measured on scores", "pass the result.json of the command that measures it"
+            )
+        try:
+            found = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
+            return choose([found.spec], self.predictions.k)[0]
+        except UsageError as error:
+            raise UsageError(_at(gate) + error.problem, error.fix) from None
+
+    def better(self, gate: Gate) -> str:
+        if gate.of:
+            raise UsageError(f"{_at(gate)}of = '{gate.of}' chooses among the numbers of a result", "leave it out")
+        return str(self.choice(gate).traits.get("better", ""))
+
+    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
+        if not gate.by:
+            return {"": self.whole}
+        if gate.by in self.predictions.slices:
+            column = np.asarray(self.predictions.slices[gate.by]).astype(str)
+        elif gate.by == BY_CLASS:
+            column = self._class_names()[self.whole.columns.predicted]
+        else:
+            return f"no column '{gate.by}' in {self.predictions.source}"
+        return {name: self._part(gate.by, name, column == name) for name in np.unique(column).tolist()}
+
+    def rows(self, part: Any, gate: Gate) -> int | None:
+        return int(part.columns.n)
+
+    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
+        choice = self.choice(gate)
+        if choice.name == "ece":
+            return self._ece(choice, part.columns, gate, alpha, family)
+        pass_estimate = self._measured(part, choice, alpha)
+        low, high = at_level(pass_estimate, alpha)
+        error = alpha / family / (2 if pass_estimate.better == "zero" and gate.limit is not None else 1)
+        far = pass_estimate if error == alpha else self._measured(part, choice, error)
+        far_low, far_high = at_level(far, error)
+        shown = dataclasses.replace(pass_estimate, low=low, high=high, level=1 - 2 * alpha, sided="each")
+        return Claim(estimate=shown, low=far_low, high=far_high)
+
+    def _measured(self, part: Part, choice: Choice, error: float) -> Estimate:
+        """The metric with bounds that each hold at 1 - error: a two-sided interval of level 1 - 2 error, or two
+        one-sided bounds of level 1 - error, as the metric has them.
+        """
+        found = self._at(part, choice, 1 - 2 * error)
+        one_sided = found.sided != "two" and found.level is not None
+        return self._at(part, choice, 1 - error) if one_sided else found
+
+    def _at(self, part: Part, choice: Choice, level: float) -> Estimate:
+        key = (choice.spec, level)
+        if key not in part.memo:
+            if "class_bins" in choice.traits or choice.traits.get("needs_scores"):
+                [found] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
+            else:
+                sample = Sample.of(part.columns, None, self.config.seed)
+                [found] = estimates(sample, [choice], level=level)
+            part.memo[key] = found
+        return part.memo[key]
+
+    def _ece(self, choice: Choice, c: Columns, gate: Gate, alpha: float, family: int) -> Claim | str:
+        options = choice.options
+        positive = options.get("of") == "positive"
+        confidence, correct = (c.positive, c.labels == 1) if positive else (c.confidence, c.correct)
+        if c.groups is not None and len(np.unique(c.groups)) < 2:
+            return "all rows are of one group"
+        bounds = ece_bounds(
+            confidence,
+            correct,
+            bins=options["bins"],
+            edges=options["edges"],
+            alpha=alpha,
+            family=family,
+            weights=c.weights,
+            weight_kind="count" if c.weight_kind == "count" else "sampling",
+            groups=c.groups,
+            seed=self.config.seed,
+        )
+        estimate = ece_estimate(bounds, choice.spec)
+        needed = None
+        limit = gate.limit if gate.limit is not None else gate.max
+        if limit is not None and bounds.lower <= limit < bounds.upper and c.groups is None:
+            population = EcePopulation.from_rows(
+                confidence, correct, bins=options["bins"], edges=options["edges"], weights=c.weights
+            )
+            design = bounds.n / bounds.n_eff
+            rows = to_decide(population, limit, alpha=alpha, family=family)
+            needed = None if rows is None else max(bounds.n + 1, round(rows * design))
+            needed = needed or NEVER
+        return Claim(estimate=estimate, low=bounds.lower, high=bounds.upper, needed=needed)
+
+    def _part(self, by: str, name: str, mask: Array) -> Part:
+        key = (by, name)
+        if key not in self.parts:
+            self.parts[key] = Part(None, self.whole.columns.take(mask), self.predictions, mask)
+        return self.parts[key]
+
+    def _class_names(self) -> Array:
+        names = self.predictions.classes
+        return np.asarray(names if names is not None else [str(k) for k in range(self.predictions.k)])
+
+
+NEVER = 10**12
+"""Rows that stand for "no number of rows would decide"."""
+
+
+@dataclass(eq=False)
+class Part:
+    """All rows, or those of a slice; the scores of a slice are gathered only when a metric reads them."""
+
+    whole: Predictions | None
+    columns: Columns
+    parent: Predictions | None = None
+    mask: Array | None = None
+    memo: dict[tuple[str, float], Estimate] = field(default_factory=dict)
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        if self.whole is not None:
+            return self.whole
+        assert self.parent is not None
+        assert self.mask is not None
+        return self.parent.take(self.mask)
+
+
+def ece_estimate(bounds: Bounds, name: str) -> Estimate:
+    """An ECE with its one-sided bounds, as every command shows it."""
+    clustered = f", clustered in {bounds.groups} groups" if bounds.groups else ""
+    family = f", the lower one shared by {bounds.family} claims" if bounds.family > 1 else ""
+    detail: dict[str, Any] = {}
+    if round(bounds.n_eff) != bounds.n:
+        detail["n_eff"] = round(bounds.n_eff, 1)
+    if bounds.groups:
+        detail["groups"] = bounds.groups
+    return Estimate(
+        name=name,
+        value=bounds.value,
+        low=bounds.lower,
+        high=bounds.upper,
+        level=1 - 2 * bounds.alpha,
+        sided="each",
+        unit="probability",
+        better="lower",
+        how=f"one-sided bounds, each {1 - bounds.alpha:.4g}{clustered}{family}",
+        n=bounds.n,
+        null=bounds.floor,
+        null_high=bounds.null_high,
+        detail=detail,
+    )
+
+
+@dataclass(eq=False)
+class Results:
+    """Gates on the estimates of a result file."""
+
+    result: Result
+    source: str
+
+    def better(self, gate: Gate) -> str:
+        found = self._found(gate)
+        if not found:
+            name = gate.metric.partition(":")[0]
+            known = {e.name for e in self.result.estimates} | {e.name for e in METRICS} | {*CURVATURE, *FITTED}
+            if name not in {k.partition(":")[0] for k in known}:
+                raise UsageError(f"{_at(gate)}unknown metric '{name}'", did_you_mean(gate.metric, sorted(known)))
+            return METRICS.entries[name].traits.get("better", "") if name in METRICS else "lower"
+        better = found[0].better
+        return better or ("lower" if found[0].name.partition(":")[0] in CURVATURE else "")
+
+    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
+        found = self._found(gate)
+        if not found:
+            return f"{self.source} holds no {gate.metric}"
+        if gate.by:
+            parts = {e.of.removeprefix(f"{gate.by}="): e for e in found if e.of.startswith(f"{gate.by}=")}
+            return parts or f"{self.source} holds no {gate.metric} by {gate.by}"
+        wanted = [e for e in found if e.of == gate.of]
+        if not wanted and not gate.of and len(found) == 1:
+            wanted = found
+        if not wanted:
+            ofs = sorted({e.of for e in found if e.of})
+            if gate.of:
+                return f"{self.source} holds no {gate.metric} of {gate.of}"
+            raise UsageError(
+                f"{_at(gate)}{self.source} holds {gate.metric} of " + ", ".join(ofs), f"say which: of = '{ofs[-1]}'"
+            )
+        names = sorted({e.name for e in wanted})
+        if len(names) > 1:
+            raise UsageError(f"{_at(gate)}'{gate.metric}' may be " + " or ".join(names), "write it in full")
+        return {"": wanted[0]}
+
+    def rows(self, part: Any, gate: Gate) -> int | None:
+        n: int | None = part.n
+        return n if gate.metric.partition(":")[0] in METRICS else None
+
+    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
+        estimate: Estimate = part
+        low, high = at_level(estimate, alpha)
+        error = alpha / family / (2 if estimate.better == "zero" and gate.limit is not None else 1)
+        far_low, far_high = at_level(estimate, error)
+        shown = dataclasses.replace(estimate, low=low, high=high, level=1 - 2 * alpha, sided="each")
+        if (low is None and high is None) and estimate.value is not None and not estimate.reason:
+            shown = dataclasses.replace(shown, reason="no interval was computed for it")
+        return Claim(estimate=shown, low=far_low, high=far_high)
+
+    def _found(self, gate: Gate) -> list[Estimate]:
+        """Estimates of the gate's metric: the exact spec, else those of that name."""
+        exact = [e for e in self.result.estimates if e.name == gate.metric]
+        return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
+
+
+def _at(gate: Gate) -> str:
+    if not gate.file:
+        return ""
+    return f"{gate.file}:{gate.line}: " if gate.line else f"{gate.file}: "

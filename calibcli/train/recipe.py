@@ -1,0 +1,147 @@
+"""A training recipe: plain data, and the optimiser and learning rate it stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from calibcli import losses
+from calibcli.errors import UsageError
+from calibcli.spec import Choice, Shelf
+from calibcli.train import augment
+
+OPTIMIZERS = Shelf("optimizer")
+SCHEDULES = Shelf("schedule")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides what a run computes, given the model and the data. Specs are canonical.
+
+    Attributes:
+        loss: objective spec, `focal:gamma=3+trace:weight=0.01`.
+        epochs: passes over the training rows.  batch_size: rows per step, over all processes.
+        lr: peak learning rate.  optimizer, schedule: specs.  warmup: share of the steps with a linear rise.
+        reduction: `mean`, or `sum` as some published runs have it (the learning rate then counts per row).
+        clip: largest norm of the gradient, or None.
+        augment: `crop:pad=4+flip`, or "".
+        amp: `off`, `bf16` or `fp16` autocast.
+        keep: weights to keep: of the `last` epoch, or of the `best` by `select` on validation rows.
+        select: `nll`, `error`, `ece`, `adaece` or `loss`.  patience: epochs without a better `select` before it
+            stops, or None.
+        freeze: globs of parameters that stay as they are.  head_only: train the last linear layer alone.
+        seed: of batches, augmentation, dropout and probes.
+    """
+
+    loss: str = "ce"
+    epochs: int = 30
+    batch_size: int = 128
+    lr: float = 0.1
+    optimizer: str = "sgd"
+    schedule: str = "step"
+    warmup: float = 0.0
+    reduction: Literal["mean", "sum"] = "mean"
+    clip: float | None = None
+    augment: str = ""
+    amp: Literal["off", "bf16", "fp16"] = "off"
+    keep: Literal["last", "best"] = "last"
+    select: Literal["nll", "error", "ece", "adaece", "loss"] = "nll"
+    patience: int | None = None
+    freeze: tuple[str, ...] = ()
+    head_only: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, low in (("epochs", self.epochs, 1), ("batch-size", self.batch_size, 1)):
+            if value < low:
+                raise UsageError(f"--{name} {value} is below {low}", f"pass --{name} {low} or more")
+        if not 0 < self.lr < math.inf:
+            raise UsageError(f"--lr {self.lr:g} is not a learning rate", "pass a number above 0, such as 0.1")
+        if not 0 <= self.warmup < 1:
+            raise UsageError(f"--warmup {self.warmup:g} is not a share of the run", "pass a number from 0 to 1")
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"--clip {self.clip:g} is not a norm", "pass a number above 0")
+        if self.patience is not None and self.patience < 1:
+            raise UsageError(f"--patience {self.patience} is below 1", "pass a number of epochs")
+        canonical = {
+            "loss": losses.objective(self.loss).spec,
+            "optimizer": OPTIMIZERS.choose(self.optimizer).spec,
+            "schedule": SCHEDULES.choose(self.schedule).spec,
+            "augment": augment.canonical(self.augment),
+        }
+        for name, spec in canonical.items():
+            object.__setattr__(self, name, spec)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON data."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    def learning_rate(self, step: int, total: int, epochs: int) -> float:
+        """The learning rate of a step (0-based) among `total`."""
+        warm = round(self.warmup * total)
+        if step < warm:
+            return self.lr * (step + 1) / warm
+        factor: float = _schedule(self.schedule)(step, total, epochs)
+        return self.lr * factor
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = OPTIMIZERS.choose(self.optimizer)(list(parameters), self.lr)
+        return made
+
+
+@functools.cache
+def _schedule(spec: str) -> Choice:
+    return SCHEDULES.choose(spec)
+
+
+@OPTIMIZERS.add()
+def sgd(
+    parameters: list[nn.Parameter],
+    lr: float,
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    nesterov: bool = False,
+) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
+    return torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+
+@OPTIMIZERS.add()
+def adamw(
+    parameters: list[nn.Parameter],
+    lr: float,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    weight_decay: float = 0.01,
+    eps: float = 1e-8,
+) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+    return torch.optim.AdamW(parameters, lr, (beta1, beta2), eps, weight_decay)
+
+
+@SCHEDULES.add()
+def step(number: int, total: int, epochs: int, *, at: tuple[float, ...] = (3 / 7, 5 / 7), factor: float = 0.1) -> float:
+    """Times `factor` at each fraction of the epochs (rounded to whole epochs); 3/7 and 5/7 are 150 and 250 of 350."""
+    epoch = number * epochs // total
+    return factor ** sum(epoch >= round(f * epochs) for f in at)
+
+
+@SCHEDULES.add()
+def cosine(number: int, total: int, epochs: int, *, final: float = 0.0) -> float:
+    """Half a cosine from 1 to `final`, step by step."""
+    return final + (1 - final) * (1 + math.cos(math.pi * number / total)) / 2
+
+
+@SCHEDULES.add()
+def constant(number: int, total: int, epochs: int) -> float:
+    """1 throughout."""
+    return 1.0

@@ -1,0 +1,169 @@
+"""What a `Result` says of finished runs: calibration before and after temperature, the log as figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from calibcli import metrics
+from calibcli.links import fit_beta
+from calibcli.predictions import Floats, Predictions
+from calibcli.result import Curve, Estimate, Plot, Result, Table
+from calibcli.train.run import Fitted
+
+METRICS = ("accuracy", "nll", "ece", "adaece")
+
+
+def result(runs: Sequence[Fitted], *, seed: int = 0) -> Result:
+    """Estimates of every run, a table that compares them, and the figures of their logs."""
+    several = len(runs) > 1
+    estimates: list[Estimate] = []
+    rows: list[list[Any]] = []
+    for run in runs:
+        prefix = f"{run.recipe.loss} " if several else ""
+        found = calibration(run, prefix, seed)
+        estimates += found
+        rows += table_rows(run, found, prefix)
+    columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
+    title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
+    return Result(
+        command="fit",
+        estimates=estimates,
+        tables=[Table(name="fit", columns=columns, rows=rows, title=title)] if rows else [],
+        plots=plots(runs),
+        notes=list(dict.fromkeys(note for run in runs for note in run.notes)),
+        facts={"runs": [facts(run) for run in runs]},
+        artefacts={
+            (f"{run.recipe.loss} {role}" if several else role): path for run in runs for role, path in run.files.items()
+        },
+    )
+
+
+def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
+    """Error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
+    judged = run.test or run.validation
+    if judged is None or run.validation is None:
+        return []
+    fitted = temperature(run.validation, prefix.strip())
+    before = estimates(judged, f"{prefix}before", seed)
+    if run.test is not None:
+        after = scaled(run.test, np.full(run.test.n, fitted.value or 1.0))
+    else:
+        after = crossfitted(run.validation, seed)
+    return [fitted, *before, *estimates(after, f"{prefix}after", seed)]
+
+
+def estimates(predictions: Predictions, of: str, seed: int) -> list[Estimate]:
+    """Error and calibration of predictions, each with its interval."""
+    found = metrics.measure(predictions, METRICS, seed=seed)
+    return [dataclasses.replace(error_of(e) if e.name == "accuracy" else e, of=of) for e in found]
+
+
+def error_of(accuracy: Estimate) -> Estimate:
+    """The share of wrong rows, with the interval of the share of right ones turned round."""
+    value, low, high = (None if v is None else 1 - v for v in (accuracy.value, accuracy.high, accuracy.low))
+    return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
+
+
+def temperature(validation: Predictions, of: str) -> Estimate:
+    """The temperature that minimises NLL, with its interval."""
+    fit = fit_beta(validation.logits, validation.labels)
+    t = fit.temperature
+    if fit.status != "ok" or not fit.se:
+        reason = f"no finite temperature is best: {fit.status}"
+        return Estimate(name="temperature", value=None, of=of, n=validation.n, reason=reason)
+    spread = math.exp(NormalDist().inv_cdf(0.975) * fit.se / fit.beta)
+    how = "minimises NLL on validation rows; interval: sandwich variance of ln T"
+    return Estimate(
+        name="temperature", value=t, low=t / spread, high=t * spread, level=0.95, of=of, n=validation.n, how=how
+    )
+
+
+def scaled(predictions: Predictions, temperatures: Floats) -> Predictions:
+    """The logits over a temperature per row; predicted classes stay those of the raw logits."""
+    z = predictions.logits.astype(np.float64)
+    made = Predictions.of(z / temperatures[:, None], predictions.labels, predicted=z.argmax(1))
+    return made
+
+
+def crossfitted(predictions: Predictions, seed: int, folds: int = 5) -> Predictions:
+    """Each fifth of the rows over the temperature fitted on the others."""
+    fold = np.random.default_rng(seed).permutation(predictions.n) % folds
+    temperatures = np.ones(predictions.n)
+    for k in range(folds):
+        others = fold != k
+        temperatures[~others] = 1 / max(fit_beta(predictions.logits[others], predictions.labels[others]).usable, 1e-6)
+    return scaled(predictions, temperatures)
+
+
+def table_rows(run: Fitted, found: Sequence[Estimate], prefix: str) -> list[list[Any]]:
+    """Two rows of the comparison: before and after."""
+    if not found:
+        return []
+    by = {(e.name, e.of): e for e in found}
+    t = by["temperature", prefix.strip()]
+    rows = []
+    for when in ("before", "after"):
+        cells = [text(by[name, prefix + when]) for name in ("error", *METRICS[1:])]
+        rows.append([run.recipe.loss, when, *cells, text(t) if when == "after" else "1"])
+    return rows
+
+
+def text(estimate: Estimate) -> str:
+    """`0.0412 [0.031, 0.052]`, with as many digits as say something."""
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4f}"
+    return f"{estimate.value:.4f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def facts(run: Fitted) -> dict[str, Any]:
+    last = run.history[-1] if run.history else {}
+    return {
+        "loss": run.recipe.loss,
+        "recipe": run.recipe.as_dict(),
+        "epochs": len(run.history),
+        "steps": run.steps,
+        "kept_epoch": run.best_epoch,
+        "continued_at_step": run.continued,
+        "train_seconds": round(run.seconds, 3),
+        "train_nll": run.train["nll"],
+        "train_error": run.train["error"],
+        "last_epoch": last,
+    }
+
+
+PANELS = (
+    ("nll", "NLL", ("nll", "train_loss")),
+    ("nll_split", "NLL of right and wrong rows", ("nll_correct", "nll_wrong")),
+    ("calibration", "calibration error", ("ece", "adaece")),
+    ("temperature", "best temperature", ("temperature",)),
+    ("confidence", "entropy and probability of the label", ("entropy", "p_true")),
+    ("norms", "norms of the last layer", ("last_weight_norm", "last_gradient_norm")),
+)
+LABELS = {"nll": "NLL", "train_loss": "train loss", "nll_correct": "right", "nll_wrong": "wrong", "ece": "ECE"}
+LABELS |= {"adaece": "AdaECE", "temperature": "T*", "entropy": "entropy", "p_true": "p of the label"}
+LABELS |= {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}
+
+
+def plots(runs: Sequence[Fitted]) -> list[Plot]:
+    """One panel per quantity over epochs, validation rows unless its label says otherwise."""
+    found = []
+    for name, title, keys in PANELS:
+        curves = []
+        for run in runs:
+            for key in keys:
+                points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
+                if points:
+                    label = f"{run.recipe.loss}: {LABELS[key]}" if len(runs) > 1 else LABELS[key]
+                    x, y = zip(*points)
+                    curves.append(Curve(label=label, kind="line", x=x, y=y, role="model"))
+        if curves:
+            found.append(Plot(name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="log"))
+    return found

@@ -1,0 +1,250 @@
+"""One trained model: from a start and a recipe to weights, logits and a log on disk."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from calibcli import device as devices
+from calibcli import losses
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs import checkpoint, dataset
+from calibcli.predictions import Predictions
+from calibcli.train import head, state
+from calibcli.train.data import Parts
+from calibcli.train.loop import Trainer
+from calibcli.train.recipe import Recipe
+from calibcli.train.rows import Loader, stratified_split
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where runs start from.
+
+    Attributes:
+        model: the weights to start from; every run trains its own copy.
+        architecture: canonical spec, or a description where the network is not built in.
+        fresh: drawn at random rather than read from a checkpoint.
+        classes: class names, or None.  source: what the user named.  sha256: of the checkpoint, or "".
+    """
+
+    model: nn.Module
+    architecture: str
+    fresh: bool
+    classes: list[str] | None = None
+    source: str = ""
+    sha256: str = ""
+
+
+@dataclass
+class Fitted:
+    """A finished run.
+
+    Attributes:
+        recipe: what was run.  folder: where its files are, or None.  model: with the kept weights.
+        history: the log, a record per epoch.
+        train: NLL and error on the training rows, in eval mode and without augmentation.
+        validation, test: predictions, where there are such rows.
+        seconds: of training in this process.  steps: of the whole run.  continued: the step it was continued at.
+        best_epoch: the epoch whose weights were kept.  files: written, by role.
+    """
+
+    recipe: Recipe
+    folder: Path | None
+    model: nn.Module
+    history: list[dict[str, Any]]
+    train: dict[str, float]
+    validation: Predictions | None
+    test: Predictions | None
+    seconds: float
+    steps: int
+    continued: int | None
+    best_epoch: int
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def fit(
+    start: Start,
+    recipe: Recipe,
+    parts: Parts,
+    *,
+    folder: Path | None = None,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    resume: bool = False,
+    save_every: int = 500,
+    also_pt: bool = False,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Train a copy of the start's model and write what came of it.
+
+    `folder` gets `model.safetensors` (and `model.pt` with `also_pt`), `validation.npz` and `test.npz`, `log.jsonl`
+    (a line per epoch), `steps.jsonl` (a line per step) and `state.pt`, from which `resume` goes on.
+
+    Raises:
+        UsageError: a recipe that does not fit the start, or a state of another run.
+        InputError: rows or labels that do not fit the model, a loss that is not finite, no memory.
+    """
+    where = device or torch.device("cpu")
+    model = copy.deepcopy(start.model).to(where, dtype)
+    notes = list(_misfits(recipe, model))
+    for role, data in parts.items():
+        known = dataset.check(data, model)
+        if role == "train" and parts.classes > known:
+            raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
+    head.freeze(model, recipe.freeze)
+    train = Loader(parts.train, where, dtype)
+    validation = None if parts.validation is None else Loader(parts.validation, where, dtype)
+    steering, steered = _steering(recipe, parts, where, dtype, validation)
+    notes += steered
+    trained: nn.Module = model
+    whole = train
+    if recipe.head_only:
+        trained = head.layer(model)
+        train, steering = head.features(model, train), steering and head.features(model, steering)
+    trainer = Trainer(
+        trained,
+        recipe,
+        train,
+        steering,
+        folder=folder,
+        identity=_identity(start, parts, dtype),
+        save_every=save_every,
+        progress=progress,
+    )
+    continued = None
+    if resume and folder is not None and (folder / state.FILE).exists():
+        trainer.resume()
+        continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
+    began = time.perf_counter()
+    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        history = trainer.run()
+    model.eval()
+    fitted = Fitted(
+        recipe=recipe,
+        folder=folder,
+        model=model,
+        history=history,
+        train=_train_numbers(model, whole, recipe.batch_size),
+        validation=None,
+        test=None,
+        seconds=time.perf_counter() - began,
+        steps=len(history) * trainer.batches.steps,
+        continued=continued,
+        best_epoch=trainer.position.best["epoch"] if trainer.position.best and recipe.keep == "best" else len(history),
+        notes=notes,
+    )
+    if devices.rank() == 0:
+        _write(fitted, start, parts, where, dtype, also_pt)
+    return fitted
+
+
+def _misfits(recipe: Recipe, model: nn.Module) -> list[str]:
+    if recipe.head_only and (recipe.augment or recipe.freeze):
+        raise UsageError(
+            "--head-only trains on features computed once", "leave --augment and --freeze out, or use --freeze alone"
+        )
+    notes = []
+    if devices.world() > 1:
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            notes.append(f"batch-norm statistics are of each of the {devices.world()} processes' own rows")
+        if any(isinstance(p, losses.MMCE) for p in losses.objective(recipe.loss).penalties):
+            notes.append(f"MMCE is of each of the {devices.world()} processes' own rows")
+    return notes
+
+
+def _steering(
+    recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dtype, validation: Loader | None
+) -> tuple[Loader | None, list[str]]:
+    """The validation rows that training may look at: half of them for a loss that they steer."""
+    if parts.validation is None or not isinstance(losses.objective(recipe.loss).loss, losses.AdaFocal):
+        return validation, []
+    _, chosen = stratified_split(parts.validation.labels, 0.5, recipe.seed)
+    note = "adafocal is steered by half of the validation rows, which the temperature is not fitted on"
+    return Loader(parts.validation.select(chosen), where, dtype), [note]
+
+
+def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
+    data = {role: f"{d.sha256[:16]} {len(d)} rows" for role, d in parts.items()}
+    return {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+
+
+def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
+    nll = wrong = 0.0
+    with torch.no_grad():
+        for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
+            inputs, labels = loader(rows)
+            logits = checkpoint.logits(model, inputs)
+            nll += float(losses.CrossEntropy()(logits, labels).double().sum())
+            wrong += float((logits.argmax(1) != labels).sum())
+    return {"nll": nll / len(loader), "error": wrong / len(loader)}
+
+
+def _write(fitted: Fitted, start: Start, parts: Parts, where: torch.device, dtype: torch.dtype, also_pt: bool) -> None:
+    folder = fitted.folder
+    for role, data in parts.items()[1:]:
+        rows = data
+        if role == "validation" and isinstance(losses.objective(fitted.recipe.loss).loss, losses.AdaFocal):
+            rows = data.select(stratified_split(data.labels, 0.5, fitted.recipe.seed)[0])
+        if folder is not None:
+            path = folder / f"{role}.npz"
+            checkpoint.write_logits(fitted.model, rows, path, device=where, dtype=dtype)
+            fitted.files[role] = str(path)
+        made = torch.cat(list(checkpoint.predict(fitted.model, rows, device=where, dtype=dtype)))
+        setattr(fitted, role, Predictions.of(made.numpy(), rows.labels, source=role))
+    if folder is None:
+        return
+    described = metadata(fitted, start, parts, folder)
+    for name in ("model.safetensors", "model.pt") if also_pt else ("model.safetensors",):
+        checkpoint.save(folder / name, fitted.model, described)
+        fitted.files["model" if name.endswith("s") else "model.pt"] = str(folder / name)
+    fitted.files |= {name: str(folder / f"{name}.jsonl") for name in ("log", "steps")}
+
+
+def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[str, Any]:
+    """What the checkpoint says of itself, so that other commands need no options."""
+    from calibcli.inputs.checkpoint.factory import is_built_in
+
+    train = parts.train
+    found: dict[str, Any] = {
+        "preprocess": train.preprocess.as_dict(),
+        "data": {role: _relative(d.source, folder) for role, d in parts.items() if _is_file(d.source)},
+        "training": {
+            **fitted.recipe.as_dict(),
+            "rows": len(train),
+            "trained_epochs": len(fitted.history),
+            "kept_epoch": fitted.best_epoch,
+            "start": "fresh" if start.fresh else start.source,
+        },
+        "data_sha256": train.sha256,
+    }
+    if parts.validation is not None and parts.validation.source == train.source:
+        del found["data"]["validation"]  # rows of the training file that its name cannot tell
+    if is_built_in(start.architecture):
+        found["architecture"] = start.architecture
+    else:
+        fitted.notes.append(f"the network is not built in: load the checkpoint with --arch {start.architecture}")
+    names = start.classes or train.classes
+    if names:
+        found["classes"] = list(names)
+    return found
+
+
+def _is_file(source: str) -> bool:
+    return Path(source.rpartition("#")[0] or source).exists() or Path(source).exists()
+
+
+def _relative(source: str, folder: Path) -> str:
+    path, mark, split = source.rpartition("#") if not Path(source).exists() else (source, "", "")
+    return os.path.relpath(Path(path).resolve(), folder.resolve()) + mark + split

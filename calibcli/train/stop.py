@@ -1,0 +1,59 @@
+"""Signals wait until a step is whole, so that what is saved can be continued."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+
+class Stopping(BaseException):
+    """A signal asked the run to stop; raised only where the state is whole."""
+
+
+class Signals:
+    """SIGINT and SIGTERM remembered. A second one acts at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def check(self) -> None:
+        """Raise `Stopping` if a signal came."""
+        if self.received is not None:
+            raise Stopping
+
+    def release(self) -> None:
+        """Put the former handlers back and let the signal that came act."""
+        number, self.received = self.received, None
+        self._restore()
+        if number is not None:
+            signal.raise_signal(number)
+
+    def _take(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._remember)
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            self.release()
+        self.received = number
+
+
+@contextlib.contextmanager
+def held_signals() -> Iterator[Signals]:
+    """Hold SIGINT and SIGTERM back inside the block (elsewhere than in the main thread: leave them alone)."""
+    signals = Signals()
+    with contextlib.suppress(ValueError):
+        signals._take()
+    try:
+        yield signals
+    finally:
+        signals._restore()

@@ -1,0 +1,152 @@
+"""`calib fit` from the command line: what it writes, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from calibcli.cli.app import main
+from calibcli.inputs import checkpoint
+
+torch.set_num_threads(1)
+SAMPLE = Path(__file__).parent.parent / "sample_data"
+DIGITS = str(SAMPLE / "digits.npz")
+
+
+def fit(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    """The JSON of a run that succeeds."""
+    code = main(["fit", *map(str, argv), "--json", "--threads", "1"])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *argv: object) -> str:
+    """What stderr says of a run that is refused."""
+    assert main(["fit", *map(str, argv), "--threads", "1"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "fix:" in err
+    return err
+
+
+def test_several_losses_side_by_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    argv = ["mlp:hidden=32", "--data", DIGITS, "--epochs", "8", "--save", out]
+    found = fit(capsys, *argv, "--loss", "ce", "--loss", "focal:gamma=3", "--loss", "ce+trace:weight=0.01,kind=ggn")
+    (table,) = found["tables"]
+    assert [row[:2] for row in table["rows"]] == [
+        [loss, when]
+        for loss in ("ce", "focal:gamma=3", "ce+trace:weight=0.01,kind=ggn")
+        for when in ("before", "after")
+    ]
+    assert {(e["name"], e["of"]) for e in found["estimates"]} >= {("ece", "ce before"), ("nll", "focal:gamma=3 after")}
+    assert all(e["low"] <= e["value"] <= e["high"] for e in found["estimates"])
+    folder = out / "focal-gamma-3"
+    assert {p.name for p in folder.iterdir()} == {
+        "model.safetensors",
+        "validation.npz",
+        "test.npz",
+        "log.jsonl",
+        "steps.jsonl",
+        "state.pt",
+    }
+    assert len((folder / "log.jsonl").read_text().splitlines()) == 8
+    assert found["plots"]
+
+    # the checkpoint needs no further options: data, preprocessing and classes are its own
+    loaded = checkpoint.load(folder / "model.safetensors")
+    rows = loaded.open_data(None, "test")
+    made = torch.cat(list(checkpoint.predict(loaded.model, rows)))
+    with np.load(folder / "test.npz") as stored:
+        np.testing.assert_allclose(stored["logits"], made.numpy(), rtol=1e-5, atol=1e-5)
+        assert np.array_equal(stored["labels"], rows.labels)
+    error = next(e["value"] for e in found["estimates"] if (e["name"], e["of"]) == ("error", "focal:gamma=3 before"))
+    assert error == pytest.approx(float((made.argmax(1).numpy() != rows.labels).mean()))
+    assert loaded.metadata["training"]["loss"] == "focal:gamma=3"
+
+
+def test_from_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Weights are kept or drawn anew; the last layer can be trained alone."""
+    model = SAMPLE / "model.safetensors"
+    start = checkpoint.load(model).model.state_dict()
+    short = ["--epochs", "1", "--lr", "0.001", "--pt"]
+    fit(capsys, model, *short, "--save", tmp_path / "keep")
+    kept = checkpoint.load(tmp_path / "keep" / "model.pt").model.state_dict()
+    assert all((kept[k] - start[k]).abs().max() < 0.1 for k in start)
+    fit(capsys, model, *short, "--save", tmp_path / "fresh", "--init", "fresh")
+    fresh = checkpoint.load(tmp_path / "fresh" / "model.safetensors").model.state_dict()
+    assert all((fresh[k] - start[k]).abs().max() > 0.1 for k in start if k.endswith("weight"))
+    fit(capsys, model, *short, "--save", tmp_path / "head", "--head-only", "--loss", "focal:gamma=2")
+    only = checkpoint.load(tmp_path / "head" / "model.safetensors").model.state_dict()
+    assert [k for k in start if not torch.equal(start[k], only[k])] == ["linear.weight", "linear.bias"]
+    fit(capsys, model, *short, "--save", tmp_path / "frozen", "--freeze", "hidden.0")
+    frozen = checkpoint.load(tmp_path / "frozen" / "model.safetensors").model.state_dict()
+    assert [k for k in start if torch.equal(start[k], frozen[k])] == ["hidden.0.0.weight", "hidden.0.0.bias"]
+
+
+def test_a_folder_that_holds_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    argv = ["mlp:hidden=8", "--data", DIGITS, "--epochs", "2", "--save", tmp_path / "run"]
+    fit(capsys, *argv)
+    first = (tmp_path / "run" / "model.safetensors").read_bytes()
+    assert "holds a run" in refused(capsys, 2, *argv)
+    found = fit(capsys, *argv, "--resume")
+    assert found["facts"]["runs"][0]["continued_at_step"] == 8
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == first
+    assert "another run" in refused(capsys, 2, *argv, "--resume", "--lr", "0.2")
+    fit(capsys, *argv, "--overwrite", "--lr", "0.2")
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() != first
+
+
+def test_without_test_rows_the_temperature_is_crossfitted(capsys: pytest.CaptureFixture[str]) -> None:
+    found = fit(capsys, "mlp:hidden=8", "--data", f"{DIGITS}#train", "--val-fraction", "0.3", "--epochs", "3")
+    assert found["facts"]["rows"] == {"train": 281, "validation": 119}
+    assert {e["n"] for e in found["estimates"]} == {119}
+    assert any("--save" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("code", "argv", "match"),
+    [
+        (2, ["mlp:hidden=8"], "no training rows"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--loss", "foccal:gamma=1"], "did you mean 'focal'"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--amp", "int8"], "--amp int8 is not a choice"),
+        (2, ["mpl:hidden=8", "--data", DIGITS], "did you mean 'mlp'"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--resume"], "--resume needs the folder"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--init", "new"], "--init new"),
+        (4, ["mlp:hidden=8,classes=5", "--data", DIGITS], "the model has 5 outputs"),
+        (4, ["cnn:channels=3", "--data", DIGITS], "1 channels, the model takes 3"),
+        (4, ["mlp:hidden=8", "--data", DIGITS, "--augment", "crop", "--layout", "flat"], "needs images"),
+        (4, ["mlp:hidden=8", "--data", DIGITS, "--lr", "1e30"], "lower --lr"),
+        (4, ["mlp:hidden=8", "--data", DIGITS, "--freeze", "nothing"], "matches no parameter"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--head-only", "--augment", "flip"], "computed once"),
+    ],
+)
+def test_refusals(capsys: pytest.CaptureFixture[str], code: int, argv: list[str], match: str) -> None:
+    assert match in refused(capsys, code, *argv)
+
+
+def test_interrupted_runs_say_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import signal
+
+    from calibcli.train.loop import Trainer
+
+    plain = Trainer._step
+
+    def stepping(self: Trainer, *args: Any) -> bool:
+        if self.position.step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return plain(self, *args)
+
+    monkeypatch.setattr(Trainer, "_step", stepping)
+    argv = ["fit", "mlp:hidden=8", "--data", DIGITS, "--batch-size", "32", "--save", str(tmp_path / "run")]
+    assert main(argv) == 143
+    assert "--resume" in capsys.readouterr().err
+    assert torch.load(tmp_path / "run" / "state.pt", weights_only=True)["position"]["step"] == 4

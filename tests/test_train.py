@@ -1,0 +1,325 @@
+"""The training loop: resumed runs are the same runs, recipes do what they say, bad input says so."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibcli import losses
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs import dataset
+from calibcli.train import Loader, Recipe, Trainer, head, state, stratified_split
+from calibcli.train import augment as augmentations
+from calibcli.train.data import open_parts, standardised
+from calibcli.train.loop import train_mode
+from calibcli.train.rows import Batches
+
+torch.set_num_threads(1)
+
+
+class Net(nn.Module):
+    """Everything with a state of its own: batch statistics, dropout, a last linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+        self.drop, self.linear = nn.Dropout(0.3), nn.Linear(4 * 36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.drop(self.body(x)))  # type: ignore[no-any-return]
+
+
+def rows(n: int = 60, seed: int = 0) -> tuple[Loader, Loader]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n + 30, 1, 6, 6, generator=generator)
+    y = (x.mean((1, 2, 3)) * 12 + torch.randn(n + 30, generator=generator)).clamp(-1, 1).round().long() + 1
+    return Loader.holding(x[:n], y[:n]), Loader.holding(x[n:], y[n:])
+
+
+def trainer(recipe: Recipe, folder: Path | None = None, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    return kind(Net(), recipe, *rows(), folder=folder, **options)
+
+
+class Crash(Exception):
+    pass
+
+
+class Crashing(Trainer):
+    """Dies without warning in the middle of a step."""
+
+    after = 0
+
+    def _record(self, *args: Any) -> None:
+        super()._record(*args)
+        type(self).after -= 1
+        if type(self).after < 0:
+            raise Crash
+
+
+def content(model: nn.Module) -> bytes:
+    return b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(epochs=3, batch_size=16, augment="crop:pad=1+flip"),
+        Recipe(loss="adafocal", epochs=3, batch_size=16, keep="best", patience=3, clip=1.0),
+        Recipe(loss="fls-531", epochs=3, batch_size=16, optimizer="adamw", lr=0.01, schedule="cosine", warmup=0.2),
+        Recipe(loss="focal:gamma=2+trace:weight=0.01,every=2+mmce:weight=1", epochs=3, batch_size=16, amp="bf16"),
+    ],
+    ids=["augmented", "adafocal", "scheduled", "penalties"],
+)
+def test_resumed_is_uninterrupted(recipe: Recipe, tmp_path: Path) -> None:
+    whole = trainer(recipe)
+    history = whole.run()
+    for crash_at in range(12):
+        folder = tmp_path / str(crash_at)
+        folder.mkdir()
+        Crashing.after = crash_at
+        with pytest.raises(Crash):
+            trainer(recipe, folder, Crashing, save_every=2).run()
+        again = trainer(recipe, folder, save_every=2)
+        if (folder / state.FILE).exists():
+            again.resume()
+        assert again.run() == history
+        assert content(again.model) == content(whole.model)
+        steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+        done = [s["step"] for s in steps if "step" in s]
+        assert sorted(set(done)) == list(range(12))
+        assert len(done) - 12 <= 2
+        log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        assert log == history
+
+
+def test_state_of_another_run_is_refused(tmp_path: Path) -> None:
+    trainer(Recipe(epochs=1), tmp_path).run()
+    with pytest.raises(UsageError, match="another run"):
+        trainer(Recipe(epochs=1, lr=0.2), tmp_path).resume()
+    (tmp_path / state.FILE).write_bytes(b"not a state")
+    with pytest.raises(InputError, match="not the state of a run"):
+        trainer(Recipe(epochs=1), tmp_path).resume()
+
+
+def test_same_seed_same_run_other_seed_other_run() -> None:
+    weights = []
+    for seed in (0, 0, 1):
+        made = trainer(Recipe(epochs=1, seed=seed))
+        made.run()
+        weights.append(content(made.model))
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_it_is_a_plain_loop() -> None:
+    """Weights after two epochs equal those of the loop everyone writes."""
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, schedule="constant", clip=0.5)
+    (train, validation), net = rows(), nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    torch.manual_seed(0)
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.1)
+    import copy
+
+    other = copy.deepcopy(net)
+    Trainer(net, recipe, train, validation).run()
+    optimizer = torch.optim.SGD(other.parameters(), 0.05, momentum=0.9, weight_decay=5e-4)
+    for epoch in range(2):
+        for batch in torch.split(Batches(60, 16, 0).epoch(epoch), 16):
+            inputs, labels = train(batch)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(other(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+            optimizer.step()
+    for a, b in zip(net.parameters(), other.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_log_has_what_it_promises() -> None:
+    history = trainer(Recipe(loss="focal:gamma=2+mmce", epochs=2)).run()
+    keys = (
+        "epoch lr train_loss gamma mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct nll_wrong"
+    )
+    keys += " entropy accuracy ece adaece error p_true temperature"
+    assert [list(record) for record in history] == [keys.split()] * 2
+    assert history[0]["gamma"] == "2"
+
+
+def test_learning_rates() -> None:
+    recipe = Recipe(lr=1.0, epochs=350)
+    assert [recipe.learning_rate(e, 350, 350) for e in (0, 149, 150, 249, 250, 349)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
+    recipe = Recipe(lr=2.0, schedule="cosine", warmup=0.1, epochs=10)
+    assert [recipe.learning_rate(s, 100, 10) for s in (0, 9, 50)] == pytest.approx([0.2, 2.0, 1.0])
+    assert recipe.learning_rate(99, 100, 10) < 0.01
+
+
+def test_best_weights_and_patience(tmp_path: Path) -> None:
+    made = trainer(Recipe(epochs=40, lr=0.5, keep="best", select="nll", patience=4), tmp_path)
+    history = made.run()
+    best = min(range(len(history)), key=lambda i: history[i]["nll"])
+    assert len(history) == best + 5 < 40
+    made.model.eval()
+    _, validation = rows()
+    logits, labels = made.logits(validation)
+    nll = float(nn.functional.cross_entropy(logits.double(), labels))
+    assert nll == pytest.approx(history[best]["nll"], rel=1e-5)
+
+
+def test_nan_keeps_the_last_good_state(tmp_path: Path) -> None:
+    made = trainer(Recipe(epochs=50, lr=1e20, warmup=0.9, augment=""), tmp_path, save_every=1)
+    with pytest.raises(InputError, match=r"the loss became .* at step|finite") as error:
+        made.run()
+    assert "lower --lr" in error.value.fix
+    kept = torch.load(tmp_path / state.FILE, weights_only=True)
+    assert all(torch.isfinite(v).all() for v in kept["model"].values() if v.is_floating_point())
+
+
+def test_out_of_memory_says_what_to_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(Recipe(epochs=1, batch_size=32), tmp_path)
+
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(made.model, "forward", full)
+    with pytest.raises(InputError, match="out of memory at batch size 32") as error:
+        made.run()
+    assert "--batch-size 16" in error.value.fix
+
+
+def test_crop_and_flip_against_slices() -> None:
+    x = torch.arange(5 * 2 * 4 * 6, dtype=torch.float32).view(5, 2, 4, 6)
+    cropped = augmentations.crop(x, torch.Generator().manual_seed(1), pad=2)
+    padded = nn.functional.pad(x, (2, 2, 2, 2))
+    places = set()
+    for image in range(5):
+        windows = {(i, j): padded[image, :, i : i + 4, j : j + 6] for i in range(5) for j in range(5)}
+        found = [place for place, window in windows.items() if torch.equal(window, cropped[image])]
+        assert found
+        places.add(found[0])
+    assert len(places) > 1
+    flipped = augmentations.flip(x, torch.Generator().manual_seed(1))
+    assert {bool(torch.equal(a, b)) for a, b in zip(flipped, x)} == {True, False}
+    assert all(torch.equal(a, b) or torch.equal(a, b.flip(2)) for a, b in zip(flipped, x))
+    with pytest.raises(InputError, match="needs images"):
+        augmentations.pipeline("flip", (64,))
+
+
+def test_stratified_split() -> None:
+    labels = np.repeat([0, 1, 2], [50, 20, 2])
+    kept, held = stratified_split(labels, 0.1, 0)
+    assert np.bincount(labels[held]).tolist() == [5, 2, 1]
+    assert sorted([*kept, *held]) == list(range(72))
+    assert not np.array_equal(held, stratified_split(labels, 0.1, 1)[1])
+    with pytest.raises(InputError, match="class 1 has one row"):
+        stratified_split(np.array([0, 0, 1]), 0.5, 0)
+
+
+def test_batches_cover_every_row_once() -> None:
+    batches = Batches(50, 16, seed=3)
+    order = batches.epoch(2)
+    seen = torch.cat([batches.batch(order, s) for s in range(batches.steps)])
+    assert sorted(seen.tolist()) == list(range(50))
+    assert Batches(49, 16, 0).steps == 3  # a last batch of one row is left out
+    assert not torch.equal(order, batches.epoch(3))
+
+
+def test_frozen_modules_keep_their_statistics() -> None:
+    made = trainer(Recipe(epochs=1))
+    assert head.freeze(made.model, ("body",)) == ["body.0.bias", "body.0.weight", "body.1.bias", "body.1.weight"]
+    made = Trainer(made.model, Recipe(epochs=1), *rows())
+    before = content(made.model.body)  # type: ignore[arg-type]
+    made.run()
+    assert content(made.model.body) == before  # type: ignore[arg-type]
+    train_mode(made.model)
+    assert made.model.drop.training
+    with pytest.raises(InputError, match="matches no parameter"):
+        head.freeze(made.model, ("nothing*",))
+    for p in made.model.parameters():
+        p.requires_grad_(False)
+    with pytest.raises(InputError, match="every parameter is frozen"):
+        Trainer(made.model, Recipe(epochs=1), *rows())
+
+
+def test_head_features_make_the_logits() -> None:
+    torch.manual_seed(0)
+    model, (train, _) = Net().eval(), rows()
+    found = head.features(model, train)
+    with torch.no_grad():
+        torch.testing.assert_close(model.linear(found(torch.arange(60))[0]), model(train(torch.arange(60))[0]))
+    with pytest.raises(InputError, match="does not make the logits"):
+        head.features(nn.Sequential(model, nn.ReLU()), train)
+    with pytest.raises(InputError, match="no linear layer"):
+        head.layer(nn.ReLU())
+
+
+def arrays(tmp_path: Path, labels: list[int], **more: Any) -> str:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.random.default_rng(0).normal(3, 2, (len(labels), 5)), y=np.array(labels), **more)
+    return str(path)
+
+
+def test_parts_and_standardising(tmp_path: Path) -> None:
+    source = arrays(tmp_path, [0, 1] * 30)
+    parts = open_parts(source, None, None, named={}, fraction=0.2, seed=0)
+    assert [(role, len(data)) for role, data in parts.items()] == [("train", 48), ("validation", 12)]
+    x, _ = standardised(parts.train).batch(slice(None))
+    assert isinstance(x, Tensor)
+    torch.testing.assert_close(x.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.std(0, correction=0), torch.ones(5))
+    np.savez(tmp_path / "s.npz", train_x=np.ones((4, 2)), train_y=[0, 1, 0, 1], test_x=np.ones((2, 2)), test_y=[0, 1])
+    assert dataset.splits(tmp_path / "s.npz") == ["train", "test"]
+    parts = open_parts(str(tmp_path / "s.npz"), None, None, named={}, fraction=0.5, seed=0)
+    assert [role for role, _ in parts.items()] == ["train", "validation", "test"]
+    with pytest.raises(UsageError, match="no training rows"):
+        open_parts(None, None, None, named={}, fraction=0.1, seed=0)
+
+
+def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
+    source = arrays(tmp_path, [0, 0, 2, 2] * 5)
+    options: dict[str, Any] = {"named": {}, "fraction": 0.2, "seed": 0}
+    with pytest.raises(InputError, match="class 1 has no training rows"):
+        open_parts(source, None, None, **options)
+    assert "class 1" in open_parts(source, None, None, missing_classes=True, **options).notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"epochs": 0}, "--epochs 0"),
+        ({"lr": math.nan}, "not a learning rate"),
+        ({"warmup": 1.0}, "not a share"),
+        ({"clip": 0.0}, "not a norm"),
+        ({"patience": 0}, "--patience 0"),
+        ({"optimizer": "sdg"}, "unknown optimizer"),
+        ({"schedule": "steps"}, "unknown schedule"),
+        ({"augment": "crop+rotate"}, "unknown augmentation"),
+        ({"loss": "nope"}, "unknown loss"),
+    ],
+)
+def test_wrong_recipes(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        Recipe(**options)
+
+
+def test_sum_reduction_is_mean_times_rows() -> None:
+    models = []
+    for reduction, lr in (("mean", 0.16), ("sum", 0.01)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+        x, y = torch.randn(32, 1, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 3
+        recipe = Recipe(epochs=2, batch_size=16, lr=lr, reduction=reduction, optimizer="sgd:weight_decay=0")  # type: ignore[arg-type]
+        Trainer(net, recipe, Loader.holding(x, y)).run()
+        models.append(net)
+    torch.testing.assert_close(models[0][1].weight, models[1][1].weight, rtol=1e-4, atol=1e-6)
+
+
+def test_objective_matches_its_spec() -> None:
+    assert Recipe(loss="FLA-53").loss == losses.objective("focal_sample").spec
