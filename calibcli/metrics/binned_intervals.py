@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.metrics.bounds import ece_bounds
-from calibcli.metrics.intervals import Ask, Interval
+from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.norms import over_by_confidence, two
 from calibcli.metrics.sample import Bins
 from calibcli.predictions import Floats
@@ -31,6 +31,8 @@ def gate(ask: Ask) -> Interval:
     """The bounds that gates use: see `calibcli.metrics.bounds`."""
     options = ask.choice.options
     view = ask.sample.view(options["of"])
+    if view.groups is not None and len(np.unique(view.groups)) < 2:
+        return Interval(reason="one group has no spread", detail=_detail(ask, _table(ask)))
     found = ece_bounds(
         view.p,
         view.hit,
@@ -48,7 +50,7 @@ def gate(ask: Ask) -> Interval:
         high=found.upper,
         level=1 - 2 * ask.alpha,
         sided="each",
-        how=f"one-sided bounds, each {ask.level:.0%}; null level of a calibrated model and its simulated 95 % quantile",
+        how=f"one-sided bounds, each {percent(ask.level)}; simulated null quantile",
         null=found.floor,
         null_high=float(np.quantile(null_draws(ask, table), 0.95)),
         detail=_detail(ask, table),
@@ -78,7 +80,7 @@ def signed(ask: Ask) -> Interval:
         high=min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2),
         level=1 - 2 * ask.alpha,
         sided="each",
-        how=f"one-sided bounds, each {ask.level:.0%}; simulated null level",
+        how=f"one-sided bounds, each {percent(ask.level)}; simulated null level",
         **null,
     )
 
@@ -121,7 +123,7 @@ def debiased_square(ask: Ask) -> Interval:
     centre = t + 2 * z * z * mean_v
     half = z * math.sqrt(max(4 * mean_v * t + 4 * z * z * mean_v**2 + fixed, 0.0))
     return Interval(
-        low=max(0.0, centre - half),
+        low=min(ask.value, max(0.0, centre - half)),  # the parameter is >= 0, its estimate need not be
         high=max(0.0, centre + half),
         level=ask.level,
         how="score interval (variance of the debiased square under each value)",

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from calibcli.links import cross_fit_beta
-from calibcli.metrics.intervals import Ask, Interval, Rows, student
+from calibcli.metrics.intervals import IMPOSSIBLE, Ask, Interval, Rows, student
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Floats, Ints, Predictions
 
@@ -53,6 +53,8 @@ def _subset(sample: Sample) -> tuple[Predictions, Ints | None]:
 
 
 def _gain_rows(sample: Sample) -> tuple[Rows, list[float]]:
+    if "gain" not in sample.memo and not np.isfinite(sample.columns.nll).all():
+        sample.memo["gain"] = Rows(np.full(1, np.nan), None, False, None), [1.0]
     if "gain" not in sample.memo:
         subset, _ = _subset(sample)
         found, temperatures = gains(subset)
@@ -65,7 +67,7 @@ def gain_interval(ask: Ask) -> Interval:
     """Student's t over rows: given the folds' temperatures, each row's gain is independent of how they were fitted."""
     rows, temperatures = _gain_rows(ask.sample)
     if not math.isfinite(ask.value):
-        nothing = "needs at least 2 folds with rows" if not temperatures else "a label has probability 0"
+        nothing = "needs at least 2 folds with rows" if not temperatures else IMPOSSIBLE
         return Interval(reason=nothing, n=rows.n)
     se = rows.se()
     if not math.isfinite(se):

@@ -16,6 +16,7 @@ from calibcli.predictions import Floats, Ints
 from calibcli.result import Cell
 from calibcli.spec import Choice
 
+IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
 Mask = npt.NDArray[np.bool_]
 
 
@@ -85,7 +86,7 @@ class Rows:
     @property
     def effective(self) -> float:
         """(Σw)²/Σw², or the sum of counts."""
-        if self.weights is None or self.counts or self.n == 0:
+        if self.weights is None or self.counts or self.total <= 0:
             return self.total
         return self.total**2 / float(self.weights @ self.weights)
 
@@ -119,6 +120,11 @@ class Rows:
             return self.effective
         p, se = self.mean(), self.se()
         return max(1.0, p * (1 - p) / se**2) if se > 0 else float(self.degrees + 1)
+
+
+def percent(level: float) -> str:
+    """0.95 as `95 %`."""
+    return f"{100 * level:.4g} %"
 
 
 def wilson(p: float, n: float, z: float) -> tuple[float, float]:
@@ -176,6 +182,8 @@ def mean_interval(ask: Ask) -> Interval:
     rows = Rows.of(ask.sample, values, mask)
     if rows.total <= 0:
         return Interval(reason=ask.choice.traits.get("empty", "no rows"), n=rows.n)
+    if not math.isfinite(ask.value):
+        return Interval(reason=IMPOSSIBLE, n=rows.n)
     se = rows.se()
     if not math.isfinite(se):
         return Interval(reason=_why_no_se(rows), n=rows.n)
@@ -197,7 +205,7 @@ def outcome_interval(ask: Ask) -> Interval:
     values, _ = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
     all_rows = Rows.of(ask.sample, values)
     if not math.isfinite(ask.value):
-        return Interval(reason="a label has probability 0 (--clip bounds it)", n=all_rows.n)
+        return Interval(reason=IMPOSSIBLE, n=all_rows.n)
     if all_rows.groups is not None:
         return mean_interval(ask)
     if all_rows.n < 2:

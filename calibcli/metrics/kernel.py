@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import UsageError
-from calibcli.metrics.intervals import Ask, Interval
+from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.metrics.smooth import Noise, spread
 from calibcli.predictions import Floats
@@ -44,7 +44,7 @@ def mmce_interval(ask: Ask) -> Interval:
         high=min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2),
         level=1 - 2 * ask.alpha,
         sided="each",
-        how=f"exact, by sorted sums; one-sided bounds, each {ask.level:.0%}; null level: normal noise",
+        how=f"exact, by sorted sums; one-sided bounds, each {percent(ask.level)}; null level: normal noise",
         **null,
     )
 
@@ -58,7 +58,7 @@ def mmce(sample: Sample, *, scale: float = 0.4, weighted: bool = False, square: 
     """
     view = sample.view(of)
     if scale < LEAST_SCALE:
-        raise UsageError(f"mmce:scale={scale} is too small", f"pass at least {LEAST_SCALE}")
+        raise UsageError(f"mmce:scale={scale:g} is too small", f"pass at least {LEAST_SCALE}")
     share = np.broadcast_to(view.share(), (view.n,))
     if weighted:
         right, wrong = float(share[view.hit].sum()), float(share[~view.hit].sum())

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.metrics.intervals import Ask, Interval
+from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.predictions import Floats
 
@@ -122,14 +122,16 @@ def absolute_integral(series: Floats) -> float:
     """∫_0^1 |Σ_k s_k cos πkt| dt: sign changes on a grid, refined by Newton, and the antiderivative between them."""
     points = 1 << max(8, math.ceil(math.log2(8 * len(series))))
     values = evaluate(series, points)
-    j = np.flatnonzero(np.sign(values[1:]) * np.sign(values[:-1]) < 0)
+    seen = np.flatnonzero(np.abs(values) > 1e-14 * np.abs(series).sum())  # the rest is rounding, of either sign
+    at = np.flatnonzero(np.diff(np.sign(values[seen])))
+    left, right = seen[at], seen[at + 1]
     k = np.arange(1, len(series))
-    t = (j + values[j] / (values[j] - values[j + 1])) / points
+    t = (left + (right - left) * values[left] / (values[left] - values[right])) / points
     for _ in range(4):
         angle = math.pi * np.outer(t, k)
         slope = -(math.pi * k * np.sin(angle)) @ series[1:]
         step = np.divide(series[0] + np.cos(angle) @ series[1:], slope, out=np.zeros_like(t), where=slope != 0)
-        t = np.clip(t - step, j / points, (j + 1) / points)
+        t = np.clip(t - step, left / points, right / points)
     ends = np.concatenate([[0.0], t, [1.0]])
     integral = series[0] * ends + np.sin(math.pi * np.outer(ends, k)) @ (series[1:] / (math.pi * k))
     return float(np.abs(np.diff(integral)).sum())
@@ -172,7 +174,7 @@ def smece_interval(ask: Ask) -> Interval:
         high=high,
         level=1 - 2 * ask.alpha,
         sided="each",
-        how=f"{how}; one-sided bounds, each {ask.level:.0%}; null level: normal noise",
+        how=f"{how}; one-sided bounds, each {percent(ask.level)}; null level: normal noise",
         null=null,
         null_high=null_high,
         detail=detail,
@@ -239,7 +241,7 @@ def solve(function: Callable[[float], float]) -> float:
 
 @METRICS.add(better="lower", unit="probability", interval=smece_interval)
 def smece(sample: Sample, *, sigma: float | None = None, of: Of = "top") -> float:
-    """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`)."""
+    """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001."""
     found = smoothed(sample, of)
     if sigma is not None:
         return found.ece(sigma)

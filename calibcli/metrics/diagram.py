@@ -1,0 +1,162 @@
+"""The reliability diagram as data: gap bars, confidence histogram, consistency band, smooth curve with its band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibcli.columns import ClassTable
+from calibcli.metrics.intervals import percent
+from calibcli.metrics.sample import Bins, View
+from calibcli.predictions import Floats
+from calibcli.result import Curve, Plot
+
+BAND = 0.90  # of the consistency and smooth bands, pointwise
+Z_BAND = 1.6448536269514722
+CELLS, POINTS = 512, 101
+FEWEST = 5  # effective rows under the kernel below which the smooth curve is not drawn
+DRAWS = 2_000
+
+
+def reliability(
+    view: View, bins: Bins, *, sigma: float, seed: int = 0, what: str = "top label", name: str = "reliability"
+) -> list[Plot]:
+    """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
+
+    Args:
+        view: probabilities and hits.
+        bins: their reliability table.
+        sigma: bandwidth of the smooth curve (that of SmoothECE).
+        seed: of the band.
+        what: what the probability is of.
+        name: name of the panel; the histogram is `{name}_rows`.
+    """
+    low, high = consistency(bins, seed)
+    counts = bins.weight * view.total if view.counts else bins.rows
+    curve = smooth_curve(view, sigma)
+    title = f"Reliability of the {what}, n = {counts.sum():.0f}"
+    labels = ("P(y = 1)", "share of y = 1") if what == "positive class" else ("confidence", "accuracy")
+    return [
+        Plot(
+            name=name,
+            title=title,
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xlabel=labels[0],
+            ylabel=labels[1],
+            curves=[
+                *_bars(bins, low, high),
+                curve,
+                Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1]),
+            ],
+        ),
+        _rows(f"{name}_rows", name, bins.lower, bins.upper - bins.lower, counts),
+    ]
+
+
+def _bars(bins: Bins, low: Floats, high: Floats) -> list[Curve]:
+    return _gap_bars(bins.lower, bins.upper - bins.lower, bins.filled, bins.accuracy, bins.confidence, low, high)
+
+
+def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, low: Any, high: Any) -> list[Curve]:
+    y, p = _where(filled, accuracy), _where(filled, confidence)
+    low, high = _where(filled, low), _where(filled, high)
+    label = f"if calibrated ({percent(BAND)})"
+    return [
+        Curve(label="accuracy", kind="bars", role="model", x=x, width=width, y=y),
+        Curve(label="gap", kind="bars", role="gap", x=x, width=width, base=y, y=p),
+        Curve(label=label, kind="band", role="null", x=x, width=width, low=low, high=high),
+    ]
+
+
+def _rows(name: str, under: str, x: Any, width: Any, counts: Any) -> Plot:
+    bars = Curve(label="rows", kind="bars", role="count", x=x, width=width, y=counts)
+    return Plot(name=name, under=under, ylabel="rows", curves=[bars])
+
+
+def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
+    """Accuracy per bin of a calibrated model, 5 % and 95 % quantiles (consistency bars, Bröcker & Smith 2007).
+
+    Hits are binomial with the bin's mean confidence and its effective rows.
+    """
+    n = np.maximum(np.round(bins.effective), 0).astype(np.int64)
+    rng = np.random.default_rng([seed, 90])
+    hits = rng.binomial(n, np.clip(bins.confidence, 0, 1), size=(DRAWS, len(n)))
+    share = hits / np.maximum(n, 1)
+    low, high = np.quantile(share, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+    return low, high
+
+
+def smooth_curve(view: View, sigma: float) -> Curve:
+    """Kernel regression of the hits on confidence, reflected Gaussian of width sigma, with a pointwise normal band."""
+    sigma = min(max(sigma, 2 / CELLS), 0.25)
+    cell = np.minimum((view.p * CELLS).astype(np.int64), CELLS - 1)
+    weight = view.sums(cell, CELLS)
+    hit = view.sums(cell, CELLS, view.hit)
+    square, square_hit = view.sums(cell, CELLS, 1.0, 2), view.sums(cell, CELLS, view.hit, 2)
+    t: Any = np.linspace(0, 1, POINTS)
+    centre = (np.arange(CELLS) + 0.5) / CELLS
+    kernel = np.zeros((POINTS, CELLS))
+    for image in (centre, -centre, 2 - centre):
+        kernel += np.exp(-(((t[:, None] - image) / sigma) ** 2) / 2)
+    mass = kernel @ weight
+    near = mass * view.total > 0.01  # some row within 3 sigma
+    y = np.divide(kernel @ hit, mass, out=np.zeros(POINTS), where=near)
+    k2 = kernel**2
+    variance = np.maximum(k2 @ square_hit * (1 - 2 * y) + k2 @ square * y * y, 0)
+    # a stretch without errors is not one without noise: at least what (hits + 1/2) / (n + 1) would show
+    effective = np.divide(mass**2, k2 @ square, out=np.zeros(POINTS), where=near)
+    least = (y * effective + 0.5) / (effective + 1)
+    variance = np.maximum(variance, k2 @ square * least * (1 - least))
+    se = np.sqrt(variance) / np.where(near, mass, 1)
+    shown = effective >= FEWEST
+    half = Z_BAND * se
+    return Curve(
+        label=f"smoothed ({percent(BAND)})",
+        kind="line",
+        role="smooth",
+        x=t,
+        y=_where(shown, y),
+        low=_where(shown, np.maximum(y - half, 0)),
+        high=_where(shown, np.minimum(y + half, 1)),
+    )
+
+
+def per_class(table: ClassTable, names: Sequence[str], bins: int, seed: int = 0) -> list[Plot]:
+    """Small multiples, one per class: frequency of the class against its probability."""
+    x: Any = np.arange(bins) / bins
+    width: Any = np.full(bins, 1 / bins)
+    rng = np.random.default_rng([seed, 91])
+    plots = []
+    for k, name in enumerate(names):
+        count, p, hit = table.count[k][:bins], table.sum_p[k][:bins], table.sum_y[k][:bins]
+        filled = count > 0
+        n = np.where(filled, count, 1)
+        share, mean = hit / n, p / n
+        draws = (
+            rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
+        )
+        low, high = np.quantile(draws, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+        ideal = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
+        curves = [*_gap_bars(x, width, filled, share, mean, low, high), ideal]
+        panel = f"class_{k}"
+        plots.append(
+            Plot(
+                name=panel,
+                title=f"{name}, n = {table.sum_y[k].sum():.0f}",
+                group="Reliability of each class",
+                xlabel="probability",
+                ylabel="frequency",
+                xlim=(0, 1),
+                ylim=(0, 1),
+                curves=curves,
+            )
+        )
+    return plots
+
+
+def _where(shown: Any, values: Any) -> list[float | None]:
+    return [float(v) if s and math.isfinite(v) else None for s, v in zip(shown, values, strict=True)]

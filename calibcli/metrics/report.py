@@ -1,0 +1,267 @@
+"""What `calib metrics` says: estimates, slices, tables per class and for the top k, diagrams, and warnings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibcli import metrics
+from calibcli.columns import MANY, ClassBins, Edges, columns
+from calibcli.errors import UsageError, did_you_mean
+from calibcli.metrics import diagram
+from calibcli.metrics.sample import METRICS, Bins, Of, Sample
+from calibcli.metrics.smooth import smoothed
+from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
+from calibcli.predictions import Predictions
+from calibcli.result import Cell, Estimate, Plot, Result, Table
+from calibcli.spec import Choice
+
+BRIEF = ("accuracy", "nll", "gap", "ece")
+"""What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
+MOST_SLICES = 200
+MOST_PANELS = 30
+PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to report.
+
+    Attributes:
+        specs: metric specs, or None for the default set.
+        bins, edges: of metrics whose spec does not say, and of the diagram.
+        level: confidence level; one-sided bounds hold at this level each.
+        per_class: table and diagrams of each class.
+        top_k: table of the top 1, ..., k classes (0: none).
+        seed, threads: of what is simulated; worker threads.
+    """
+
+    specs: Sequence[str] | None = None
+    bins: int | None = None
+    edges: Edges | None = None
+    level: float = 0.95
+    per_class: bool = False
+    top_k: int = 0
+    seed: int = 0
+    threads: int | None = 1
+
+
+def report(
+    predictions: Predictions,
+    options: Options | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> Result:
+    """Everything about recorded outputs, as a Result.
+
+    Raises:
+        UsageError: unknown metric or option, `top_k` outside 1..K, too many slices.
+    """
+    options = options or Options()
+    k = predictions.k
+    if options.top_k < 0 or options.top_k > k:
+        raise UsageError(f"--top-k {options.top_k} of {k} classes", f"pass 1 to {k}")
+    choices = _choices(options, metrics.default(k) if options.specs is None else options.specs, k)
+    shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
+    wanted = [*metrics.needed_class_bins(choices, k), *([shown] if options.per_class else [])]
+    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
+    sample = Sample.of(measured, predictions, options.seed)
+    found = metrics.estimates(sample, choices, level=options.level)
+    tables: list[Table] = []
+    if {choice.name for choice in choices} & {"brier", "brier_top"}:
+        tables.append(brier_parts(sample, shown))
+    of: Of = "positive" if k == 2 else "top"
+    view = sample.view(of)
+    bins = view.width_bins(shown.bins, options.edges or "right")
+    plots = diagram.reliability(
+        view,
+        bins,
+        sigma=smoothed(sample, of).fixed_point()[0],
+        seed=options.seed,
+        what="positive class" if k == 2 else "top label",
+    )
+    if options.top_k:
+        more = {"bins": shown.bins, "edges": options.edges or "right", "level": options.level}
+        tables.append(top_k(sample, options.top_k, **more))  # type: ignore[arg-type]
+    if options.per_class:
+        tables.append(per_class(sample, shown, predictions))
+        plots += _class_plots(sample, shown, predictions, options.seed)
+    slices, slice_tables = _slices(predictions, options)
+    return Result(
+        command="metrics",
+        estimates=[*found, *slices],
+        tables=[*tables, *slice_tables],
+        plots=plots,
+        notes=[*predictions.notes, *warnings(sample, found, bins)],
+        facts=_facts(predictions, sample, options),
+    )
+
+
+def report_multilabel(
+    labels: Mapping[str, Predictions],
+    options: Options | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> Result:
+    """Each label of a multi-label problem as a binary one, and a diagram each.
+
+    Raises:
+        UsageError: as `report`.
+    """
+    options = options or Options()
+    specs = (*BRIEF, "ece:of=positive") if options.specs is None else options.specs
+    found: list[Estimate] = []
+    plots: list[Plot] = []
+    rows: list[list[Cell]] = []
+    notes: list[str] = []
+    for done, (name, predictions) in enumerate(labels.items()):
+        sample, estimates = _measured(predictions, options, specs, f"label={name}")
+        found += estimates
+        rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
+        notes += [note for note in predictions.notes if note not in notes]
+        if len(labels) <= MOST_PANELS:
+            view = sample.positive
+            bins = view.width_bins(options.bins or 15, options.edges or "right")
+            sigma = smoothed(sample, "positive").fixed_point()[0]
+            what = {"what": "positive class", "name": f"label_{done}", "seed": options.seed}
+            panel, strip = diagram.reliability(view, bins, sigma=sigma, **what)  # type: ignore[arg-type]
+            plots += [_renamed(panel, f"{name}, n = {predictions.n}", "Reliability of each label"), strip]
+        if progress:
+            progress((done + 1) / len(labels), str(name))
+    means: list[Cell] = [None, None]
+    means += [float(np.mean([row[i] for row in rows])) if _numbers(rows, i) else None for i in range(3, len(rows[0]))]
+    names = [choice.spec for choice in _choices(options, specs, 2)]
+    first = next(iter(labels.values()))
+    return Result(
+        command="metrics",
+        estimates=found,
+        tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=[*rows, ["mean", *means]])],
+        plots=plots,
+        notes=notes,
+        facts={"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level},
+    )
+
+
+def warnings(sample: Sample, found: Sequence[Estimate], bins: Bins) -> list[str]:
+    """Where a number is not to be trusted, and why."""
+    notes = []
+    names = {e.name.partition(":")[0] for e in found}
+    rows = round(sample.top.total) if sample.counts else sample.n
+    binned = names & {"ece", "adaece", "ece_l2", "oce", "uce", "overconfidence_error"}
+    if binned and rows / len(bins.rows) < PER_BIN:
+        notes.append(
+            f"{rows} rows over {len(bins.rows)} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
+            "(compare with the level of a calibrated model; use fewer bins, or smece)"
+        )
+    few = int((bins.rows[bins.filled] < PER_MCE_BIN).sum())
+    if "mce" in names and few:
+        notes.append(f"mce: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
+    for e in found:
+        if e.name.partition(":")[0] in binned and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
+            notes.append(
+                f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
+                f"(95 % below {e.null_high:.4f})"
+            )
+    if sample.n > 1 and float(np.ptp(sample.columns.confidence)) < 1e-6:
+        notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
+    if sample.columns.condensed:
+        notes.append(
+            f"{sample.columns.condensed} rows are more than {MANY}: kept as a histogram of 25,200 cells of confidence, "
+            "exact for means and usual bins, within 4e-5 in confidence otherwise"
+        )
+    if sample.columns.groups is not None:
+        notes.append(f"{len(np.unique(sample.columns.groups))} groups: intervals take rows of a group as one draw")
+    return notes
+
+
+def known_edges(edges: str | None) -> Edges | None:
+    """`edges`, if it is a way to close bins.
+
+    Raises:
+        UsageError: otherwise.
+    """
+    known: tuple[Edges, ...] = ("right", "left", "torchmetrics")
+    for one in known:
+        if edges == one:
+            return one
+    if edges is None:
+        return None
+    raise UsageError(f"unknown edges '{edges}'", did_you_mean(edges, known))
+
+
+def _choices(options: Options, specs: Sequence[str], k: int) -> list[Choice]:
+    found = []
+    for choice in metrics.choose(specs, k):
+        defaults = {"bins": options.bins, "edges": options.edges}
+        given = {o: v for o, v in choice.options.items() if v != choice.entry.options[o].default}
+        filled = METRICS.choose(choice.name, **{o: v for o, v in defaults.items() if o not in given})
+        found.append(Choice(filled.entry, {**filled.options, **given}))
+    return list({choice.spec: choice for choice in found}.values())
+
+
+def _measured(
+    predictions: Predictions, options: Options, specs: Sequence[str], of: str
+) -> tuple[Sample, list[Estimate]]:
+    choices = _choices(options, specs, predictions.k)
+    measured = metrics.columns_of(predictions, choices, options.threads)
+    sample = Sample.of(measured, predictions, options.seed)
+    return sample, metrics.estimates(sample, choices, level=options.level, of=of)
+
+
+def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate], list[Table]]:
+    found: list[Estimate] = []
+    tables = []
+    specs = BRIEF if options.specs is None else options.specs
+    for column, values in predictions.slices.items():
+        names, member = np.unique(values, return_inverse=True)
+        if len(names) > MOST_SLICES:
+            raise UsageError(
+                f"'{column}' has {len(names)} values, more than {MOST_SLICES}", "slice by a coarser column"
+            )
+        rows: list[list[Cell]] = []
+        for i, name in enumerate(names):
+            part = predictions.take(np.flatnonzero(member == i))
+            _, estimates = _measured(part, options, specs, f"{column}={name}")
+            found += estimates
+            rows.append([str(name), part.n, *(e.value for e in estimates)])
+        heads = [choice.spec for choice in _choices(options, specs, predictions.k)]
+        tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=[column, "rows", *heads], rows=rows))
+    return found, tables
+
+
+def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> list[Plot]:
+    table = sample.columns.classes[shown]
+    if len(table.count) > MOST_PANELS:  # those with the largest error
+        each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
+        kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])
+        table = type(table)(table.count[kept], table.sum_p[kept], table.sum_y[kept])
+        names = [class_names(predictions)[i] for i in kept]
+        return diagram.per_class(table, names, shown.bins, seed)
+    return diagram.per_class(table, class_names(predictions), shown.bins, seed)
+
+
+def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "n": predictions.n,
+        "classes": predictions.k,
+        "kind": predictions.kind.replace("_", "-"),
+        "level": options.level,
+    }
+    if predictions.weights is not None:
+        facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
+    if predictions.groups is not None:
+        facts["groups"] = len(np.unique(predictions.groups))
+    if predictions.classes is not None:
+        facts["class_names"] = [str(c) for c in predictions.classes]
+    why = predictions.facts.get("why")
+    return facts | ({"why": why} if why else {})
+
+
+def _numbers(rows: Sequence[Sequence[Cell]], i: int) -> bool:
+    return all(isinstance(row[i], int | float) for row in rows)
+
+
+def _renamed(plot: Plot, title: str, group: str) -> Plot:
+    return dataclasses.replace(plot, title=title, group=group)

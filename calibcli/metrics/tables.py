@@ -1,0 +1,116 @@
+"""Tables beside the estimates: the Brier score decomposed, the top k, and every class."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from calibcli.columns import ClassBins, Edges
+from calibcli.metrics.binned_intervals import mean_absolute_deviation
+from calibcli.metrics.bounds import ece_bounds
+from calibcli.metrics.intervals import percent, wilson
+from calibcli.metrics.sample import Bins, Sample, View
+from calibcli.metrics.topk import views
+from calibcli.predictions import Predictions
+from calibcli.result import Cell, Table
+
+
+def brier_parts(sample: Sample, shown: ClassBins) -> Table:
+    """The exact decomposition of the Brier score over bins (Murphy 1973; Stephenson 2008)."""
+    binary = sample.columns.k == 2
+    view = sample.positive if binary else sample.top
+    parts = murphy(view, view.width_bins(shown.bins, shown.edges))
+    what = "P(y = 1)" if binary else "the top label"
+    title = f"Brier score of {what} = reliability - resolution + uncertainty + within-bin variance - covariance"
+    return Table(name="murphy", title=title, columns=list(parts), rows=[list(parts.values())])
+
+
+def murphy(view: View, bins: Bins) -> dict[str, float]:
+    """Reliability - resolution + uncertainty + within-bin variance - within-bin covariance = mean (p - y)².
+
+    With shares w_b, mean probability p_b and frequency y_b: Σ w (p_b - y_b)², Σ w (y_b - ȳ)², ȳ (1 - ȳ), the variance
+    of p within bins, and twice its covariance with y. The last two are left out of many decompositions, which then do
+    not add up.
+    """
+    share = view.share()
+    p, y = bins.confidence, bins.accuracy
+    base = float(bins.hit.sum())
+    both = float(np.sum((view.p * share)[view.hit]))
+    return {
+        "brier": float(np.sum(view.residual**2 * share)),
+        "reliability": float((bins.weight * bins.gap**2).sum()),
+        "resolution": float((bins.weight * (y - base) ** 2).sum()),
+        "uncertainty": base * (1 - base),
+        "variance": float(np.sum(view.p**2 * share) - (bins.weight * p**2).sum()),
+        "covariance": 2 * (both - float((bins.weight * p * y).sum())),
+    }
+
+
+def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -> Table:
+    """Accuracy, confidence and ECE of the top 1, ..., `most` classes taken together."""
+    ks = list(range(1, most + 1)) if most <= 10 else [1, 2, 3, 5, 10, most]
+    rows: list[list[Cell]] = []
+    for k, view in views(sample, sorted(set(ks))).items():
+        accuracy = float(np.sum(view.hit * view.share()))
+        low, high = wilson(accuracy, view.effective, NormalDist().inv_cdf((1 + level) / 2))
+        one_group = view.groups is not None and len(np.unique(view.groups)) < 2
+        b = ece_bounds(
+            view.p,
+            view.hit,
+            bins=bins,
+            edges=edges,
+            alpha=1 - level,
+            weights=view.weights,
+            weight_kind="count" if view.counts else "sampling",
+            groups=None if one_group else view.groups,
+        )
+        mean = float(np.sum(view.p * view.share()))
+        bounds = [None, None] if one_group else [b.lower, b.upper]
+        rows.append([k, accuracy, low, high, mean, b.value, *bounds, b.floor])
+    return Table(
+        name="top_k",
+        title=f"Is the label among the k most probable classes ({percent(level)} interval), and as likely as said",
+        columns=["k", "accuracy", "low", "high", "confidence", "ece", "ece low", "ece high", "if calibrated"],
+        rows=rows,
+    )
+
+
+def class_names(predictions: Predictions) -> list[str]:
+    return [str(c) for c in predictions.classes] if predictions.classes else [str(i) for i in range(predictions.k)]
+
+
+def whole(count: float) -> float | int:
+    """A count as a whole number, where it is one."""
+    return int(count) if float(count).is_integer() else float(count)
+
+
+def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Table:
+    """Each class: its probability against its frequency, and the rows that are predicted as it."""
+    table = sample.columns.classes[shown]
+    total, columns = sample.top.total, sample.columns
+    w = sample.weights
+    each = np.abs(table.sum_p - table.sum_y).sum(axis=1) / total
+    design = total / sample.top.effective
+    count = np.where(table.count > 0, table.count, 1)
+    null = mean_absolute_deviation((count / design).ravel(), np.clip(table.sum_p / count, 0, 1).ravel()).reshape(
+        count.shape
+    )
+    null = np.where(table.count > 0, null, 0).sum(axis=1) * design / total
+    said = np.bincount(columns.predicted, w, columns.k)
+    right = np.bincount(columns.predicted, columns.correct * (1.0 if w is None else w), columns.k)
+    confidence = np.bincount(columns.predicted, columns.confidence * (1.0 if w is None else w), columns.k)
+    labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
+    rows: list[list[Cell]] = []
+    for i, name in enumerate(class_names(predictions)):
+        precision = [right[i] / said[i], confidence[i] / said[i]] if said[i] > 0 else [None, None]
+        recall = right[i] / labels[i] if labels[i] > 0 else None
+        share = [table.sum_p[i].sum() / total, labels[i] / total]
+        rows.append([name, whole(labels[i]), *share, each[i], null[i], whole(said[i]), *precision, recall])
+    columns_ = ["class", "rows", "mean p", "frequency", "ece", "if calibrated"]
+    return Table(
+        name="per_class",
+        title="Per class: its probability over all rows, and the rows predicted as it",
+        columns=[*columns_, "predicted", "precision", "confidence", "recall"],
+        rows=rows,
+    )

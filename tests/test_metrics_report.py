@@ -1,0 +1,286 @@
+"""`calib metrics`: what it says, what it writes, honest odd inputs, and options that each have an effect."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli import metrics
+from calibcli.cli.app import main
+from calibcli.columns import bin_index
+from calibcli.errors import UsageError
+from calibcli.metrics.report import Options, report, report_multilabel
+from calibcli.metrics.sample import Sample
+from calibcli.metrics.tables import murphy
+from calibcli.predictions import Predictions
+from calibcli.result import Result
+
+SAMPLE = str(Path(__file__).parent.parent / "sample_data" / "test.npz")
+
+
+def logits(n: int, k: int, seed: int = 0, scale: float = 2.0, sharpen: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, k)) * scale
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    return z * sharpen, (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    code = main(["metrics", *args])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    code, out, _ = run(capsys, *args, "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_json_is_a_result_and_repeats_to_the_byte(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (run(capsys, SAMPLE, "--json", "-m", "all", "--per-class", "--top-k", "3")[1] for _ in range(2))
+    keep = [line for line in first.splitlines() if '"started"' not in line and '"seconds"' not in line]
+    assert keep == [line for line in second.splitlines() if '"started"' not in line and '"seconds"' not in line]
+    result = Result.from_json(first)
+    assert result.to_json() == first
+    assert json.loads(first)["schema"] == 1
+    names = [e.name for e in result.estimates]
+    assert names == [entry.name for entry in metrics.METRICS]
+    for e in result.estimates:
+        assert e.value is not None or e.reason, e.name
+        assert (e.low is not None and e.high is not None) or e.reason, f"{e.name}: an interval, or why there is none"
+        assert e.how or e.reason, e.name
+        if e.low is not None and e.high is not None:
+            assert e.low <= e.value <= e.high, e.name  # type: ignore[operator]
+
+
+def test_default_set(capsys: pytest.CaptureFixture[str]) -> None:
+    data = json_of(capsys, SAMPLE)
+    assert [e["name"] for e in data["estimates"]] == list(metrics.DEFAULT)
+    ece = next(e for e in data["estimates"] if e["name"] == "ece")
+    assert (ece["sided"], ece["level"]) == ("each", pytest.approx(0.9))
+    assert 0 < ece["low"] < ece["value"] < ece["high"]
+    assert 0 < ece["null"] < ece["null_high"]
+    assert [p["name"] for p in data["plots"]] == ["reliability", "reliability_rows"]
+
+
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("a.png", "b.svg", "c.pdf", "d.csv", "e.md", "f.json")
+    args = [part for name in names for part in ("-o", str(tmp_path / name))]
+    code, out, _ = run(capsys, SAMPLE, *args)
+    assert code == 0
+    assert "Reliability of the top label, n = 897" in out
+    heads = {"a.png": b"\x89PNG", "b.svg": b"<?xml", "c.pdf": b"%PDF"}
+    for name in names:
+        content = (tmp_path / name).read_bytes()
+        assert content.startswith(heads.get(name, b"")), name
+        assert len(content) > 500
+    rows = list(csv.DictReader((tmp_path / "d.csv").open()))
+    assert [r["name"] for r in rows] == list(metrics.DEFAULT)
+    assert "| `ece` |" in (tmp_path / "e.md").read_text()
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from calibcli.cli.app import main; "
+        f"main(['metrics', {SAMPLE!r}, '-q']); "
+        "print([m for m in ('torch', 'scipy', 'matplotlib', 'rich.console') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("args", "differs"),
+    [
+        (["-m", "ece"], lambda d: [e["name"] for e in d["estimates"]]),
+        (["--bins", "5"], lambda d: d["estimates"]),
+        (["--edges", "left", "--bins", "4"], lambda d: d["plots"]),
+        (["--level", "0.8"], lambda d: d["estimates"][0]["low"]),
+        (["--per-class"], lambda d: (len(d["tables"]), len(d["plots"]))),
+        (["--top-k", "3"], lambda d: len(d["tables"])),
+        (["--by", "ink"], lambda d: (len(d["tables"]), len(d["estimates"]))),
+        (["--seed", "7"], lambda d: [e["null_high"] for e in d["estimates"]]),
+    ],
+    ids=lambda v: v[0] if isinstance(v, list) else "",
+)
+def test_each_option_has_an_effect(args: list[str], differs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert differs(json_of(capsys, SAMPLE)) != differs(json_of(capsys, SAMPLE, *args))
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["-m", "eec"], "unknown metric 'eec'"),
+        (["-m", "ece:bin=3"], "metric 'ece' has no option 'bin'"),
+        (["-m", "ece:bins=0"], "ece:bins=0: bins must be at least 1"),
+        (["-m", "ece:of=positive"], "ece:of=positive is for two classes, these are 10"),
+        (["--edges", "top"], "unknown edges 'top'"),
+        (["--level", "1.5"], "level is 1.5"),
+        (["--top-k", "11"], "--top-k 11 of 10 classes"),
+        (["-m", "mmce:scale=0"], "mmce:scale=0 is too small"),
+    ],
+)
+def test_wrong_requests(args: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, SAMPLE, *args)
+    assert (code, out) == (2, "")
+    assert problem in err
+
+
+def test_own_options_of_a_spec_win_over_the_command_line() -> None:
+    z, y = logits(300, 3)
+    result = report(Predictions.of(z, y), Options(specs=["ece", "ece:bins=7", "adaece:bins=15"], bins=30))
+    assert [e.name for e in result.estimates] == ["ece:bins=30", "ece:bins=7", "adaece:bins=30"]
+
+
+def odd_inputs() -> dict[str, Predictions]:
+    rng = np.random.default_rng(5)
+    weak = rng.uniform(0.3, 0.7, 400)
+    z20, y20 = logits(400, 20, 1)
+    y20[y20 == 7] = 3
+    tied = np.zeros((60, 3))
+    perfect = np.eye(4)[rng.integers(0, 4, 80)] * 50
+    z, y = logits(200, 3, 2)
+    return {
+        "weak binary": Predictions.of(
+            np.log(np.stack([1 - weak, weak], axis=1)), (rng.random(400) < weak).astype(int), kind="probabilities"
+        ),
+        "a class is absent": Predictions.of(z20, y20),
+        "all tied": Predictions.of(tied, rng.integers(0, 3, 60)),
+        "n = 1, right": Predictions.of([[2.0, 0.0]], [0]),
+        "n = 1, wrong": Predictions.of([[2.0, 0.0, 1.0]], [1]),
+        "n = 2": Predictions.of([[2.0, 0.0], [0.0, 1.0]], [0, 0]),
+        "every row right": Predictions.of(perfect, perfect.argmax(axis=1)),
+        "every row wrong": Predictions.of(perfect, (perfect.argmax(axis=1) + 1) % 4),
+        "p = 0 of the label": Predictions.of(np.array([[0.0, -np.inf], [0.0, -1.0], [0.0, -2.0]]), [1, 0, 1]),
+        "p in {0, 1}": Predictions.of(np.array([[0.0, -np.inf]] * 40), np.arange(40) % 2),
+        "float16 range": Predictions.of(np.where(rng.random((50, 3)) < 0.5, 6e4, -6e4), rng.integers(0, 3, 50)),
+        "weights of 0": Predictions.of(z, y, weights=(np.arange(200) % 2).astype(float)),
+        "one weight": Predictions.of(z, y, weights=(np.arange(200) == 3).astype(float)),
+        "counts": Predictions.of(z, y, weights=np.full(200, 3.0), weight_kind="count"),
+        "groups": Predictions.of(z, y, groups=np.arange(200) // 5),
+        "one group": Predictions.of(z, y, groups=np.zeros(200, dtype=np.int64)),
+        "a group each": Predictions.of(z, y, groups=np.arange(200)),
+    }
+
+
+@pytest.mark.parametrize("name", list(odd_inputs()))
+@pytest.mark.filterwarnings("error")
+def test_honest_odd_inputs(name: str) -> None:
+    predictions = odd_inputs()[name]
+    specs = list(metrics.METRICS.entries)
+    if predictions.k == 2:
+        specs += [f"{e.name}:of=positive" for e in metrics.METRICS if "of" in e.options]
+    result = report(predictions, Options(specs=specs, per_class=True, top_k=2))
+    again = Result.from_json(result.to_json())
+    assert again == result
+    for e in result.estimates:
+        assert e.value is not None or e.reason, e.name
+        if e.value is not None and e.low is not None:
+            assert e.low <= e.value + 1e-12, e.name
+        if e.value is not None and e.high is not None:
+            assert e.value <= e.high + 1e-12, e.name
+
+
+def test_weak_binary_model_shows_both_eces() -> None:
+    result = report(odd_inputs()["weak binary"])
+    assert {"ece", "ece:of=positive"} <= {e.name for e in result.estimates}
+    assert result.plots[0].xlabel == "P(y = 1)"
+
+
+def test_murphy_adds_up() -> None:
+    for k in (2, 5):
+        z, y = logits(500, k)
+        w = np.random.default_rng(1).random(500)
+        for weights in (None, w):
+            sample = Sample.of(metrics.columns_of(Predictions.of(z, y, weights=weights), []))
+            for view in (sample.top, *((sample.positive,) if k == 2 else ())):
+                m = murphy(view, view.width_bins(10, "right"))
+                parts = m["reliability"] - m["resolution"] + m["uncertainty"] + m["variance"] - m["covariance"]
+                assert parts == pytest.approx(m["brier"], rel=1e-12)
+                share = np.full(500, 1 / 500) if weights is None else weights / weights.sum()
+                assert m["brier"] == pytest.approx(float(share @ (view.p - view.hit) ** 2), rel=1e-9)
+
+
+def test_slices_are_measured_on_their_rows() -> None:
+    z, y = logits(300, 3)
+    site = np.array(["A", "B", "B"] * 100)
+    result = report(Predictions.of(z, y, slices={"site": site}), Options(specs=["nll", "classwise_ece"]))
+    for name in ("A", "B"):
+        alone = metrics.measure(Predictions.of(z[site == name], y[site == name]), ["nll", "classwise_ece"])
+        for e in alone:
+            assert result.get(e.name, f"site={name}").value == pytest.approx(e.value, rel=1e-12)
+    assert [row[:2] for row in result.tables[-1].rows] == [["A", 100], ["B", 200]]
+
+
+def test_per_class_table() -> None:
+    z, y = logits(400, 3)
+    (table,) = (t for t in report(Predictions.of(z, y), Options(per_class=True)).tables if t.name == "per_class")
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    for k, row in enumerate(table.rows):
+        cells = dict(zip(table.columns, row))
+        index = bin_index(p[:, k], 15)
+        gap = np.bincount(index, p[:, k] - (y == k), 15)
+        said = p.argmax(axis=1) == k
+        assert cells["rows"] == (y == k).sum()
+        assert cells["mean p"] == pytest.approx(p[:, k].mean())
+        assert cells["ece"] == pytest.approx(np.abs(gap).sum() / 400)
+        assert cells["precision"] == pytest.approx((y[said] == k).mean())
+        assert cells["recall"] == pytest.approx(said[y == k].mean())
+
+
+def test_top_k_table() -> None:
+    z, y = logits(400, 6)
+    (table,) = (t for t in report(Predictions.of(z, y), Options(top_k=6)).tables if t.name == "top_k")
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    order = np.argsort(-p, axis=1)
+    for row in table.rows:
+        cells = dict(zip(table.columns, row))
+        k = cells["k"]
+        hit = (order[:, :k] == y[:, None]).any(axis=1)
+        assert cells["accuracy"] == pytest.approx(hit.mean())
+        assert cells["confidence"] == pytest.approx(np.sort(p, axis=1)[:, -k:].sum(axis=1).mean())
+
+
+def test_multilabel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(3)
+    p = rng.random((200, 3))
+    np.savez(tmp_path / "m.npz", probs=p, labels=(rng.random((200, 3)) < p).astype(int))
+    data = json_of(capsys, str(tmp_path / "m.npz"), "--multilabel")
+    assert {e["of"] for e in data["estimates"]} == {"label=0", "label=1", "label=2"}
+    assert [row[0] for row in data["tables"][0]["rows"]] == ["0", "1", "2", "mean"]
+    assert sum(1 for plot in data["plots"] if plot["group"]) == 3
+    mean = np.mean([e["value"] for e in data["estimates"] if e["name"] == "nll"])
+    heads = data["tables"][0]["columns"]
+    assert data["tables"][0]["rows"][-1][heads.index("nll")] == pytest.approx(mean)
+
+
+def test_warnings() -> None:
+    z, y = logits(100, 3, sharpen=1.0)
+    notes = " ".join(report(Predictions.of(z, y)).notes)
+    assert "fewer than 50 per bin" in notes
+    assert "mce: " in notes
+    same = " ".join(report(Predictions.of(np.tile([1.0, 0.0], (300, 1)), np.arange(300) % 2)).notes)
+    assert "every confidence is the same" in same
+    calibrated = " ".join(report(Predictions.of(*logits(3000, 3, sharpen=1.0))).notes)
+    assert "is within what a perfectly calibrated model shows by chance" in calibrated
+
+
+def test_too_many_slices() -> None:
+    z, y = logits(300, 3)
+    with pytest.raises(UsageError, match="'id' has 300 values"):
+        report(Predictions.of(z, y, slices={"id": np.arange(300).astype(str)}))
+
+
+def test_multilabel_report_needs_no_file() -> None:
+    z, y = logits(100, 2)
+    result = report_multilabel({"a": Predictions.of(z, y)}, Options(specs=["ece:of=positive"]))
+    assert [e.of for e in result.estimates] == ["label=a"]
