@@ -399,3 +399,72 @@ def test_loading_draws_nothing_from_the_random_state(model: nn.Module, tmp_path:
     checkpoint.load(tmp_path / "m.pt", arch=SPEC)
     checkpoint.load(tmp_path / "m.pt", arch_file=f"{tmp_path}/net.py:make")
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "mlp:inputs=7,hidden=5/4,classes=3",
+        "cnn:channels=1,widths=4/8,classes=3,norm=group",
+        "resnet:depth=14,width=4,classes=3,shortcut=B",
+        "resnet:classes=100",
+        "resnet18:width=0.125",
+        "resnet50:width=0.0625,classes=7,stem=imagenet",
+        "wide_resnet:depth=10,widen=2,classes=3",
+    ],
+)
+def test_an_unnamed_architecture_is_suggested(tmp_path: Path, spec: str) -> None:
+    state = build(spec).state_dict()
+    torch.save({"state_dict": {f"module.{k}": v for k, v in state.items()}}, tmp_path / "m.pt")
+    with pytest.raises(InputError) as caught:
+        checkpoint.load(tmp_path / "m.pt")
+    suggested = caught.value.fix.split()[4].removesuffix(":")
+    made = checkpoint.load(tmp_path / "m.pt", arch=suggested)
+    assert made.architecture == suggested
+    assert {k: v.shape for k, v in made.model.state_dict().items()} == {k: v.shape for k, v in state.items()}
+
+
+def test_hugging_face_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["BertForSequenceClassification"]}')
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "transformers", None)
+        with pytest.raises(InputError, match="transformers is not installed") as caught:
+            checkpoint.load(tmp_path)
+        assert "calibcli[hf]" in caught.value.fix
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        num_labels=3,
+        id2label={0: "no", 1: "maybe", 2: "yes"},
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    found = checkpoint.load(tmp_path)
+    assert (found.container, found.classes) == ("Hugging Face folder", ["no", "maybe", "yes"])
+    batch = {"input_ids": torch.arange(12).view(2, 6), "attention_mask": torch.ones(2, 6, dtype=torch.int64)}
+    torch.testing.assert_close(checkpoint.logits(found.model, batch), model(**batch).logits)
+    config.architectures = ["BertModel"]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="not a classifier"):
+        checkpoint.load(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"no \.safetensors weights"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_zoos(library: str) -> None:
+    try:
+        checkpoint.build(f"{library}.resnet34")
+    except CalibError as error:
+        pytest.skip(error.problem)
+    option = "num_classes=7"
+    assert checkpoint.build(f"{library}.resnet34:{option}").get_submodule("fc").out_features == 7
+    assert checkpoint.build(f"{library}.resnet34", classes=5).get_submodule("fc").out_features == 5
+    with pytest.raises(UsageError, match=f"{library} has no model 'resnet35'"):
+        checkpoint.build(f"{library}.resnet35")

@@ -294,6 +294,7 @@ def test_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"mean": "1,2,3"}, "2 channels, --mean has 3 numbers"),
         ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"mean": "a"}, "not a list of numbers"),
         ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"std": "0"}, "not positive"),
+        ({"x": np.ones((3, 6, 5, 3), np.uint8), "y": np.arange(3)}, {"mean": "123.7,116,103"}, "is outside"),
         ({"x": np.ones((3, 3, 4, 3), np.uint8), "y": np.arange(3)}, {}, "could be NHWC or NCHW"),
         ({"x": np.ones((0, 2)), "y": np.ones(0, int)}, {}, "has no rows"),
     ],

@@ -76,14 +76,21 @@ def _has_factory(text: str) -> bool:
 def _from_zoo(library: str, name: str, *, explicit: bool) -> Callable[..., Any] | None:
     try:
         zoo = importlib.import_module(f"{library}.models" if library == "torchvision" else library)
-    except ImportError:
-        if explicit:
+    except (ImportError, RuntimeError, OSError) as error:
+        if explicit and isinstance(error, ModuleNotFoundError) and error.name == library:
             raise UsageError(f"{library} is not installed", f"pip install {library}") from None
+        if explicit:
+            problem = f"{library} cannot be imported ({str(error)[:200]})"
+            raise InputError(problem, "install the version made for this torch") from None
         return None
     known: list[str] = zoo.list_models()
     if name in known:
         make = zoo.get_model if library == "torchvision" else zoo.create_model
-        return lambda **options: make(name, **options)
+
+        def factory(*, num_classes: int | None = None, **options: Any) -> Any:
+            return make(name, **options, **({} if num_classes is None else {"num_classes": num_classes}))
+
+        return factory
     if explicit:
         raise UsageError(f"{library} has no model '{name}'", did_you_mean(name, known[:2000]))
     return None

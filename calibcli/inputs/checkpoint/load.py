@@ -12,10 +12,11 @@ from torch import nn
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
 from calibcli.inputs import dataset
+from calibcli.inputs.checkpoint import huggingface, weights
 from calibcli.inputs.checkpoint import metadata as meta
-from calibcli.inputs.checkpoint import weights
 from calibcli.inputs.checkpoint.containers import Contents, read
 from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in
+from calibcli.inputs.checkpoint.guess import likely
 from calibcli.inputs.dataset import Dataset
 
 
@@ -79,6 +80,10 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     """
     source = str(path)
     file, key = _split_key(source)
+    if arch is None and arch_file is None and huggingface.is_model(file):
+        model, architecture, names = huggingface.model(file)
+        weights.finite(model.eval(), source)
+        return Checkpoint(model, architecture, {}, source, fingerprint(file), "Hugging Face folder", classes=names)
     contents = read(file, trust=trust)
     named = arch or arch_file or contents.metadata.get("architecture")
     if contents.module is not None and arch is None and arch_file is None:
@@ -86,7 +91,7 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
         model, architecture = contents.module, contents.container
     else:
         if named is None:
-            raise _unknown(source, contents)
+            raise _unknown(source, contents, key)
         architecture = canonical(named)
         model, notes = _filled(contents, architecture, arch_file, source, key)
     model.eval()
@@ -154,6 +159,11 @@ def _filled(
     return model, notes + renamed
 
 
-def _unknown(source: str, contents: Contents) -> InputError | UsageError:
-    problem = f"{source} ({contents.container}) does not say which architecture it is"
-    return InputError(problem, "pass --arch NAME:key=value, --arch module:factory or --arch-file net.py:factory")
+def _unknown(source: str, contents: Contents, key: str) -> InputError:
+    tensors, _ = weights.find(contents.tensors, source, key)
+    spec = likely(tensors)
+    fix = "pass --arch NAME:key=value, --arch module:factory or --arch-file net.py:factory"
+    return InputError(
+        f"{source} ({contents.container}) does not say which architecture it is",
+        f"its tensors fit --arch {spec}: pass that if it is right" if spec else fix,
+    )

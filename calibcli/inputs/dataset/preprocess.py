@@ -95,6 +95,9 @@ def for_array(
     stds = numbers(std if std is not None else given.get("std"), "std")
     if images and not means and "mean" not in given:
         notes.append("bytes were scaled to [0, 1] only; pass --mean and --std if the model was trained with them")
+    if images and scale <= 1 / 255 and any(abs(m) > 1 for m in means):
+        problem = f"--mean {','.join(f'{m:g}' for m in means)} is outside [0, 1], to which bytes are scaled"
+        raise UsageError(problem, "divide --mean and --std by 255")
     if any(s <= 0 for s in stds):
         raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
     size = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)

@@ -1,0 +1,69 @@
+"""Which built-in architecture do these tensors fit? A suggestion for the error message; nothing is loaded by guess."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from calibcli.architectures import ARCHITECTURES
+from calibcli.errors import UsageError
+from calibcli.inputs.checkpoint.weights import Tensors, fit_names
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def likely(tensors: Tensors) -> str | None:
+    """The spec of a built-in architecture with the same names and shapes, or None.
+
+    Activations, and the heads of attention, leave no trace in names and shapes, so this is never more than likely.
+    """
+    prefix = os.path.commonprefix(list(tensors))  # noqa: RUF071 (names, not paths)
+    prefix = prefix[: prefix.rfind(".") + 1] if len(tensors) > 1 else ""
+    shapes = {key.removeprefix(prefix): tuple(value.shape) for key, value in tensors.items()}
+    shapes = {key.replace("fc.", "linear.").replace("downsample.", "shortcut."): s for key, s in shapes.items()}
+    for spec in _candidates(shapes):
+        try:
+            choice = ARCHITECTURES.choose(spec)
+            with torch.device("meta"):
+                expected = choice().state_dict()
+        except (UsageError, RuntimeError):
+            continue
+        found, _ = fit_names(tensors, expected)
+        same = all(name in found and found[name].shape == value.shape for name, value in expected.items())
+        if same and len(found) == len(expected):
+            return choice.spec
+    return None
+
+
+def _candidates(shapes: Shapes) -> Iterator[str]:
+    head = shapes.get("linear.weight")
+    if head is None or len(head) != 2:
+        return
+    classes = head[0]
+    first = shapes.get("conv1.weight")
+    if first is not None and len(first) == 4:
+        width, channels = first[:2]
+        blocks = [_count(shapes, f"layer{stage}.") for stage in (1, 2, 3, 4)]
+        options = f"classes={classes},channels={channels}"
+        stem = "imagenet" if first[2] == 7 else "cifar"
+        for depth in (18, 34, 50):
+            yield f"resnet{depth}:width={width / 64},stem={stem},{options}"
+        for shortcut in ("A", "B"):
+            yield f"resnet:depth={6 * blocks[0] + 2},width={width},shortcut={shortcut},{options}"
+        inner = shapes.get("layer1.0.conv1.weight", (16,))[0]
+        yield f"wide_resnet:depth={6 * blocks[0] + 4},widen={inner // 16},{options}"
+    if _count(shapes, "hidden."):
+        layers = [shapes.get(f"hidden.{i}.0.weight", (0, 0)) for i in range(_count(shapes, "hidden."))]
+        hidden = "/".join(str(shape[0]) for shape in layers)
+        yield f"mlp:inputs={layers[0][-1]},hidden={hidden},classes={classes}"
+    if _count(shapes, "features."):
+        layers = [shapes.get(f"features.{i}.0.weight", (0, 0)) for i in range(_count(shapes, "features."))]
+        widths = "/".join(str(shape[0]) for shape in layers)
+        for norm in ("batch", "group", "none"):
+            yield f"cnn:channels={layers[0][1]},widths={widths},classes={classes},norm={norm}"
+
+
+def _count(shapes: Shapes, prefix: str) -> int:
+    return len({key[len(prefix) :].partition(".")[0] for key in shapes if key.startswith(prefix)})
