@@ -96,6 +96,27 @@ def test_before_and_after_share_a_row() -> None:
     assert row.split() == ["ece", "0.0611", "[0.0411,", "0.0811]", "0.0212", "[0.0012,", "0.0412]", "lower"]
 
 
+def test_before_and_after_of_several_things() -> None:
+    estimates = [
+        Estimate(name=name, of=f"{loss} {phase}", value=value)
+        for loss in ("ce", "focal")
+        for phase, value in (("before", 0.5), ("after", 0.25))
+        for name in ("nll", "ece")
+    ]
+    text = table.render(
+        Result(command="fit", estimates=[*estimates, Estimate(name="ece", of="before the flood", value=1)])
+    )
+    rows = [line.split() for line in text.splitlines()[4:9]]
+    assert rows == [
+        ["nll", "ce", "0.5000", "0.2500"],
+        ["ece", "ce", "0.5000", "0.2500"],
+        [],
+        ["nll", "focal", "0.5000", "0.2500"],
+        ["ece", "focal", "0.5000", "0.2500"],
+    ]
+    assert "before the flood" in text
+
+
 def test_names_cannot_draw_on_a_terminal() -> None:
     result = render_odd.odd()["names"]
     for name in ("table", "markdown"):

@@ -89,7 +89,14 @@ def test_any_column(values: list[float | int | str | None]) -> None:
 def test_column_shares_decimals() -> None:
     assert numbers.column([0.5, 0.12345, None, 3]) == ["0.5000", "0.1235", "—", "3"]
     assert numbers.column([12.5, 0.25]) == ["12.50", "0.25"]
+    assert numbers.column([0.0632, -0.000144]) == ["0.06320", "-0.00014"]
+    assert numbers.column([12500.0, 3.5]) == ["12500.0", "3.5"]
     assert numbers.column([1e-9, 1.0]) == ["1.000e-09", "1.000"]
+
+
+def test_settings_stay_as_they_were_written() -> None:
+    values = [0.05, 1e-8, 3.0, 0.1 + 0.2, 15, "nll", True]
+    assert [numbers.setting(v) for v in values] == ["0.05", "1e-08", "3", "0.3000", "15", "nll", "yes"]
 
 
 def test_levels() -> None:

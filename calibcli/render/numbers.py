@@ -70,6 +70,13 @@ def exact(x: float) -> str:
     return text.removesuffix(".0")
 
 
+def setting(value: Cell) -> str:
+    """A value that somebody set: as it was written, unless that is a long fraction."""
+    if isinstance(value, float) and len(exact(value)) <= 8:
+        return exact(value)
+    return cell(value)
+
+
 def cell(value: Cell) -> str:
     """A table's cell alone."""
     if value is None:
@@ -80,12 +87,14 @@ def cell(value: Cell) -> str:
 
 
 def column(values: Sequence[Cell]) -> list[str]:
-    """The cells of a table's column; its fractions share their decimals when they are of similar size."""
+    """The cells of a table's column; its fractions share decimals that show two digits of the smallest."""
     sizes = [abs(v) for v in values if isinstance(v, float) and v != 0]
-    if not sizes or max(sizes) < 1e-4 or max(sizes) >= 1e7 or min(sizes) < max(sizes) * 1e-4:
+    if not sizes or max(sizes) >= 1e7:
         return [cell(v) for v in values]
-    places = max(0, SIGNIFICANT - 1 - max(-1, _exponent(max(sizes), SIGNIFICANT)))
-    return [place(v, places) if isinstance(v, float) else cell(v) for v in values]
+    places = max(SIGNIFICANT - 1 - max(-1, _exponent(max(sizes), SIGNIFICANT)), 1 - _exponent(min(sizes), 2))
+    if places > 6:  # a wall of zeros for the sake of one small number
+        return [cell(v) for v in values]
+    return [place(v, max(0, places)) if isinstance(v, float) else cell(v) for v in values]
 
 
 def level(estimates: Iterable[Estimate]) -> str:

@@ -46,11 +46,11 @@ def sheets(result: Result) -> list[Sheet]:
     """Verdicts with the numbers they judged, the other estimates (before and after side by side), then the tables."""
     judged = [c.estimate for c in result.checks]
     estimates = [e for e in result.estimates if e not in judged]
-    names = _paired(estimates)
-    pairs = [e for e in estimates if e.name in names and e.of in ("before", "after")]
-    rest = [e for e in estimates if e not in pairs]
+    pairs = _pairs(estimates)
+    paired = {id(e) for pair in pairs for e in pair}
+    rest = [e for e in estimates if id(e) not in paired]
     found = [_checks(result.checks)] if result.checks else []
-    measured = [_before_after(pairs, names)] if pairs else []
+    measured = [_before_after(pairs)] if pairs else []
     measured += [_estimates(rest)] if rest else []
     if pairs and rest and estimates[0] in rest:  # what was fitted comes before what it changed
         measured.reverse()
@@ -66,7 +66,7 @@ def heading(result: Result) -> str:
 def facts(result: Result) -> list[tuple[str, str]]:
     """Facts that fit on a line; what is nested is in the JSON alone."""
     return [
-        (str(key).replace("_", " "), numbers.cell(value))
+        (str(key).replace("_", " "), numbers.setting(value))
         for key, value in result.facts.items()
         if value is not None and isinstance(value, str | int | float) and value != ""
     ]
@@ -124,41 +124,53 @@ def _how(e: Estimate) -> str:
     return numbers.short(e.how, HOW)
 
 
-def _paired(estimates: Sequence[Estimate]) -> list[str]:
-    """Names that are there exactly once before and once after, in order."""
-    seen: dict[str, list[str]] = {}
+def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
+    """Numbers that are there once `before` and once `after`, or once `X before` and once `X after`; by X."""
+    seen: dict[tuple[str, str], dict[str, list[Estimate]]] = {}
     for e in estimates:
-        seen.setdefault(e.name, []).append(e.of)
-    return [name for name, ofs in seen.items() if ofs.count("before") == 1 and ofs.count("after") == 1]
+        subject, phase = _phase(e.of)
+        if phase:
+            seen.setdefault((subject, e.name), {"before": [], "after": []})[phase].append(e)
+    pairs = [(p["before"][0], p["after"][0]) for p in seen.values() if len(p["before"]) == len(p["after"]) == 1]
+    order = list(dict.fromkeys(subject for subject, _ in seen))
+    return sorted(pairs, key=lambda pair: order.index(_phase(pair[0].of)[0]))
 
 
-def _before_after(estimates: Sequence[Estimate], names: Sequence[str]) -> Sheet:
-    by = {(e.name, e.of): e for e in estimates}
+def _phase(of: str) -> tuple[str, str]:
+    subject, _, last = of.rpartition(" ")
+    return (subject, last) if last in ("before", "after") else (of, "")
+
+
+def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
+    estimates = [e for pair in pairs for e in pair]
     level = numbers.level(estimates)
+    sizes = {e.n for e in estimates if e.n is not None}
     columns = [
         Column("metric", code=True),
+        Column("of", code=True),
         Column("before", right=True),
         Column(f"{level} interval".strip()),
         Column("after", right=True),
         Column(f"{level} interval".strip()),
+        Column("if calibrated", spare=3),
         Column("unit", spare=2),
         Column("better", spare=1),
         Column("how", free=True),
     ]
     rows = []
-    for name in names:
-        row = [name]
-        for of in ("before", "after"):
-            e = by[name, of]
+    for pair in pairs:
+        row = [pair[1].name, _phase(pair[1].of)[0]]
+        for e in pair:
             value, interval, _ = numbers.shown(e)
             own = "" if level or not numbers.has_interval(e) else f" {numbers.level([e])}"
             row += [value, (interval or numbers.NONE) + own]
-        after = by[name, "after"]
-        unit = "" if after.unit in ("probability", "percent", "ratio") else after.unit
-        rows.append([*row, unit, after.better, _how(after)])
-    sizes = {e.n for e in by.values() if e.n is not None}
-    musts = frozenset(i for i, name in enumerate(names) if by[name, "after"].reason)
-    return _without_empty(Sheet(f"n = {sizes.pop()}" if len(sizes) == 1 else "", columns, rows, musts=musts))
+        unit = "" if pair[1].unit in ("probability", "percent", "ratio") else pair[1].unit
+        nulls = numbers.shown(pair[1]).null
+        rows.append([*row, nulls, unit, pair[1].better, _how(pair[1])])
+    breaks = {i for i in range(1, len(rows)) if rows[i][1] != rows[i - 1][1]}
+    musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
+    title = f"n = {sizes.pop()}" if len(sizes) == 1 else ""
+    return _without_empty(Sheet(title, columns, rows, frozenset(breaks), musts=musts))
 
 
 def _checks(checks: Sequence[Check]) -> Sheet:
