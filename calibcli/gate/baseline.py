@@ -101,12 +101,17 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
         n=predictions.n,
         salt=salt,
         ids=None if predictions.ids is None else hashes(predictions.ids, salt),
-        labels=hashlib.sha256(np.ascontiguousarray(predictions.labels, dtype="<i8").tobytes()).hexdigest(),
+        labels=label_digest(predictions),
         nll=columns.nll.astype(np.float32),
         brier=columns.brier.astype(np.float32),
         gain=np.asarray(gain).astype(np.float32),
         correct=columns.correct,
     )
+
+
+def label_digest(predictions: Predictions) -> str:
+    """sha256 of the label sequence."""
+    return hashlib.sha256(np.ascontiguousarray(predictions.labels, dtype="<i8").tobytes()).hexdigest()
 
 
 def folds(predictions: Predictions) -> Array:

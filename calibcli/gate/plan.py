@@ -16,7 +16,7 @@ from calibcli.metrics.bounds import norm_quantile
 
 Floats = npt.NDArray[np.float64]
 LARGEST = 10**9
-DRAWS = 8_000
+DRAWS = 4_000
 QUICK = 2_000
 
 
@@ -115,22 +115,33 @@ Power = Callable[[float], tuple[float, float]]
 """n -> (chance of PASS, chance of FAIL)."""
 
 
-def mean_power(truth: float, sd: float, limit: float, *, better: str, alpha: float, family: int = 1) -> Power:
+def mean_power(
+    truth: float,
+    sd: float,
+    limit: float,
+    *,
+    better: str,
+    alpha: float,
+    family: int = 1,
+    at_limit: float | None = None,
+) -> Power:
     """Chance of PASS and FAIL for a mean of independent rows.
 
     Args:
         truth, sd: mean and standard deviation of one row.
         better: `lower` (limit is a maximum) or `higher` (a minimum).
+        at_limit: standard deviation that the bounds take (that of a share equal to the limit); None: `sd`.
     """
     normal = NormalDist()
     sign = 1.0 if better == "lower" else -1.0
+    used = sd if at_limit is None else at_limit
     z, z_fail = normal.inv_cdf(1 - alpha), normal.inv_cdf(1 - alpha / family)
 
     def chance(n: float) -> tuple[float, float]:
         if sd == 0:
             return float(sign * (limit - truth) >= 0), float(sign * (truth - limit) > 0)
-        distance = sign * (limit - truth) * math.sqrt(n) / sd
-        return normal.cdf(distance - z), normal.cdf(-distance - z_fail)
+        distance = sign * (limit - truth) * math.sqrt(n)
+        return normal.cdf((distance - z * used) / sd), normal.cdf((-distance - z_fail * used) / sd)
 
     return chance
 

@@ -32,7 +32,7 @@ def shown(estimate: Estimate, limit: float | None = None) -> Shown:
     of `limit`, value of the null level's quantile, bounds of zero when the question is whether they hold it.
     """
     e = estimate
-    places = _places(e)
+    places = 0 if e.unit == "rows" else _places(e)
     bounds = [b for b in (e.value, e.low, e.high) if b is not None]
     pairs = [] if limit is None else [(b, limit, EXACT) for b in bounds]
     if e.better == "zero":

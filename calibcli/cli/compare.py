@@ -1,0 +1,55 @@
+"""`calib compare`: differences between models, and which of them are real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from calibcli.cli import options
+from calibcli.cli.reading import reads
+from calibcli.cli.run import Run
+
+PANEL = "Gate"
+
+
+@reads
+def command(
+    inputs: Annotated[list[Path], typer.Argument(help="Scores of the same rows by each model, or results of calib.")],
+    reading: dict[str, Any],
+    metric: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--metric", "-m", help="Metric spec instead of the default set. Repeatable."),
+    ] = None,
+    alpha: Annotated[float, typer.Option("--alpha", help="Family-wise error of what is called real.")] = 0.05,
+    format: options.Format = "table",
+    json: options.Json = False,
+    output: options.Output = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """Compare models: differences of every metric to the first input, with intervals.
+
+    On scores, rows are paired by id, or by position where the label sequence is the same. On results (result.json) the
+    comparison is unpaired, and says so. p-values are adjusted for the number of comparisons (Holm).
+
+    Example: calib compare before.npz after.npz -o differences.png
+    """
+    run = Run(format=format, json=json, output=output, quiet=quiet)
+    from calibcli.gate import compare, config
+    from calibcli.gate.reading import read_result, read_scores
+
+    config.alpha(alpha, "--alpha")
+    names = compare.names_of(inputs)
+    kinds = {path.suffix == ".json" for path in inputs}
+    for path in inputs:
+        run.input(path)
+    if kinds == {True}:
+        return run.finish(compare.results([read_result(path) for path in inputs], names, alpha), seed=0)
+    if len(kinds) > 1:
+        from calibcli.errors import UsageError
+
+        raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
+    how = {key: value for key, value in reading.items() if key not in ("by", "multilabel")}
+    found = [read_scores(path, how) for path in inputs]
+    return run.finish(compare.scores(found, names, metric or None, alpha), seed=0)

@@ -1,0 +1,85 @@
+"""`calib plan`: how many samples a gate needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from calibcli.cli import options
+from calibcli.cli.reading import reads
+from calibcli.cli.run import Run
+
+PANEL = "Gate"
+
+
+@reads
+def command(
+    reading: dict[str, Any] = {},  # noqa: B006
+    max: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--max", metavar="METRIC=NUMBER", help="Largest value allowed. Repeatable."),
+    ] = None,
+    min: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--min", metavar="METRIC=NUMBER", help="Smallest value allowed. Repeatable."),
+    ] = None,
+    margin: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--margin", metavar="METRIC=NUMBER", help="Loss allowed against a baseline: recal_gain=0."),
+    ] = None,
+    pilot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--from", metavar="FILE", help="Scores of a pilot; without it, a synthetic model."),
+    ] = None,
+    truth: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option("--truth", help="True value of the metric. Default: the pilot's; ece without one: 0."),
+    ] = None,
+    accuracy: Annotated[float, typer.Option("--accuracy", help="Accuracy of the synthetic model.")] = 0.87,
+    n_classes: Annotated[int, typer.Option("--n-classes", min=2, help="Classes of the synthetic model.")] = 10,
+    off: Annotated[float, typer.Option("--off", help="With --margin: factor on the new model's logits.")] = 1.3,
+    slices: Annotated[int, typer.Option("--slices", help="Slices judged together (FAIL shares alpha).")] = 1,
+    power: Annotated[float, typer.Option("--power", help="Chance that the true verdict is reached.")] = 0.8,
+    alpha: Annotated[float, typer.Option("--alpha", help="Error probability of each bound.")] = 0.05,
+    seed: options.Seed = 0,
+    format: options.Format = "table",
+    json: options.Json = False,
+    output: options.Output = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """Say how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a stated chance.
+
+    Whether the model is good is --truth against the limit. The curve (-o plan.png) shows the chance of each verdict.
+
+    Example: calib plan --max ece=0.02 --min accuracy=0.85
+    """
+    run = Run(format=format, json=json, output=output, quiet=quiet)
+    from calibcli.errors import UsageError
+    from calibcli.gate import config, planning
+    from calibcli.gate import reading as inputs
+
+    config.alpha(alpha, "--alpha")
+    gates = [config.limit_rule(text, "max") for text in max or ()]
+    gates += [config.limit_rule(text, "min") for text in min or ()]
+    gates += [config.limit_rule(text, "margin", baseline="plan") for text in margin or ()]
+    if not gates:
+        raise UsageError("no gate to plan", "write --max ece=0.02")
+    found = None
+    if pilot is not None:
+        how = {key: value for key, value in reading.items() if key not in ("by", "multilabel")}
+        found = inputs.read_scores(pilot, how)
+        run.input(pilot)
+    assumed = planning.Assumptions(
+        pilot=found,
+        accuracy=accuracy,
+        classes=n_classes,
+        truth=truth,
+        off=off,
+        alpha=alpha,
+        family=slices,
+        power=power,
+        seed=seed,
+    )
+    return run.finish(planning.plan(gates, assumed), seed=seed)

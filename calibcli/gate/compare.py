@@ -1,0 +1,304 @@
+"""Differences between models, on the same rows or between results, and which of them are real after multiplicity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from calibcli.columns import Columns
+from calibcli.errors import InputError, UsageError
+from calibcli.gate import baseline, paired
+from calibcli.gate.baseline import Rows
+from calibcli.metrics import DEFAULT, Sample, choose, columns_of, estimates
+from calibcli.predictions import Array, Predictions
+from calibcli.result import Curve, Estimate, Plot, Result, Table
+from calibcli.spec import Choice
+
+LEVEL = 0.95
+NOT_COMPARED = ("mce", "calibration_p", "spiegelhalter_z")
+"""Metrics of the default set that have no difference worth an interval."""
+METRICS_COMPARED = tuple(name for name in DEFAULT if name not in NOT_COMPARED)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+    """One model's predictions of the shared rows."""
+
+    name: str
+    predictions: Predictions
+    columns: Columns
+    rows: Rows
+
+    @property
+    def sample(self) -> Sample:
+        return Sample.of(self.columns, self.predictions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A later model minus the first in one metric."""
+
+    metric: str
+    against: str
+    estimate: Estimate
+    p: float | None
+
+
+def scores(
+    inputs: Sequence[Predictions], names: Sequence[str], specs: Sequence[str] | None = None, alpha: float = 0.05
+) -> Result:
+    """Paired differences of every metric between each later model and the first, on the rows they share.
+
+    Means over rows: mean of the row differences, Student's t or normal. Other metrics: from the two intervals (Zou and
+    Donner 2008), which is wider than it must be as it leaves out that the rows are the same.
+
+    Raises:
+        InputError: the rows are not the same.
+    """
+    choices = choose(METRICS_COMPARED if specs is None else specs, inputs[0].k)
+    models, how = _aligned(inputs, names, choices)
+    values = [estimates(m.sample, choices, level=LEVEL) for m in models]
+    differences = []
+    for model, own in zip(models[1:], values[1:], strict=True):
+        for choice, first, second in zip(choices, values[0], own, strict=True):
+            name = f"{model.name} - {models[0].name}"
+            rows = _row_difference(models[0], model, choice)
+            differences.append(
+                _combined(first, second, name, model.name)
+                if rows is None
+                else _paired(rows, models[0], choice, second, name, model.name)
+            )
+    names = [m.name for m in models]
+    return _result(differences, values, names, alpha, [how], {"n": len(models[0].columns.confidence)})
+
+
+def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05) -> Result:
+    """Differences of the numbers that results share, as if from independent data: unpaired.
+
+    Raises:
+        InputError: the results share no number.
+    """
+    first = {(e.name, e.of): e for e in inputs[0].estimates}
+    shared = [key for key in first if all(any((e.name, e.of) == key for e in r.estimates) for r in inputs[1:])]
+    if not shared:
+        raise InputError(
+            f"{names[0]} and {names[1]} have no number in common", "compare results of the same command and options"
+        )
+    values = [[r.get(*key) for key in shared] for r in inputs]
+    differences = []
+    for name, own in zip(names[1:], values[1:], strict=True):
+        for a, b in zip(values[0], own, strict=True):
+            differences.append(_combined(a, b, f"{name} - {names[0]}", name))
+    note = "results are compared as independent: pass the scores of the same rows for paired, narrower intervals"
+    return _result(differences, values, names, alpha, [note], {"pairing": "unpaired"})
+
+
+def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice]) -> tuple[list[Model], str]:
+    """The models on their shared rows, in the order of the first."""
+    first = inputs[0]
+    for p, name in zip(inputs, names, strict=True):
+        if p.k != first.k:
+            raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
+    keys = [_key(p) for p in inputs]
+    kept: list[Array] = [np.arange(first.n)] * len(inputs)
+    how = "paired by position: no ids, but the same label sequence"
+    for i in range(1, len(inputs)):
+        found = baseline.pair(keys[i], keys[0])
+        if isinstance(found, str):
+            raise InputError(
+                f"{names[i]} and {names[0]} do not pair: {found.replace('the baseline', names[0])}",
+                "give both files an 'id' column, or compare their result.json unpaired",
+            )
+        how = found.how.replace("rows ", "").replace("the baseline", names[0]).replace("here", f"in {names[i]}")
+        rank = np.full(first.n, -1)
+        rank[found.base] = found.new
+        kept[i] = rank
+    shared = np.flatnonzero(np.all([k >= 0 for k in kept], axis=0))
+    if len(shared) < 2:
+        raise InputError("the models share fewer than 2 rows", "compare models of the same rows")
+    models = []
+    for p, name, rows in zip(inputs, names, kept, strict=True):
+        index = rows[shared]
+        part = p if len(index) == p.n and np.array_equal(index, np.arange(p.n)) else p.take(index)
+        columns = columns_of(part, choices)
+        models.append(Model(name=name, predictions=part, columns=columns, rows=baseline.rows(part, columns, "compare")))
+    labels = [m.predictions.labels for m in models]
+    for name, other in zip(names[1:], labels[1:], strict=True):
+        if wrong := int((other != labels[0]).sum()):
+            raise InputError(
+                f"{name} has another label than {names[0]} in {wrong} rows of the same id", "check the ids"
+            )
+    return models, "rows " + how
+
+
+def _key(p: Predictions) -> Rows:
+    """What pairing needs of a model's rows."""
+    empty = np.empty(0, np.float32)
+    return Rows(
+        n=p.n,
+        salt="",
+        ids=None if p.ids is None else baseline.hashes(p.ids, ""),
+        labels=baseline.label_digest(p),
+        nll=empty,
+        brier=empty,
+        gain=empty,
+        correct=np.empty(0, bool),
+    )
+
+
+def _row_difference(first: Model, second: Model, choice: Choice) -> Any:
+    """(N,) differences of a metric that is a mean over all rows, else None."""
+    if choice.name == "recal_gain":
+        return second.rows.gain.astype(np.float64) - first.rows.gain
+    if "rows" not in choice.traits:
+        return None
+    parts = [choice.traits["rows"](m.sample, **choice.options) for m in (first, second)]
+    if any(mask is not None for _, mask in parts):
+        return None
+    (a, _), (b, _) = parts
+    return np.asarray(b, np.float64) - np.asarray(a, np.float64)
+
+
+def _paired(rows: Any, first: Model, choice: Choice, shape: Estimate, of: str, against: str) -> Difference:
+    p = first.predictions
+    common: dict[str, Any] = {"name": choice.spec, "of": of, "unit": shape.unit, "better": shape.better, "n": len(rows)}
+    if not np.isfinite(rows).all():
+        return Difference(
+            metric=choice.spec,
+            against=against,
+            estimate=Estimate(**common, value=None, reason="a label has probability 0 (--clip bounds it)"),
+            p=None,
+        )
+    moments = paired.mean(rows, weights=p.weights, weight_kind=p.weight_kind, groups=p.groups)
+    half = moments.half((1 - LEVEL) / 2, counts=choice.name == "accuracy" and bool(rows.any()))
+    clustered = ", clustered by group" if p.groups is not None else ""
+    estimate = Estimate(
+        **common,
+        value=moments.value,
+        low=moments.value - half,
+        high=moments.value + half,
+        level=LEVEL,
+        how=f"paired: mean of differences by row{clustered}",
+        se=moments.se,
+    )
+    return Difference(metric=choice.spec, against=against, estimate=estimate, p=moments.p_value())
+
+
+def _combined(a: Estimate, b: Estimate, of: str, against: str) -> Difference:
+    """b - a from their two intervals: each end takes the distances of its two parts in quadrature."""
+    common: dict[str, Any] = {"name": b.name, "unit": b.unit, "better": b.better, "n": b.n if a.n == b.n else None}
+    common["of"] = of if not b.of else f"{b.of}, {of}"
+    if a.value is None or b.value is None:
+        estimate = Estimate(**common, value=None, reason=a.reason or b.reason or "no value")
+        return Difference(metric=b.name, against=against, estimate=estimate, p=None)
+    value = b.value - a.value
+    ends = [_ends(e) for e in (a, b)]
+    if None in ends:
+        reason = a.reason or b.reason or "one of them has no interval"
+        estimate = Estimate(**common, value=value, reason=reason)
+        return Difference(metric=b.name, against=against, estimate=estimate, p=None)
+    (low_a, high_a), (low_b, high_b) = ends  # type: ignore[misc]
+    down, up = math.hypot(b.value - low_b, high_a - a.value), math.hypot(high_b - b.value, a.value - low_a)
+    estimate = Estimate(
+        **common, value=value, low=value - down, high=value + up, level=LEVEL, how="from the intervals of both (MOVER)"
+    )
+    reach = down if value > 0 else up
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    p = 1.0 if value == 0 else 0.0 if reach == 0 else math.erfc(abs(value) / reach * z / math.sqrt(2))
+    return Difference(metric=b.name, against=against, estimate=estimate, p=p)
+
+
+def _ends(e: Estimate) -> tuple[float, float] | None:
+    """The interval of an estimate with two sides at LEVEL."""
+    from calibcli.gate.verdict import at_level
+
+    low, high = at_level(e, (1 - LEVEL) / 2)
+    return None if low is None or high is None else (low, high)
+
+
+def _result(
+    differences: Sequence[Difference],
+    values: Sequence[Sequence[Estimate]],
+    names: Sequence[str],
+    alpha: float,
+    notes: Sequence[str],
+    facts: dict[str, Any],
+) -> Result:
+    known = [d for d in differences if d.p is not None]
+    adjusted = dict(zip(map(id, known), paired.holm([d.p for d in known]).tolist(), strict=True))
+    rows: list[list[Any]] = []
+    for d in differences:
+        p = adjusted.get(id(d))
+        said = "unknown" if p is None else "real" if p <= alpha else "not shown"
+        e = d.estimate
+        if said == "real" and e.better in ("lower", "higher") and e.value is not None:
+            said = f"{d.against} is {'better' if (e.value < 0) == (e.better == 'lower') else 'worse'}"
+        rows.append([d.metric, e.of, d.p, p, said])
+    measured = [[e.name, e.of, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
+    return Result(
+        command="compare",
+        estimates=[d.estimate for d in differences],
+        tables=[
+            Table(name="models", title="Models", columns=["metric", "of", *names], rows=measured),
+            Table(
+                name="differences",
+                title=f"Which differences are real (Holm, {len(known)} comparisons, family-wise error {alpha:g})",
+                columns=["metric", "difference", "p", "p (Holm)", "verdict"],
+                rows=rows,
+            ),
+        ],
+        plots=_forest(differences),
+        notes=notes,
+        facts={**facts, "alpha": alpha, "comparisons": len(known)},
+    )
+
+
+def _forest(differences: Sequence[Difference]) -> list[Plot]:
+    """One panel per metric (each has its own unit), one row per model."""
+    plots = []
+    for metric in dict.fromkeys(d.metric for d in differences):
+        shown = [d.estimate for d in differences if d.metric == metric and d.estimate.low is not None]
+        if not shown:
+            continue
+        unit = f" ({shown[0].unit})" if shown[0].unit else ""
+        curve = Curve(
+            label="difference, 95 % interval",
+            kind="points",
+            role="model",
+            x=[float(i) for i in range(len(shown))],
+            y=[e.value for e in shown],
+            low=[e.low for e in shown],
+            high=[e.high for e in shown],
+        )
+        plots.append(
+            Plot(
+                name=f"difference_{metric}",
+                title=metric,
+                ylabel=f"difference{unit}",
+                curves=[Curve(label="no difference", kind="hline", role="ideal", y=[0.0]), curve],
+                labels=[e.of for e in shown],
+                flip=True,
+                group="Differences between models",
+            )
+        )
+    return plots
+
+
+def names_of(paths: Sequence[Any]) -> list[str]:
+    """Short names that tell the inputs apart.
+
+    Raises:
+        UsageError: fewer than two, or the same one twice.
+    """
+    texts = [str(p) for p in paths]
+    if len(texts) < 2:
+        raise UsageError("one input to compare", "name two or more: calib compare a.npz b.npz")
+    if len(set(texts)) < len(texts):
+        raise UsageError("the same input twice", "name different files")
+    stems = [t.rsplit("/", 1)[-1].rsplit(".", 1)[0] for t in texts]
+    return stems if len(set(stems)) == len(stems) else texts

@@ -1,0 +1,215 @@
+"""`calib plan`: rows that a gate needs to reach its verdict, from a pilot or from stated assumptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from calibcli.columns import columns
+from calibcli.errors import UsageError, did_you_mean
+from calibcli.gate import baseline
+from calibcli.gate.config import MIN_N, Gate
+from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synthetic_logits
+from calibcli.gate.verdict import SIDES, rule
+from calibcli.links import fit_beta, nll_rows
+from calibcli.metrics import Sample, choose, columns_of, estimates
+from calibcli.predictions import Predictions
+from calibcli.result import Curve, Estimate, Plot, Result, Table
+
+POWERS = (0.5, 0.8, 0.9, 0.95)
+POINTS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What the future evaluation is taken to be like.
+
+    Attributes:
+        pilot: rows of it, or None for a synthetic model.
+        accuracy, classes: of the synthetic model.
+        truth: the population value of the metric; None for the pilot's own (ECE without a pilot: 0, calibrated).
+        off: factor on the logits of the new model in a comparison with a baseline.
+        alpha, family, power: error of each bound, slices judged together, chance of the verdict.
+    """
+
+    pilot: Predictions | None = None
+    accuracy: float = 0.87
+    classes: int = 10
+    truth: float | None = None
+    off: float = 1.3
+    alpha: float = 0.05
+    family: int = 1
+    power: float = 0.8
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """A gate's chances as a function of n; `verdict` is the one that is true."""
+
+    rule: str
+    chance: Power
+    verdict: Literal["pass", "fail"]
+    truth: float
+    assumed: str
+
+    def reached(self, n: float) -> float:
+        return self.chance(n)[0 if self.verdict == "pass" else 1]
+
+
+def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
+    """Rows for every gate, with the chance of each verdict as a curve over n.
+
+    Raises:
+        UsageError: a gate that cannot be planned, or a truth that is the limit itself.
+    """
+    if not 0.5 <= a.power < 1:
+        raise UsageError(f"power is {a.power:g}", "pass a chance in [0.5, 1), such as 0.8")
+    if not 0.05 <= a.accuracy < 1:
+        raise UsageError(f"accuracy is {a.accuracy:g}", "pass a share in [0.05, 1), such as 0.87")
+    if a.family < 1:
+        raise UsageError(f"{a.family} slices", "pass 1 or more")
+    if not a.off > 0 or a.off == 1:
+        raise UsageError(f"--off {a.off:g} makes no difference", "pass a factor on the logits such as 1.3")
+    needs = [_need(gate, a) for gate in gates]
+    found = [_rows(need, a) for need in needs]
+    rows: list[Sequence[Any]] = []
+    for need in needs:
+        each = [rows_for(need.reached, power) for power in POWERS]
+        rows.append([need.rule, need.verdict.upper(), need.truth, *each])
+    table = Table(
+        name="power",
+        title="Rows by the chance of the verdict that is true",
+        columns=["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)],
+        rows=rows,
+    )
+    facts = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
+    plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]
+    return Result(command="plan", estimates=found, tables=[table], plots=plots, facts=facts)
+
+
+def _rows(need: Need, a: Assumptions) -> Estimate:
+    n = rows_for(need.reached, a.power)
+    how = f"{need.verdict.upper()} with a chance of {a.power:.0%}; {need.assumed}"
+    if n is None:
+        return Estimate(name="n", of=need.rule, value=None, unit="rows", reason="more than 10⁹ rows", how=how)
+    return Estimate(name="n", of=need.rule, value=n, unit="rows", how=how, detail={"truth": need.truth})
+
+
+def _need(gate: Gate, a: Assumptions) -> Need:
+    if gate.baseline:
+        return _against_baseline(gate, a)
+    k = a.pilot.k if a.pilot is not None else a.classes
+    choice = choose([gate.metric], k)[0]
+    better = str(choice.traits.get("better", ""))
+    side = "max" if gate.max is not None else "min" if gate.min is not None else SIDES.get(better, "max")
+    limit = next(v for v in (gate.max, gate.min, gate.limit) if v is not None)
+    if choice.name == "ece":
+        if side == "min":
+            raise UsageError(f"--min {gate.metric} cannot be planned", "write --max")
+        return _ece(choice.options, choice.spec, limit, a)
+    pilot = a.pilot if a.pilot is not None else _synthetic(a)
+    [e] = estimates(Sample.of(columns_of(pilot, [choice]), pilot, a.seed), [choice], level=0.9)
+    if e.value is None or e.n is None or (e.se is None and e.name != "accuracy"):
+        raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, recal_gain")
+    truth = e.value if a.truth is None else a.truth
+    sd = (e.se or 0.0) * math.sqrt(e.n)
+    at_limit = sd
+    if choice.name == "accuracy":  # Wilson's interval takes the spread that the limit implies
+        sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
+    chance = mean_power(
+        truth,
+        sd,
+        limit,
+        better="lower" if side == "max" else "higher",
+        alpha=a.alpha,
+        family=a.family,
+        at_limit=at_limit,
+    )
+    within = truth <= limit if side == "max" else truth >= limit
+    return _finished(rule(choice.spec, side, limit), chance, truth, limit, within, _said(a, choice.spec, truth))
+
+
+def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
+    if options.get("of") == "positive":
+        raise UsageError(f"{spec} cannot be planned", "plan ece")
+    how = {"bins": options["bins"], "edges": options["edges"]}
+    if a.pilot is None:
+        population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, **how)
+        said = f"confidences spread around {a.accuracy:g}, each too high by {a.truth or 0.0:g}"
+    else:
+        c = columns(a.pilot, class_bins=())
+        population = EcePopulation.from_rows(c.confidence, c.correct, truth=a.truth, weights=c.weights, **how)
+        said = f"confidences of the pilot, true ECE {population.ece:.4g}"
+        said += " (its own, less what is noise)" if a.truth is None else ""
+    chance = population.power(limit, alpha=a.alpha, family=a.family, seed=a.seed)
+    truth = population.ece if a.truth is None else a.truth
+    return _finished(rule(spec, "max", limit), chance, truth, limit, truth <= limit, said)
+
+
+def _against_baseline(gate: Gate, a: Assumptions) -> Need:
+    """A new model whose logits are `off` times those of a calibrated baseline."""
+    if gate.metric not in baseline.METRICS:
+        raise UsageError(f"{gate.metric} is not compared with a baseline", did_you_mean(gate.metric, baseline.METRICS))
+    if gate.metric == "accuracy":
+        raise UsageError("a factor on the logits changes no accuracy", "plan recal_gain, nll or brier")
+    pilot = a.pilot if a.pilot is not None else _synthetic(a)
+    z, y = pilot.logits, pilot.labels
+    beta = fit_beta(z, y, pilot.weights).beta if a.pilot is not None else 1.0
+    if gate.metric == "brier":
+        pair = [columns(Predictions.of(z * (beta * f), y), class_bins=()).brier for f in (1.0, a.off)]
+    else:  # the re-fitted temperatures make both models the same, so that gains differ by the NLL
+        pair = [nll_rows(z, y, beta * f) for f in (1.0, a.off)]
+    delta = pair[1] - pair[0]
+    truth, sd = float(delta.mean()), float(delta.std(ddof=1))
+    margin = gate.margin or 0.0
+    chance = mean_power(truth, sd, margin, better="lower", alpha=a.alpha, family=a.family)
+    text = rule(f"{gate.metric} - baseline", "max", margin)
+    source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
+    said = f"logits {a.off:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
+    return _finished(text, chance, truth, margin, truth <= margin, said)
+
+
+def _finished(text: str, chance: Power, truth: float, limit: float, within: bool, said: str) -> Need:
+    if truth == limit:
+        raise UsageError(
+            f"{text}: the truth assumed is the limit itself, which no number of rows decides", "pass --truth"
+        )
+    return Need(rule=text, chance=chance, verdict="pass" if within else "fail", truth=truth, assumed=said)
+
+
+def _synthetic(a: Assumptions) -> Predictions:
+    return Predictions.of(*synthetic_logits(a.accuracy, a.classes, seed=a.seed))
+
+
+def _said(a: Assumptions, metric: str, truth: float) -> str:
+    source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.classes} classes"
+    return f"{source}, true {metric} {truth:.4g}"
+
+
+def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:
+    middle = estimate.value or 1e5
+    grid = np.unique(np.geomspace(max(10, middle / 30), middle * 10, POINTS).round()).tolist()
+    chances = [need.chance(n) for n in grid]
+    curves = [
+        Curve(label="PASS", kind="line", role="model", x=grid, y=[p for p, _ in chances]),
+        Curve(label="FAIL", kind="line", role="gap", x=grid, y=[f for _, f in chances]),
+        Curve(label="INCONCLUSIVE", kind="line", role="null", x=grid, y=[1 - p - f for p, f in chances]),
+        Curve(label=f"{a.power:.0%}", kind="hline", role="ideal", y=[a.power]),
+    ]
+    if estimate.value is not None:
+        curves.append(Curve(label=f"n = {estimate.value:.0f}", kind="vline", role="best", x=[estimate.value]))
+    return Plot(
+        name="power",
+        title=f"{need.rule}, truth {need.truth:.4g}",
+        xlabel="rows n",
+        ylabel="chance of the verdict",
+        xscale="log",
+        ylim=(0.0, 1.0),
+        curves=curves,
+        group="Chance of each verdict",
+    )

@@ -1,0 +1,179 @@
+"""`calib compare`: paired differences, their coverage and multiplicity; unpaired results; refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.cli.app import main
+from calibcli.gate import compare
+from calibcli.predictions import Predictions
+from calibcli.result import Estimate, Result
+
+
+def softmax(z: Any) -> Any:
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def pair(n: int, seed: int) -> tuple[Any, Any, Any]:
+    """Logits of two calibrated models of the same rows, the second sharper, and the labels.
+
+    The first knows the probabilities only up to a swap of two classes, so its probabilities are their average.
+    """
+    rng = np.random.default_rng(seed)
+    p = softmax(rng.normal(size=(n, 4)) * 2)
+    y = (p.cumsum(1) < rng.random((n, 1))).sum(1)
+    vague = (p + p[:, [1, 0, 2, 3]]) / 2
+    return np.log(vague), np.log(p), y
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def saved(n: int = 1500, seed: int = 0, **columns: Any) -> None:
+    a, b, y = pair(n, seed)
+    np.savez("a.npz", logits=a, labels=y, **columns)
+    np.savez("b.npz", logits=b, labels=y, **columns)
+    np.savez("c.npz", logits=b * 1.5, labels=y, **columns)
+
+
+def compared(capsys: Any, *arguments: str) -> dict[str, Any]:
+    assert main(["compare", *arguments, "--json", "-q"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_differences_against_their_definition(capsys: Any) -> None:
+    saved()
+    found = compared(capsys, "a.npz", "b.npz")
+    a, b, y = pair(1500, 0)
+    delta = -b[np.arange(1500), y] + a[np.arange(1500), y]
+    e = next(e for e in found["estimates"] if e["name"] == "nll")
+    se = delta.std(ddof=1) / 1500**0.5
+    assert e["value"] == pytest.approx(delta.mean())
+    assert (e["low"], e["high"]) == pytest.approx(
+        (delta.mean() - 1.959964 * se, delta.mean() + 1.959964 * se), rel=1e-5
+    )
+    assert e["of"] == "b - a"
+    verdicts = {row[0]: row[-1] for row in found["tables"][1]["rows"]}
+    assert verdicts["nll"] == "b is better"
+    assert verdicts["ece"] == "not shown"
+    measured = {row[0]: row[2:] for row in found["tables"][0]["rows"]}
+    for e in found["estimates"]:
+        if e["name"] != "recal_gain":
+            assert e["value"] == pytest.approx(measured[e["name"]][1] - measured[e["name"]][0], abs=1e-9), e["name"]
+
+
+def test_three_models_and_a_figure(capsys: Any) -> None:
+    saved()
+    found = compared(capsys, "a.npz", "b.npz", "c.npz", "-m", "nll", "-m", "ece:bins=10", "-o", "d.svg", "-o", "d.md")
+    assert [(e["name"], e["of"]) for e in found["estimates"]] == [
+        ("nll", "b - a"),
+        ("ece:bins=10", "b - a"),
+        ("nll", "c - a"),
+        ("ece:bins=10", "c - a"),
+    ]
+    assert found["facts"]["comparisons"] == 4
+    assert [p["labels"] for p in found["plots"]] == [["b - a", "c - a"]] * 2
+    assert Path("d.svg").stat().st_size > 5000
+
+
+def test_rows_pair_by_id_in_any_order(capsys: Any) -> None:
+    names = np.array([f"r{i}" for i in range(1500)])
+    saved(id=names)
+    plain = compared(capsys, "a.npz", "b.npz")
+    order = np.random.default_rng(1).permutation(1500)
+    with np.load("b.npz") as data:
+        np.savez("b.npz", **{key: data[key][order] for key in data})
+    shuffled = compared(capsys, "a.npz", "b.npz")
+    assert any("by id" in note for note in shuffled["notes"])
+    for one, two in zip(plain["estimates"], shuffled["estimates"]):
+        assert one["value"] == pytest.approx(two["value"], abs=1e-9)
+        assert one["low"] == (None if two["low"] is None else pytest.approx(two["low"], abs=1e-6))
+    with np.load("b.npz") as data:
+        np.savez("b.npz", **{key: data[key][:1000] for key in data})
+    part = compared(capsys, "a.npz", "b.npz")
+    assert part["facts"]["n"] == 1000
+    assert any("1000 in both" in note for note in part["notes"])
+
+
+def test_groups_widen_the_interval(capsys: Any) -> None:
+    a, b, y = pair(300, 0)
+    repeat = np.repeat(np.arange(300), 5)
+    for name, z in (("a", a), ("b", b)):
+        np.savez(f"{name}.npz", logits=z[repeat], labels=y[repeat], patient=repeat)
+    plain = compared(capsys, "a.npz", "b.npz", "-m", "nll")["estimates"][0]
+    grouped = compared(capsys, "a.npz", "b.npz", "-m", "nll", "--group", "patient")["estimates"][0]
+    assert grouped["value"] == plain["value"]
+    assert grouped["se"] == pytest.approx(plain["se"] * 5**0.5, rel=0.01)
+
+
+def test_results_are_compared_unpaired(capsys: Any) -> None:
+    def result(value: float, half: float) -> str:
+        e = Estimate(name="trace", value=value, low=value - half, high=value + half, level=0.95, better="lower", n=10)
+        other = Estimate(name="nll", value=1.0, of="after")
+        return Result(command="curvature", estimates=[e, other]).to_json()
+
+    Path("a.json").write_text(result(10.0, 3.0))
+    Path("b.json").write_text(result(4.0, 4.0))
+    found = compared(capsys, "a.json", "b.json")
+    e = found["estimates"][0]
+    assert (e["value"], e["low"], e["high"]) == pytest.approx((-6.0, -11.0, -1.0))
+    assert any("independent" in note for note in found["notes"])
+    assert found["estimates"][1]["value"] == 0
+    assert found["estimates"][1]["low"] is None
+    assert [row[-1] for row in found["tables"][1]["rows"]] == ["b is better", "unknown"]
+
+
+def test_refusals(capsys: Any) -> None:
+    saved()
+    a, b, y = pair(1500, 0)
+    np.savez("fewer.npz", logits=b[:900], labels=y[:900])
+    np.savez("other.npz", logits=b, labels=np.roll(y, 1))
+    np.savez("three.npz", logits=b[:, :3], labels=np.minimum(y, 2))
+    ids = np.arange(1500)
+    np.savez("id.npz", logits=a, labels=y, id=ids)
+    np.savez("id2.npz", logits=b, labels=np.roll(y, 1), id=ids)
+    Path("r.json").write_text(Result(command="x", estimates=[Estimate(name="m", value=1.0)]).to_json())
+    Path("s.json").write_text(Result(command="x", estimates=[Estimate(name="k", value=1.0)]).to_json())
+    for arguments, code, said in (
+        (["a.npz", "fewer.npz"], 4, "numbers differ"),
+        (["a.npz", "other.npz"], 4, "label sequences differ"),
+        (["a.npz", "three.npz"], 4, "3 classes"),
+        (["id.npz", "id2.npz"], 4, "another label"),
+        (["r.json", "s.json"], 4, "no number in common"),
+        (["a.npz"], 2, "one input"),
+        (["a.npz", "a.npz"], 2, "same input twice"),
+        (["a.npz", "r.json"], 2, "scores and results"),
+        (["a.npz", "b.npz", "-m", "eec"], 2, "did you mean"),
+        (["a.npz", "b.npz", "--alpha", "0.9"], 2, "(0, 0.25]"),
+        (["a.npz", "none.npz"], 4, "none.npz"),
+    ):
+        assert main(["compare", *arguments, "-q"]) == code, arguments
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert said in err, err
+
+
+def test_no_false_difference_between_calibrated_models() -> None:
+    """Sharpness alone is no difference in calibration, and the same model twice none at all."""
+    real = {"ece": 0, "recal_gain": 0}
+    runs = 25
+    for seed in range(runs):
+        a, b, y = pair(400, seed)
+        inputs = [Predictions.of(a, y), Predictions.of(b, y)]
+        found = compare.scores(inputs, ["a", "b"], ["ece", "recal_gain"])
+        for row in found.tables[1].rows:
+            real[str(row[0])] += row[2] is not None and float(row[2]) <= 0.05
+    assert max(real.values()) <= 4
+    a, _, y = pair(600, 0)
+    same = compare.scores([Predictions.of(a, y)] * 2, ["a", "b"])
+    assert {e.value for e in same.estimates if e.value is not None} == {0.0}
+    assert {row[-1] for row in same.tables[1].rows} <= {"not shown", "unknown"}
