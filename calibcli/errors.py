@@ -33,7 +33,7 @@ class CalibError(Exception):
 
     def __init__(self, problem: str, fix: str = "") -> None:
         super().__init__(problem)
-        self.problem = problem
+        self.problem = printable(problem)
         self.fix = fix
 
     def __str__(self) -> str:
@@ -50,6 +50,12 @@ class InputError(CalibError):
     """An input was read and refused (exit 4)."""
 
     code = Exit.REFUSED
+
+
+def printable(text: str, most: int = 800) -> str:
+    """`text` without control characters, which could come from a file and steer a terminal, and of bounded length."""
+    clean = "".join(c if c.isprintable() or c == "\n" else "?" for c in text[: most + 1])
+    return clean[: most - 1] + "…" if len(clean) > most else clean
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

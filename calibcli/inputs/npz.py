@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import math
 import struct
@@ -107,20 +108,38 @@ def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
 
 
 def _header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header:
-    """Shape, order and dtype from the start of an array; nothing in it is executed."""
+    """Shape, order and dtype from the start of an array: magic number, length, a Python literal (never executed)."""
     try:
-        version = npy_format.read_magic(file)
-        if version not in ((1, 0), (2, 0), (3, 0)):
-            raise ValueError(f"version {version}")
-        reader = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-        shape, fortran, dtype = reader(file, max_header_size=HEADER)
-    except (ValueError, TypeError, SyntaxError, KeyError, UnicodeError, RecursionError, OverflowError) as error:
-        text = str(error).split("\n")[0][:120]
+        magic = _exactly(file, 8)
+        if magic[:6] != npy_format.MAGIC_PREFIX or magic[6] not in (1, 2, 3):
+            raise ValueError("it does not start like one")
+        (length,) = struct.unpack("<H", _exactly(file, 2)) if magic[6] == 1 else struct.unpack("<I", _exactly(file, 4))
+        if length > HEADER:
+            raise ValueError(f"{length:,} bytes long")
+        about = ast.literal_eval(_exactly(file, length).decode("utf-8" if magic[6] == 3 else "latin-1").strip())
+        shape, fortran = about["shape"], about["fortran_order"]
+        dtype = npy_format.descr_to_dtype(about["descr"])
+        if not isinstance(shape, tuple) or not all(type(s) is int and s >= 0 for s in shape):
+            raise ValueError("shape")
+        if not isinstance(fortran, bool):
+            raise ValueError("order")
+    except (
+        *(ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError, AttributeError),
+        *(OverflowError, EOFError),
+    ) as error:
+        text = str(error).split("\n")[0][:80]
         raise InputError(f"array '{name}' in {where} has a broken header ({text})", "write the file again") from None
     known_dtype(dtype, name, where)
-    if any(s < 0 for s in shape) or dtype.itemsize == 0:
-        raise InputError(f"array '{name}' in {where} has shape {shape} and dtype {dtype}", "write the file again")
+    if dtype.itemsize == 0:
+        raise InputError(f"array '{name}' in {where} has dtype {dtype}", "write the file again")
     return shape, fortran, dtype
+
+
+def _exactly(file: IO[bytes] | io.BufferedReader, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
+        raise EOFError("it ends too early")
+    return data
 
 
 def _enough(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:

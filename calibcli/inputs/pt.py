@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 import zipfile
 from collections.abc import Mapping
 
@@ -15,7 +16,7 @@ from calibcli.inputs.source import Source, memory_limit
 
 UNREADABLE = (
     *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError),
-    *(AssertionError, NotImplementedError, RecursionError),
+    *(AssertionError, NotImplementedError, RecursionError, ArithmeticError, MemoryError, struct.error),
 )
 
 
@@ -35,7 +36,9 @@ def read_pt(source: Source) -> Contents:
                 f"{source.name} holds pickled Python objects, which are code; it was not loaded",
                 "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)",
             ) from None
-        raise InputError(f"{source.name} is damaged ({str(error).splitlines()[0][:100]})", "save it again") from None
+        raise InputError(
+            f"{source.name} is damaged ({str(error).partition(chr(10))[0][:100]})", "save it again"
+        ) from None
     if isinstance(tree, torch.Tensor):
         return Contents("pt", {source.stem: _array(tree, source.stem, source)}, scores=source.stem)
     if isinstance(tree, list | tuple):

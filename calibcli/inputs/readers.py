@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, printable
 from calibcli.inputs import foreign, keys
 from calibcli.inputs.arrays import Contents
 from calibcli.inputs.source import Source
 
+NAME = 100  # longest name of an array that is shown whole
 READERS = {
     "npz": "npz:read_npz",
     "npy": "npz:read_npy",
@@ -46,7 +48,10 @@ def load_any(source: Source) -> Contents:
     """The arrays of a file by the reader of its format."""
     module, _, function = READERS[source.format()].partition(":")
     contents: Contents = getattr(importlib.import_module(f"calibcli.inputs.{module}"), function)(source)
-    return contents
+    if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
+        return contents
+    arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
+    return dataclasses.replace(contents, arrays=arrays)
 
 
 def load(source: Source) -> Contents:
