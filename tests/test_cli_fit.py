@@ -96,7 +96,7 @@ def test_a_folder_that_holds_a_run(capsys: pytest.CaptureFixture[str], tmp_path:
     first = (tmp_path / "run" / "model.safetensors").read_bytes()
     assert "holds a run" in refused(capsys, 2, *argv)
     found = fit(capsys, *argv, "--resume")
-    assert found["facts"]["runs"][0]["continued_at_step"] == 8
+    assert found["facts"]["runs"][0]["continued_at_step"] == 4
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == first
     assert "another run" in refused(capsys, 2, *argv, "--resume", "--lr", "0.2")
     fit(capsys, *argv, "--overwrite", "--lr", "0.2")
@@ -105,8 +105,8 @@ def test_a_folder_that_holds_a_run(capsys: pytest.CaptureFixture[str], tmp_path:
 
 def test_without_test_rows_the_temperature_is_crossfitted(capsys: pytest.CaptureFixture[str]) -> None:
     found = fit(capsys, "mlp:hidden=8", "--data", f"{DIGITS}#train", "--val-fraction", "0.3", "--epochs", "3")
-    assert found["facts"]["rows"] == {"train": 281, "validation": 119}
-    assert {e["n"] for e in found["estimates"]} == {119}
+    assert found["facts"]["rows"] == {"train": 141, "validation": 59}
+    assert {e["n"] for e in found["estimates"]} == {59}
     assert any("--save" in note for note in found["notes"])
 
 

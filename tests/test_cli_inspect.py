@@ -25,12 +25,12 @@ def inspect(capsys: pytest.CaptureFixture[str], *args: object) -> dict[str, Any]
 def test_recorded_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     found = inspect(capsys, SAMPLE / "test.npz")
     facts = found["facts"]
-    assert (facts["what"], facts["rows"], facts["classes"], facts["kind"]) == ("recorded outputs", 897, 10, "logits")
+    assert (facts["what"], facts["rows"], facts["classes"], facts["kind"]) == ("recorded outputs", 997, 10, "logits")
     assert facts["why"].startswith("range -")
     arrays = next(t for t in found["tables"] if t["name"] == "arrays")
-    assert ["logits", "(897, 10) float32", "scores: logits"] in arrays["rows"]
+    assert ["logits", "(997, 10) float32", "scores: logits"] in arrays["rows"]
     labels = next(t for t in found["tables"] if t["name"] == "labels")
-    assert sum(row[2] for row in labels["rows"]) == 897
+    assert sum(row[2] for row in labels["rows"]) == 997
     assert len(found["provenance"]["inputs"][0]["sha256"]) == 64
 
 

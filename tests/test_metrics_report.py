@@ -77,7 +77,7 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = [part for name in names for part in ("-o", str(tmp_path / name))]
     code, out, _ = run(capsys, SAMPLE, *args)
     assert code == 0
-    assert "Reliability of the top label, n = 897" in out
+    assert "Reliability of the top label, n = 997" in out
     heads = {"a.png": b"\x89PNG", "b.svg": b"<?xml", "c.pdf": b"%PDF"}
     for name in names:
         content = (tmp_path / name).read_bytes()

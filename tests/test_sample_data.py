@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def test_sample_data_are_small() -> None:
@@ -17,7 +19,9 @@ def test_sample_data_are_small() -> None:
 
 def test_make_check_agrees() -> None:
     pytest.importorskip("sklearn")
-    done = subprocess.run([sys.executable, "sample_data/make.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "sample_data/make.py", "--check"], cwd=ROOT, capture_output=True, text=True, env=ENV
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("5 files")
 
