@@ -265,7 +265,7 @@ def _forest(differences: Sequence[Difference]) -> list[Plot]:
         shown = [d.estimate for d in differences if d.metric == metric and d.estimate.low is not None]
         if not shown:
             continue
-        unit = f" ({shown[0].unit})" if shown[0].unit else ""
+        unit = f" ({shown[0].unit})" if shown[0].unit not in ("", "probability") else ""
         curve = Curve(
             label="difference, 95 % interval",
             kind="points",
@@ -278,8 +278,8 @@ def _forest(differences: Sequence[Difference]) -> list[Plot]:
         plots.append(
             Plot(
                 name=f"difference_{metric}",
-                title=metric,
-                ylabel=f"difference{unit}",
+                title=f"{metric}{unit}",
+                ylabel="difference",
                 curves=[Curve(label="no difference", kind="hline", role="ideal", y=[0.0]), curve],
                 labels=[e.of for e in shown],
                 flip=True,

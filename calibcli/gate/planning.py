@@ -193,7 +193,7 @@ def _said(a: Assumptions, metric: str, truth: float) -> str:
 
 def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:
     middle = estimate.value or 1e5
-    grid = np.unique(np.geomspace(max(10, middle / 30), middle * 10, POINTS).round()).tolist()
+    grid = np.unique(np.geomspace(max(10, middle / 10), middle * 5, POINTS).round()).tolist()
     chances = [need.chance(n) for n in grid]
     curves = [
         Curve(label="PASS", kind="line", role="model", x=grid, y=[p for p, _ in chances]),
@@ -202,10 +202,10 @@ def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:
         Curve(label=f"{a.power:.0%}", kind="hline", role="ideal", y=[a.power]),
     ]
     if estimate.value is not None:
-        curves.append(Curve(label=f"n = {estimate.value:.0f}", kind="vline", role="best", x=[estimate.value]))
+        curves.append(Curve(label="planned n", kind="vline", role="best", x=[estimate.value]))
     return Plot(
         name="power",
-        title=f"{need.rule}, truth {need.truth:.4g}",
+        title=f"{need.rule}, truth {need.truth:.4g}" + (f": n = {estimate.value:.0f}" if estimate.value else ""),
         xlabel="rows n",
         ylabel="chance of the verdict",
         xscale="log",
