@@ -16,8 +16,9 @@ from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.columns import bin_index
 from calibcli.errors import UsageError
+from calibcli.metrics.diagram import smooth_curve
 from calibcli.metrics.report import Options, report, report_multilabel
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import Sample, View
 from calibcli.metrics.tables import murphy
 from calibcli.predictions import Predictions
 from calibcli.result import Result
@@ -284,3 +285,18 @@ def test_multilabel_report_needs_no_file() -> None:
     z, y = logits(100, 2)
     result = report_multilabel({"a": Predictions.of(z, y)}, Options(specs=["ece:of=positive"]))
     assert [e.of for e in result.estimates] == ["label=a"]
+
+
+def test_the_smooth_curve_of_a_calibrated_model_is_the_diagonal() -> None:
+    """Also for sparse confidences beside crowded ones, which a regression of the hits would drag along."""
+    p = np.repeat([0.80, 0.99], [200, 20_000])
+    hit = np.concatenate([np.arange(200) < 160, np.arange(20_000) < 19_800])
+    view = View(p, 1 - p, hit, None, False, None)
+    curve = smooth_curve(view, 0.05)
+    drawn = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if y is not None]
+    assert len(drawn) > 20
+    assert max(abs(y - x) for x, y in drawn) < 1e-9
+    wrong = smooth_curve(
+        View(p, 1 - p, np.concatenate([hit[:200], np.arange(20_000) < 19_000]), None, False, None), 0.05
+    )
+    assert wrong.y[-1] == pytest.approx(1 - 0.04, abs=0.002)

@@ -91,11 +91,16 @@ def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
 
 
 def smooth_curve(view: View, sigma: float) -> Curve:
-    """Kernel regression of the hits on confidence, reflected Gaussian of width sigma, with a pointwise normal band."""
+    """The diagonal plus the kernel average of (hit - confidence), with a pointwise normal band.
+
+    Reflected Gaussian kernel of width sigma, as in SmoothECE (Błasiok & Nakkiran 2024), which integrates the same
+    average. The regression of the hits alone would drag sparse confidences towards crowded ones beside them, and so
+    leave the diagonal for a calibrated model.
+    """
     sigma = min(max(sigma, 2 / CELLS), 0.25)
     cell = np.minimum((view.p * CELLS).astype(np.int64), CELLS - 1)
     weight = view.sums(cell, CELLS)
-    hit = view.sums(cell, CELLS, view.hit)
+    hit, confidence = view.sums(cell, CELLS, view.hit), view.sums(cell, CELLS, view.p)
     square, square_hit = view.sums(cell, CELLS, 1.0, 2), view.sums(cell, CELLS, view.hit, 2)
     t: Any = np.linspace(0, 1, POINTS)
     centre = (np.arange(CELLS) + 0.5) / CELLS
@@ -114,6 +119,7 @@ def smooth_curve(view: View, sigma: float) -> Curve:
     se = np.sqrt(variance) / np.where(near, mass, 1)
     shown = effective >= FEWEST
     half = Z_BAND * se
+    y = np.clip(t + np.divide(kernel @ (hit - confidence), mass, out=np.zeros(POINTS), where=near), 0, 1)
     return Curve(
         label=f"smoothed ({percent(BAND)})",
         kind="line",
