@@ -12,7 +12,7 @@ from calibcli.result import Curve, Estimate, Plot
 HEIGHT = 12
 NAME = 28  # characters of a category's name
 MARKS = "●○▲■◆+x*"
-BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": "│"}  # drawn first, in this order
+BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": ""}  # drawn first, in this order
 SHADES = "█▓▒░ "  # lowest to highest
 Scale = tuple[float, float, bool]  # low, high, logarithmic
 
@@ -30,9 +30,12 @@ def xy(plot: Plot, width: int) -> list[str]:
     legend = []
     behind = list(BEHIND)
     order = sorted(plot.curves, key=lambda c: behind.index(c.kind) if c.kind in BEHIND else len(behind))
-    marks = itertools.cycle(MARKS)
+    marks, posts = itertools.cycle(MARKS), itertools.cycle("│┊╎")
     for curve in order:
-        mark = BEHIND.get(curve.kind) or ("⋅" if curve.role in ("ideal", "null") else next(marks))
+        if curve.kind == "vline":
+            mark = next(posts)
+        else:
+            mark = BEHIND.get(curve.kind) or ("⋅" if curve.role in ("ideal", "null") else next(marks))
         _draw(grid, curve, mark, across, up)
         if curve.label:
             legend.append(f"{mark} {stream.clean(curve.label)}")
@@ -106,12 +109,12 @@ def heat(plot: Plot, width: int) -> list[str]:
     ]
     if level is not None:
         legend.append(f"■ {plot.levels_label or f'at most {numbers.number(level)}'}")
-    for curve, mark in zip([c for c in plot.curves if c.kind in ("line", "points")], "●★◆x+" * len(plot.curves)):
+    xs, ys = [plot.x[j] for j in across], [plot.y[i] for i in down]
+    for curve, mark in zip([c for c in plot.curves if c.kind in ("line", "points")], itertools.cycle("●★◆x+")):
         for x, y in zip(curve.x, curve.y):
             if y is not None:
-                grid[_nearest(y, [plot.y[i] for i in down], down), _nearest(x, [plot.x[j] for j in across], across)] = (
-                    mark
-                )
+                at = _nearest(y, ys, down), _nearest(x, xs, across)
+                grid[at] = mark if curve.kind == "points" or grid[at] != "■" else "■"
         if curve.label:
             legend.append(f"{mark} {stream.clean(curve.label)}")
     lines = [stream.clean(plot.ylabel)] if plot.ylabel else []

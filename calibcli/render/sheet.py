@@ -152,6 +152,7 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
         Column(f"{level} interval".strip()),
         Column("after", right=True),
         Column(f"{level} interval".strip()),
+        Column("level", right=True),
         Column("if calibrated", spare=3),
         Column("unit", spare=2),
         Column("better", spare=1),
@@ -160,13 +161,14 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
     rows = []
     for pair in pairs:
         row = [pair[1].name, _phase(pair[1].of)[0]]
+        same = numbers.level(pair)
         for e in pair:
             value, interval, _ = numbers.shown(e)
-            own = "" if level or not numbers.has_interval(e) else f" {numbers.level([e])}"
+            own = "" if same or not numbers.has_interval(e) else f" {numbers.level([e])}"
             row += [value, (interval or numbers.NONE) + own]
         unit = "" if pair[1].unit in ("probability", "percent", "ratio") else pair[1].unit
         nulls = numbers.shown(pair[1]).null
-        rows.append([*row, nulls, unit, pair[1].better, _how(pair[1])])
+        rows.append([*row, "" if level else same, nulls, unit, pair[1].better, _how(pair[1])])
     breaks = {i for i in range(1, len(rows)) if rows[i][1] != rows[i - 1][1]}
     musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
     title = f"n = {sizes.pop()}" if len(sizes) == 1 else ""

@@ -56,6 +56,8 @@ def colour_bar(axes: Axes, bar: Axes, plot: Plot) -> None:
         bar.set_axis_off()
         return
     axes.figure.colorbar(mesh, cax=bar, label=style.plain(plot.zlabel))
+    if isinstance(mesh.norm, LogNorm):
+        _log_ticks(bar.yaxis)
     bar.grid(False)
     for spine in bar.spines.values():
         spine.set_visible(False)
@@ -142,8 +144,9 @@ def _axes(axes: Axes, plot: Plot, small: bool) -> None:
 
 def _log_ticks(axis: Any) -> None:
     low, high = sorted(axis.get_view_interval())
-    if low > 0 and math.log10(high / low) < 3.2:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    decades = math.log10(high / low) if low > 0 else math.inf
+    if decades < 3.2:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 4.0, 5.0, 7.0)))
         axis.set_major_formatter(FuncFormatter(_tick))
     axis.set_minor_formatter(NullFormatter())
 
