@@ -2,6 +2,7 @@
 
 from calibcli.scalers import focal, temperature  # noqa: F401 (they fill the shelf)
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
+from calibcli.scalers.output import stream
 from calibcli.scalers.rows import fold_of_rows, raw_argmax
 from calibcli.scalers.scaler import SCALERS, Fit, Fitted, Scaler
 from calibcli.scalers.store import load, save
@@ -19,4 +20,5 @@ __all__ = [
     "load",
     "raw_argmax",
     "save",
+    "stream",
 ]

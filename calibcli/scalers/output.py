@@ -1,0 +1,133 @@
+"""Calibrated scores written block by block, so that memory does not grow with the file."""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.errors import UsageError
+from calibcli.files import atomic
+from calibcli.predictions import Predictions
+from calibcli.scalers.fitting import check_classes
+from calibcli.scalers.scaler import Progress, Scaler
+
+SUFFIXES = (".npz", ".npy", ".csv")
+Write = Callable[[NDArray[Any], slice], None]
+
+
+def known_target(path: Path) -> Path:
+    """`path`, if scores can be written to it.
+
+    Raises:
+        UsageError: another suffix, or no such folder.
+    """
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"cannot write scores as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
+    if not path.parent.is_dir():
+        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
+    return path
+
+
+def stream(
+    scaler: Scaler,
+    predictions: Predictions,
+    path: Path,
+    *,
+    probabilities: bool = True,
+    dtype: str = "float32",
+    progress: Progress | None = None,
+) -> int:
+    """Write calibrated scores of every row and, in .npz and .csv, its label and what else belongs to it.
+
+    Where the method keeps predicted classes, so does the file: should rounding to `dtype` make two classes equal, the
+    argmax of the raw scores is raised by one unit in the last place.
+
+    Args:
+        probabilities: write probabilities; else log-probabilities, under the name `logits`.
+        dtype: float32 or float64.
+
+    Returns:
+        Number of rows whose predicted class differs from that of the raw scores.
+
+    Raises:
+        InputError: the classes do not match.
+        UsageError: the path cannot be written.
+    """
+    check_classes(scaler, predictions)
+    changed, name = 0, "probabilities" if probabilities else "logits"
+    with _writing(known_target(path), name, predictions, np.dtype(dtype)) as write:
+        for start, block in predictions.blocks():
+            scores = scaler(block)
+            out = (np.exp(scores) if probabilities else scores).astype(dtype)
+            raw, mapped = block.argmax(axis=1), out.argmax(axis=1)
+            moved = np.flatnonzero(raw != mapped)
+            if scaler.preserves_accuracy:
+                out[moved, raw[moved]] = np.nextafter(out[moved, mapped[moved]], np.asarray(np.inf, dtype))
+            else:
+                changed += len(moved)
+            write(out, slice(start, start + len(block)))
+            if progress:
+                progress((start + len(block)) / max(predictions.n, 1), "writing")
+    return changed
+
+
+def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
+    """What belongs to the rows, by name."""
+    found: dict[str, NDArray[Any] | None] = {
+        "labels": predictions.labels if predictions.facts.get("labelled", True) else None,
+        "ids": predictions.ids,
+        "weights": predictions.weights,
+        "group": predictions.groups,
+        **predictions.slices,
+    }
+    return {name: np.asarray(value) for name, value in found.items() if value is not None}
+
+
+@contextlib.contextmanager
+def _writing(path: Path, name: str, predictions: Predictions, dtype: np.dtype[Any]) -> Iterator[Write]:
+    shape = (predictions.n, predictions.k)
+    columns = _columns(predictions)
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(atomic(path))
+        if path.suffix == ".csv":
+            yield _csv(stack.enter_context(temporary.open("w", encoding="utf-8")), name, columns, shape[1], dtype)
+            return
+        if path.suffix == ".npz":
+            archive = stack.enter_context(zipfile.ZipFile(temporary, "w", allowZip64=True))
+            if predictions.classes is not None:
+                columns["classes"] = np.asarray(predictions.classes, dtype=str)
+            for key, array in columns.items():
+                array = array.astype(str) if array.dtype.kind == "O" else array
+                with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+            file: IO[bytes] = stack.enter_context(archive.open(f"{name}.npy", "w", force_zip64=True))
+        else:
+            file = stack.enter_context(temporary.open("wb"))
+        header: Mapping[str, Any] = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_2_0(file, dict(header))
+        yield lambda block, rows: _put(file, block, dtype)
+
+
+def _put(file: IO[bytes], block: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    file.write(np.ascontiguousarray(block, dtype.newbyteorder("<")).tobytes())
+
+
+def _csv(file: IO[str], name: str, columns: Mapping[str, NDArray[Any]], k: int, dtype: np.dtype[Any]) -> Write:
+    import csv
+
+    rows = csv.writer(file)
+    prefix = "prob_" if name == "probabilities" else "logit_"
+    rows.writerow([*(f"{prefix}{i}" for i in range(k)), *("label" if c == "labels" else c for c in columns)])
+
+    def write(block: NDArray[Any], where: slice) -> None:
+        text = [[np.format_float_positional(v, trim="-") for v in row] for row in block] if k else []
+        others = [array[where].tolist() for array in columns.values()]
+        rows.writerows([*scores, *rest] for scores, *rest in zip(text, *others, strict=True))
+
+    return write

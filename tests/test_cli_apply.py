@@ -1,0 +1,119 @@
+"""`calib apply` through `main`: what it writes, what it keeps, what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibcli import scalers
+from calibcli.cli.app import main
+from calibcli.links import log_phi, log_softmax
+from calibcli.predictions import Predictions
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """data.npz, bare.npy (no labels), and two calibrators."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    z = (rng.standard_normal((400, 3)) * 3).astype(np.float32)
+    y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
+    np.savez("data.npz", logits=z, labels=y, ids=[f"r{i}" for i in range(400)], site=["a", "b"] * 200)
+    np.save("bare.npy", z)
+    scalers.save("t.safetensors", scalers.Scaler("temperature", 3, {"beta": np.array(0.5)}))
+    parameters = {"beta": np.array(0.5), "gamma": np.array(2.0)}
+    scalers.save("f.safetensors", scalers.Scaler("focal_temperature", 3, parameters))
+    return tmp_path
+
+
+def logits() -> np.ndarray:
+    with np.load("data.npz") as data:
+        return np.asarray(data["logits"], np.float64)
+
+
+@pytest.mark.parametrize("calibrator", ["t", "f"])
+@pytest.mark.parametrize(("kind", "key"), [("probabilities", "probabilities"), ("logits", "logits")])
+def test_npz_holds_what_the_scaler_says(files: Path, calibrator: str, kind: str, key: str) -> None:
+    assert main(["apply", f"{calibrator}.safetensors", "data.npz", "--save", "o.npz", "--as", kind, "-q"]) == 0
+    expected = log_softmax(logits() / 2) if calibrator == "t" else log_phi(logits() / 2, 2.0)
+    with np.load("o.npz") as out, np.load("data.npz") as data:
+        assert out[key].dtype == np.float32
+        np.testing.assert_allclose(out[key], np.exp(expected) if key == "probabilities" else expected, rtol=2e-6)
+        np.testing.assert_array_equal(out["labels"], data["labels"])
+    assert main(["inspect", "o.npz", "-q"]) == 0
+
+
+def test_dtype_and_other_files(files: Path) -> None:
+    expected = np.exp(log_softmax(logits() / 2))
+    assert main(["apply", "t.safetensors", "bare.npy", "--save", "o.npy", "--dtype", "float64", "-q"]) == 0
+    got = np.load("o.npy")
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, expected, rtol=1e-13)
+    assert main(["apply", "t.safetensors", "data.npz", "--save", "o.csv", "-q"]) == 0
+    with open("o.csv") as file:
+        rows = list(csv.DictReader(file))
+    np.testing.assert_allclose([float(r["prob_2"]) for r in rows], expected[:, 2], rtol=2e-6)
+    with np.load("data.npz") as data:
+        assert [int(r["label"]) for r in rows] == data["labels"].tolist()
+
+
+def test_read_options_carry_columns(files: Path) -> None:
+    args = ["apply", "t.safetensors", "data.npz", "--save", "o.npz", "--ids", "ids", "--by", "site", "-q"]
+    assert main(args) == 0
+    with np.load("o.npz") as out:
+        assert out["ids"][3] == "r3"
+        assert out["site"].tolist() == ["a", "b"] * 200
+
+
+def test_ties_by_rounding_do_not_move_the_argmax(files: Path) -> None:
+    top = np.float32(7.3)
+    near = np.stack([np.full(4000, top), np.nextafter(top, np.float32(9)) * np.ones(4000), np.arange(4000) / 4000], 1)
+    near = np.concatenate([near, near[:, ::-1]]).astype(np.float32)
+    scaler = scalers.Scaler("temperature", 3, {"beta": np.array(1 / 50)})
+    for probabilities in (True, False):
+        scalers.stream(scaler, Predictions.of(near, np.zeros(8000, int)), Path("o.npz"), probabilities=probabilities)
+        with np.load("o.npz") as out:
+            scores = out["probabilities" if probabilities else "logits"]
+        assert np.array_equal(scores.argmax(1), near.argmax(1))
+        plain = (np.exp(scaler(near)) if probabilities else scaler(near)).astype(np.float32)
+        assert not np.array_equal(plain.argmax(1), near.argmax(1))
+        np.testing.assert_allclose(scores, plain, rtol=1e-6)
+
+
+def test_json_says_what_was_written(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", "t.safetensors", "bare.npy", "--save", "o.npz", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["artefacts"] == {"scores": "o.npz"}
+    assert data["facts"]["n"] == 400
+    assert data["facts"]["keeps predicted classes"] is True
+    with np.load("o.npz") as out:
+        assert out.files == ["probabilities"]
+    assert [Path(i["path"]).name for i in data["provenance"]["inputs"]] == ["t.safetensors", "bare.npy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["t.safetensors", "four.npy", "--save", "o.npz"], 4, "4 classes, the calibrator was fitted on 3"),
+        (["data.npz", "data.npz", "--save", "o.npz"], 4, "not a safetensors file"),
+        (["none.safetensors", "data.npz", "--save", "o.npz"], 4, "cannot read"),
+        (["t.safetensors", "data.npz", "--save", "o.pkl"], 2, "use a suffix of"),
+        (["t.safetensors", "data.npz", "--save", "x/o.npz"], 2, "no folder"),
+        (["t.safetensors", "data.npz", "--save", "o.npz", "--as", "probs"], 2, "did you mean 'probabilities'"),
+        (["t.safetensors", "data.npz", "--save", "o.npz", "--dtype", "float16"], 2, "float32 or float64"),
+        (["t.safetensors", "data.npz", "--save", "o.npz", "--multilabel"], 2, "one calibrator per label"),
+    ],
+)
+def test_refusals(
+    files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    np.save("four.npy", np.random.default_rng(0).standard_normal((30, 4)))
+    assert main(["apply", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert not Path("o.npz").exists()
