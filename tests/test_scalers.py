@@ -180,13 +180,13 @@ def test_degenerate_cases_are_named_not_returned(spec: str) -> None:
 
 
 def test_focal_temperature_finds_the_optimum() -> None:
-    p = focal_trained()
+    p = focal_trained(1500)
     fit = scalers.fit("focal-temperature", p)
 
     def loss(x: np.ndarray) -> float:
         return float(-log_phi(p.logits * math.exp(x[0]), x[1])[np.arange(p.n), p.labels].mean())
 
-    best = minimize(loss, [0.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-13, "maxiter": 2000})
+    best = minimize(loss, [0.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-13, "maxiter": 400})
     assert value(fit, "gamma") == pytest.approx(best.x[1], rel=1e-4)
     assert value(fit, "temperature") == pytest.approx(math.exp(-best.x[0]), rel=1e-4)
     gamma = next(e for e in fit.estimates if e.name == "gamma")
@@ -228,13 +228,13 @@ def test_held_out_gain_is_that_of_cross_fitting() -> None:
 
 def test_a_real_gain_is_recommended() -> None:
     rng = np.random.default_rng(0)
-    truth = rng.standard_normal((6000, 3)) * 3
+    truth = rng.standard_normal((3000, 3)) * 3
     y = (truth + rng.gumbel(size=truth.shape)).argmax(1)
     told = log_phi_inverse(truth, 3.0)  # what a focal-trained model says of it
     fit = scalers.fit("focal_temperature", Predictions.of(told, y))
     assert fit.facts["recommended"] == "focal_temperature"
     assert not any("recommended" in note for note in fit.notes)
-    assert value(fit, "gamma") == pytest.approx(3, abs=0.8)
+    assert value(fit, "gamma") == pytest.approx(3, abs=1.2)
 
 
 def test_acceptable_interpolates() -> None:

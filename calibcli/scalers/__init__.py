@@ -1,6 +1,6 @@
 """Calibration maps, fitted on labelled scores: the shelf `SCALERS`, and fit, cross_fit, apply, save and load."""
 
-from calibcli.scalers import focal, temperature  # noqa: F401 (they fill the shelf)
+from calibcli.scalers import affine, focal, monotone, temperature  # noqa: F401 (they fill the shelf)
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
 from calibcli.scalers.output import stream
 from calibcli.scalers.rows import fold_of_rows, raw_argmax

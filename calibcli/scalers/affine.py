@@ -1,0 +1,299 @@
+"""Maps that are linear in the logits: vector, matrix, Dirichlet and bias-corrected temperature scaling, and Platt's.
+
+All minimise a convex penalised NLL of softmax(W x + b); they differ in x, in the shape of W, and in the penalty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import UsageError
+from calibcli.links import log_softmax
+from calibcli.predictions import Predictions
+from calibcli.result import Estimate
+from calibcli.scalers.rows import fold_of_rows
+from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+
+PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
+CV_FOLDS = 3
+SETTLED = 1e-9  # gradient of the mean loss at which the optimiser stops
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How parameters θ become W and b: `full` (K²), `diagonal` (K) or `scalar` (1) W, then K biases."""
+
+    kind: str
+    k: int
+
+    @property
+    def weights(self) -> int:
+        return {"full": self.k * self.k, "diagonal": self.k, "scalar": 1}[self.kind]
+
+    def start(self) -> Array:
+        one = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
+        return np.append(one, np.zeros(self.k))
+
+    def scores(self, theta: Array, x: Array) -> Array:
+        w, b = theta[: self.weights], theta[self.weights :]
+        result: Array = (x @ w.reshape(self.k, self.k).T if self.kind == "full" else x * w) + b
+        return result
+
+    def pull(self, residual: Array, x: Array) -> Array:
+        """Gradient in θ from that in the scores, (n, K)."""
+        bias = residual.sum(axis=0)
+        if self.kind == "full":
+            return np.append((residual.T @ x).ravel(), bias)
+        product = (residual * x).sum(axis=0)
+        return np.append(product if self.kind == "diagonal" else product.sum(), bias)
+
+    def penalty(self, theta: Array, lam: float, mu: float) -> tuple[float, Array]:
+        """ODIR: λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j² (Kull et al. 2019), and its gradient."""
+        w, b = theta[: self.weights], theta[self.weights :]
+        bias = 2 * mu / self.k * b
+        value = mu / self.k * float(b @ b)
+        if self.kind != "full":
+            return value, np.append(np.zeros(self.weights), bias)
+        off = w.reshape(self.k, self.k) * (1 - np.eye(self.k))
+        scale = lam / (self.k * (self.k - 1))
+        return value + scale * float((off * off).sum()), np.append(2 * scale * off.ravel(), bias)
+
+
+def minimise(
+    shape: Shape, x: Array, labels: Any, weights: Array | None, lam: float, mu: float, start: Array | None = None
+) -> Array:
+    """θ of the smallest mean NLL plus penalty (L-BFGS on a convex function, to a gradient of 1e-9)."""
+    from scipy.optimize import minimize
+
+    w = np.full(len(x), 1 / len(x)) if weights is None else weights / weights.sum()
+    rows = np.arange(len(x))
+
+    def objective(theta: Array) -> tuple[float, Array]:
+        log_p = log_softmax(shape.scores(theta, x))
+        residual = np.exp(log_p)
+        residual[rows, labels] -= 1
+        value, gradient = shape.penalty(theta, lam, mu)
+        return value - float(w @ log_p[rows, labels]), gradient + shape.pull(residual * w[:, None], x)
+
+    options = {"maxiter": 2000, "maxcor": 30, "ftol": 1e-15, "gtol": SETTLED}
+    found = minimize(objective, shape.start() if start is None else start, jac=True, method="L-BFGS-B", options=options)
+    result: Array = found.x
+    return result
+
+
+def apply(parameters: Parameters, logits: Array) -> Array:
+    """softmax(W x + b) with W of shape (K, K), (K,) or ()."""
+    w = parameters["weight"]
+    x = log_softmax(logits) if "log_probabilities" in parameters else _centred(logits)
+    return log_softmax((x @ w.T if w.ndim == 2 else x * w) + parameters["bias"])
+
+
+def _centred(logits: Array) -> Array:
+    """Logits with mean zero in each row: the same model, and one whose fit does not depend on a row's offset."""
+    finite = np.maximum(logits, logits.max(axis=1, keepdims=True) - 1e3)  # probability 0 stays finite here
+    result: Array = finite - finite.mean(axis=1, keepdims=True)
+    return result
+
+
+@SCALERS.add(preserves_accuracy=False, apply=apply)
+def vector(predictions: Predictions, job: Job, *, mu: float = 0.0) -> Fitted:
+    """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
+
+    Logits are centred in each row. `mu`: ridge on the biases, μ / K Σ b².
+    """
+    return _fit(Shape("diagonal", predictions.k), predictions, _centred(_scores(predictions)), 0.0, _known(mu, "mu"))
+
+
+@SCALERS.add(preserves_accuracy=False, apply=apply)
+def bcts(predictions: Predictions, job: Job, *, mu: float = 1e-6) -> Fitted:
+    """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020)."""
+    shape = Shape("scalar", predictions.k)
+    done = _fit(shape, predictions, _centred(_scores(predictions)), 0.0, _known(mu, "mu"))
+    slope = float(done.parameters["weight"])
+    temperature = Estimate(
+        name="temperature",
+        value=1 / slope if slope > 0 else None,
+        n=predictions.n,
+        how="minimises NLL together with a bias for each class",
+        reason="no interval is computed beside biases" if slope > 0 else "anti_informative: the best slope is negative",
+    )
+    return Fitted(done.parameters, [temperature], done.notes, facts=done.facts)
+
+
+@SCALERS.add(preserves_accuracy=False, apply=apply)
+def matrix(predictions: Predictions, job: Job, *, lam: float | None = None, mu: float | None = None) -> Fitted:
+    """Matrix scaling: softmax(W z + b) with the ODIR penalty (Guo et al. 2017; Kull et al. 2019).
+
+    `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
+    """
+    x = _centred(_scores(predictions))
+    return _odir(predictions, job, x, lam, mu)
+
+
+@SCALERS.add(preserves_accuracy=False, apply=apply)
+def dirichlet(predictions: Predictions, job: Job, *, lam: float | None = None, mu: float | None = None) -> Fitted:
+    """Dirichlet calibration: softmax(W ln p + b) with the ODIR penalty (Kull et al. 2019).
+
+    `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
+    """
+    x = np.maximum(log_softmax(_scores(predictions)), -1e3)
+    done = _odir(predictions, job, x, lam, mu)
+    return Fitted({**done.parameters, "log_probabilities": np.array(1.0)}, done.estimates, done.notes, facts=done.facts)
+
+
+@SCALERS.add(preserves_accuracy=False, apply=lambda parameters, logits: _apply_platt(parameters, logits))
+def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
+    """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
+
+    `smooth`: targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), which keep a separable fit finite (Platt 1999).
+    """
+    m = log_odds(_scores(predictions))
+    classes = [1] if predictions.k == 2 else range(predictions.k)
+    found = [logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in classes]
+    theta = np.array(found)
+    return Fitted({"slope": theta[:, 0], "bias": theta[:, 1]})
+
+
+def _apply_platt(parameters: Parameters, logits: Array) -> Array:
+    m = log_odds(logits)
+    if logits.shape[1] == 2:
+        score = parameters["slope"] * m[:, [1]] + parameters["bias"]
+        return log_sigmoid(np.concatenate([-score, score], axis=1))
+    return log_softmax(log_sigmoid(m * parameters["slope"] + parameters["bias"]))
+
+
+def log_odds(logits: Array) -> Array:
+    """ln p_k / (1 - p_k) of every class, (n, K), at most 700 in size."""
+    log_p = log_softmax(logits)
+    top = log_p.argmax(axis=1)
+    rows = np.arange(len(log_p))
+    rest = log_p.copy()
+    rest[rows, top] = -np.inf
+    second = np.maximum(rest.max(axis=1, keepdims=True), -1e300)
+    with np.errstate(divide="ignore"):
+        log_rest = np.log1p(-np.minimum(np.exp(log_p), 0.75))
+        log_rest[rows, top] = second[:, 0] + np.log(np.exp(rest - second).sum(axis=1))
+    return np.clip(log_p - log_rest, -700, 700)
+
+
+def log_sigmoid(m: Array) -> Array:
+    result: Array = np.minimum(m, 0) - np.log1p(np.exp(-np.abs(m)))
+    return result
+
+
+def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Array:
+    """Slopes and bias of a logistic regression on the columns of x, by Newton with halved steps."""
+    w = np.ones(len(x)) if weights is None else weights
+    target = positive.astype(np.float64)
+    if smooth:
+        up, down = float(w @ target), float(w @ (1 - target))
+        target = np.where(positive, (up + 1) / (up + 2), 1 / (down + 2))
+    design = np.column_stack([x, np.ones(len(x))])
+    w = w / w.sum()
+
+    def loss(theta: Array) -> float:
+        s = design @ theta
+        return float(w @ (np.logaddexp(0, s) - target * s))
+
+    theta = np.append(np.ones(x.shape[1]), 0.0)
+    value = loss(theta)
+    for _ in range(100):
+        p = np.exp(log_sigmoid(design @ theta))
+        gradient = design.T @ (w * (p - target))
+        hessian = (design * (w * p * (1 - p))[:, None]).T @ design
+        step = np.linalg.lstsq(hessian + 1e-14 * np.eye(len(theta)), gradient, rcond=None)[0]
+        for _ in range(40):
+            following = loss(theta - step)
+            if following <= value:
+                break
+            step = step / 2
+        theta, change, value = theta - step, value - following, following
+        if change <= 1e-16 * max(1.0, abs(value)) or np.abs(theta).max() > 1e6:
+            break
+    return theta
+
+
+def _scores(predictions: Predictions) -> Array:
+    return np.asarray(predictions.logits, np.float64)
+
+
+def _known(value: float, name: str) -> float:
+    if not value >= 0:
+        raise UsageError(f"{name}={value:g} is negative", f"pass {name}=0 or more")
+    return value
+
+
+def _fit(shape: Shape, predictions: Predictions, x: Array, lam: float, mu: float, start: Array | None = None) -> Fitted:
+    theta = minimise(shape, x, predictions.labels, predictions.weights, lam, mu, start)
+    w, b = theta[: shape.weights], theta[shape.weights :]
+    weight = w.reshape(shape.k, shape.k) if shape.kind == "full" else w[0] if shape.kind == "scalar" else w
+    notes = []
+    if shape.kind == "full" and predictions.n < shape.weights:
+        notes.append(f"{shape.weights + shape.k:,} parameters from {predictions.n:,} rows: temperature may do better")
+    return Fitted({"weight": np.asarray(weight), "bias": b - b.mean()}, notes=notes)
+
+
+def _odir(predictions: Predictions, job: Job, x: Array, lam: float | None, mu: float | None) -> Fitted:
+    """Matrix fit with λ and μ given, or chosen by cross-validation: first λ = μ, then μ around the λ that won."""
+    shape = Shape("full", predictions.k)
+    chosen: dict[str, float | int | str | None] = {}
+    start: Array | None = None
+    if lam is None or mu is None:
+        lam, mu, start = _choose(shape, predictions, job, x, lam, mu)
+        chosen = {"lambda": lam, "mu": mu}
+    done = _fit(shape, predictions, x, _known(lam, "lam"), _known(mu, "mu"), start)
+    return Fitted(done.parameters, notes=done.notes, facts=chosen)
+
+
+def _choose(
+    shape: Shape, predictions: Predictions, job: Job, x: Array, lam: float | None, mu: float | None
+) -> tuple[float, float, Array]:
+    folds = fold_of_rows(predictions, min(CV_FOLDS, predictions.n), job.seed)
+    starts: dict[int, Array] = {}
+
+    def loss(lam: float, mu: float) -> float:
+        """Held-out NLL; every fit starts from the one before it."""
+        total = 0.0
+        for fold in range(int(folds.max()) + 1):
+            inside, out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+            w = predictions.weights
+            theta = minimise(
+                shape,
+                x[inside],
+                predictions.labels[inside],
+                None if w is None else w[inside],
+                lam,
+                mu,
+                starts.get(fold),
+            )
+            starts[fold] = theta
+            nll = -log_softmax(shape.scores(theta, x[out]))[np.arange(len(out)), predictions.labels[out]]
+            total += float(nll.sum() if w is None else nll @ w[out])
+        return total
+
+    def along(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+        """Best pair; stops after two in a row that are worse than the best."""
+        best, value, worse = pairs[0], loss(*pairs[0]), 0
+        for pair in pairs[1:]:
+            here = loss(*pair)
+            worse = worse + 1 if here >= value else 0
+            if here < value:
+                best, value = pair, here
+            if worse == 2:
+                break
+        return best
+
+    if lam is None and mu is None:
+        lam, _ = along([(p, p) for p in PENALTIES])
+        starts.clear()
+        _, mu = along([(lam, p) for p in (lam * 10, lam, lam / 10, lam / 100)])
+    elif lam is None:
+        assert mu is not None
+        lam, mu = along([(p, mu) for p in PENALTIES])
+    else:
+        lam, mu = along([(lam, p) for p in PENALTIES])
+    return lam, mu, starts[0]

@@ -1,0 +1,214 @@
+"""Maps of one probability at a time: isotonic regression, histogram binning and beta calibration.
+
+With more than 2 classes each is fitted one class against the rest and rows are renormalised; `of=top` variants map the
+confidence of the predicted class alone and share what is left among the others in proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.links import log_softmax
+from calibcli.predictions import Predictions
+from calibcli.scalers.affine import log_odds, log_sigmoid, logistic
+from calibcli.scalers.rows import raw_argmax
+from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+
+Of = Literal["classes", "top"]
+
+
+def pava(values: Array, weights: Array) -> tuple[Array, NDArray[np.int64]]:
+    """Increasing sequence closest to `values` in weighted squares: block means, and where each block starts.
+
+    Pool adjacent violators, a whole run of decreasing neighbours at a time.
+    """
+    means, mass = values.astype(np.float64), weights.astype(np.float64)
+    starts = np.arange(len(values))
+    while len(means) > 1:
+        falls = means[1:] <= means[:-1]
+        if not falls.any():
+            break
+        first = np.flatnonzero(np.append(True, ~falls))
+        total = np.add.reduceat(mass, first)
+        means = np.add.reduceat(means * mass, first) / total
+        mass, starts = total, starts[first]
+        if not (np.diff(means) < 0).any():
+            break
+    return means, starts
+
+
+def isotonic_curve(score: Array, hit: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Knots (x, y) of the isotonic regression of hits on a score; linear between knots, constant beyond them."""
+    x, where = np.unique(score, return_inverse=True)
+    w = np.bincount(where, weights, len(x)).astype(np.float64)
+    y = np.bincount(where, hit if weights is None else hit * weights, len(x))
+    keep = w > 0
+    x, y, w = x[keep], y[keep], w[keep]
+    means, starts = pava(y / w, w)
+    ends = np.append(starts[1:], len(x)) - 1
+    knots = np.stack([starts, ends], axis=1).ravel()
+    levels = np.repeat(means, 2)
+    once = np.append(True, np.diff(knots) > 0)
+    return x[knots[once]], levels[once]
+
+
+class Curves:
+    """Knots of several curves in three flat arrays, as they are saved."""
+
+    @staticmethod
+    def pack(curves: Sequence[tuple[Array, Array]], least: float) -> Parameters:
+        return {
+            "x": np.concatenate([x for x, _ in curves]),
+            "y": np.concatenate([np.clip(y, least, 1 - least) for _, y in curves]),
+            "knots": np.array([len(x) for x, _ in curves]),
+        }
+
+    @staticmethod
+    def unpack(parameters: Parameters) -> list[tuple[Array, Array]]:
+        cuts = np.cumsum(parameters["knots"])[:-1]
+        return list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
+
+
+def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Parameters, Array], Array]:
+    """The map that reads one curve per class (or one for the top label) with `read(p, x, y)`."""
+
+    def apply(parameters: Parameters, logits: Array) -> Array:
+        curves = Curves.unpack(parameters)
+        if "top" in parameters:
+            return _share(logits, lambda c: read(c, *curves[0]))
+        if logits.shape[1] == 2:
+            one = read(_probabilities(logits)[:, 1], *curves[0])
+            return np.log(np.stack([1 - one, one], axis=1))
+        p = _probabilities(logits)
+        out = np.stack([read(p[:, c], x, y) for c, (x, y) in enumerate(curves)], axis=1)
+        return np.asarray(np.log(out / out.sum(axis=1, keepdims=True)))
+
+    return apply
+
+
+def _share(logits: Array, function: Callable[[Array], Array]) -> Array:
+    """The top probability through `function`; the others keep their proportions."""
+    log_p = log_softmax(logits)
+    rows, top = np.arange(len(log_p)), log_p.argmax(axis=1)
+    mapped = function(np.exp(log_p[rows, top]))
+    log_p[rows, top] = -np.inf
+    others = np.log1p(-mapped)[:, None] + log_softmax(np.maximum(log_p, -1e300))
+    others[rows, top] = np.log(mapped)
+    return others
+
+
+def _between(p: Array, x: Array, y: Array) -> Array:
+    return np.interp(p, x, y)
+
+
+def _bin(p: Array, x: Array, y: Array) -> Array:
+    """Value of the bin (x[b], x[b + 1]] that p falls in; the first and the last reach to the ends."""
+    return np.asarray(y[np.clip(np.searchsorted(x, p, side="left") - 1, 0, len(y) - 1)])
+
+
+def _probabilities(logits: Array) -> Array:
+    return np.exp(log_softmax(logits))
+
+
+def _targets(predictions: Predictions, of: Of) -> list[tuple[Array, Array]]:
+    """(score, hit) of every curve to fit."""
+    p = _probabilities(np.asarray(predictions.logits, np.float64))
+    if of == "top":
+        return [(p.max(axis=1), (raw_argmax(predictions) == predictions.labels).astype(np.float64))]
+    classes = [1] if predictions.k == 2 else range(predictions.k)
+    return [(p[:, c], (predictions.labels == c).astype(np.float64)) for c in classes]
+
+
+def _isotonic(predictions: Predictions, of: Of) -> Fitted:
+    curves = [isotonic_curve(p, hit, predictions.weights) for p, hit in _targets(predictions, of)]
+    parameters = Curves.pack(curves, 1 / (predictions.n + 2))  # never 0 or 1: the NLL stays finite
+    if of == "top":
+        parameters["top"] = np.array(1.0)
+    return Fitted(parameters)
+
+
+@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(_between))
+def isotonic(predictions: Predictions, job: Job) -> Fitted:
+    """Isotonic regression of each class against the rest, renormalised (Zadrozny & Elkan 2002).
+
+    Linear between the knots of the fit; values kept within [1/(N+2), 1 - 1/(N+2)].
+    """
+    return _isotonic(predictions, "classes")
+
+
+@SCALERS.add(preserves_accuracy=True, apply=_apply_curves(_between))
+def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
+    """Isotonic regression of correctness on the confidence of the predicted class; the others share the rest.
+
+    Keeps the predicted class even where its calibrated probability is not the largest.
+    """
+    return _isotonic(predictions, "top")
+
+
+@SCALERS.add(preserves_accuracy=lambda options: options["of"] == "top", apply=_apply_curves(_bin))
+def histogram(predictions: Predictions, job: Job, *, bins: int = 15, of: Of = "classes") -> Fitted:
+    """Histogram binning: equal-mass bins of each class's probability, value (n₊ + 1) / (n + 2), renormalised.
+
+    `of=top` bins the confidence of the predicted class alone and keeps every predicted class (Zadrozny & Elkan 2001).
+    """
+    curves = []
+    for p, hit in _targets(predictions, of):
+        w = np.ones(len(p)) if predictions.weights is None else predictions.weights
+        order = np.argsort(p, kind="stable")
+        mass = np.cumsum(w[order])
+        inner = np.searchsorted(mass, mass[-1] * np.arange(1, bins) / bins)
+        edges = np.unique(p[order][np.minimum(inner, len(p) - 1)])
+        edges = np.concatenate([[-np.inf], edges[edges < p.max()]])
+        index = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, len(edges) - 1)
+        count, positive = np.bincount(index, w, len(edges)), np.bincount(index, w * hit, len(edges))
+        curves.append((np.maximum(edges, -1.0), (positive + 1) / (count + 2)))
+    parameters = Curves.pack(curves, 0.0)
+    if of == "top":
+        parameters["top"] = np.array(1.0)
+    return Fitted(parameters)
+
+
+@SCALERS.add(preserves_accuracy=False, apply=lambda parameters, logits: _apply_beta(parameters, logits))
+def beta(predictions: Predictions, job: Job) -> Fitted:
+    """Beta calibration: logit = a ln p - b ln(1 - p) + c with a, b >= 0 (Kull et al. 2017).
+
+    Beyond 2 classes one against the rest, renormalised.
+    """
+    log_p, log_rest = _logs(np.asarray(predictions.logits, np.float64))
+    found = []
+    for c in [1] if predictions.k == 2 else range(predictions.k):
+        x = np.stack([log_p[:, c], -log_rest[:, c]], axis=1)
+        found.append(_beta_fit(x, predictions.labels == c, predictions.weights))
+    theta = np.array(found)
+    return Fitted({"a": theta[:, 0], "b": theta[:, 1], "c": theta[:, 2]})
+
+
+def _beta_fit(x: Array, positive: Any, weights: Array | None) -> Array:
+    """(a, b, c); a negative slope is set to 0 and the others are fitted again."""
+    theta = logistic(x, positive, weights, smooth=False)
+    if theta[0] >= 0 and theta[1] >= 0:
+        return theta
+    keep = 1 if theta[0] < 0 else 0
+    slope, bias = logistic(x[:, [keep]], positive, weights, smooth=False)
+    if slope < 0:
+        (bias,) = logistic(x[:, []], positive, weights, smooth=False)
+        return np.array([0.0, 0.0, bias])
+    return np.array([0.0, slope, bias] if keep else [slope, 0.0, bias])
+
+
+def _logs(logits: Array) -> tuple[Array, Array]:
+    """ln p and ln(1 - p) of every class, at least -700."""
+    m = log_odds(logits)
+    return log_sigmoid(m), log_sigmoid(-m)
+
+
+def _apply_beta(parameters: Parameters, logits: Array) -> Array:
+    log_p, log_rest = _logs(logits)
+    two = logits.shape[1] == 2
+    columns = [1] if two else list(range(logits.shape[1]))
+    score = parameters["a"] * log_p[:, columns] - parameters["b"] * log_rest[:, columns] + parameters["c"]
+    return log_sigmoid(np.concatenate([-score, score], axis=1)) if two else log_softmax(log_sigmoid(score))

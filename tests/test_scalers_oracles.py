@@ -1,0 +1,278 @@
+"""Affine and monotone scalers against scikit-learn and direct minimisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from sklearn.calibration import _SigmoidCalibration
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+from calibcli import scalers
+from calibcli.errors import UsageError
+from calibcli.links import log_softmax
+from calibcli.predictions import Predictions
+from calibcli.scalers.affine import log_odds
+from calibcli.scalers.monotone import isotonic_curve, pava
+
+
+def predictions(n: int = 500, k: int = 3, seed: int = 0, **fields: Any) -> Predictions:
+    """Overconfident logits with a class-dependent bias."""
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, k)) * 1.5
+    y = (z + np.linspace(-0.7, 0.7, k) + rng.gumbel(size=z.shape)).argmax(1)
+    return Predictions.of(2 * z, y, **fields)
+
+
+def probabilities(p: Predictions) -> np.ndarray:
+    return np.exp(log_softmax(p.logits))
+
+
+def loss(p: Predictions, log_p: np.ndarray) -> float:
+    return float(np.average(-log_p[np.arange(p.n), p.labels], weights=p.weights))
+
+
+def lowest(function: Any, start: np.ndarray) -> float:
+    """Smallest value that a derivative-free minimiser finds."""
+    found = minimize(function, start, method="Powell", options={"xtol": 1e-10, "ftol": 1e-14, "maxiter": 100_000})
+    return float(found.fun)
+
+
+def odir(w: np.ndarray, b: np.ndarray, lam: float, mu: float) -> float:
+    k = len(b)
+    off = w - np.diag(np.diag(w))
+    return lam / (k * (k - 1)) * float((off**2).sum()) + mu / k * float((b**2).sum())
+
+
+@pytest.mark.parametrize("name", ["matrix", "dirichlet"])
+@pytest.mark.parametrize(("lam", "mu"), [(0.0, 0.0), (0.1, 0.02), (10.0, 3.0)])
+def test_matrix_and_dirichlet_minimise_the_penalised_nll(name: str, lam: float, mu: float) -> None:
+    p = predictions(200)
+    x = p.logits - p.logits.mean(1, keepdims=True) if name == "matrix" else log_softmax(p.logits)
+
+    def objective(theta: np.ndarray) -> float:
+        w, b = theta[:9].reshape(3, 3), theta[9:]
+        return loss(p, log_softmax(x @ w.T + b)) + odir(w, b, lam, mu)
+
+    scaler = scalers.fit(f"{name}:lam={lam},mu={mu}", p).scaler
+    w, b = scaler.parameters["weight"], scaler.parameters["bias"]
+    got = objective(np.append(w.ravel(), b))
+    assert got == pytest.approx(lowest(objective, np.append(np.eye(3).ravel(), np.zeros(3))), abs=2e-7)
+    assert got < objective(np.append(w.ravel() * 1.01, b))
+    np.testing.assert_allclose(scaler(p.logits), log_softmax(x @ w.T + b), rtol=1e-10)
+
+
+def test_unpenalised_matrix_is_multinomial_logistic_regression() -> None:
+    p = predictions(2000)
+    x = p.logits - p.logits.mean(1, keepdims=True)
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(x, p.labels)
+    scaler = scalers.fit("matrix:lam=0,mu=0", p).scaler
+    np.testing.assert_allclose(np.exp(scaler(p.logits)), model.predict_proba(x), atol=1e-5)
+    dirichlet = scalers.fit("dirichlet:lam=0,mu=0", p).scaler
+    log_p = log_softmax(p.logits)
+    other = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(log_p, p.labels)
+    np.testing.assert_allclose(np.exp(dirichlet(p.logits)), other.predict_proba(log_p), atol=1e-5)
+    assert np.abs(other.predict_proba(log_p) - model.predict_proba(x)).max() > 1e-3
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["vector", "bcts"])
+def test_vector_and_bcts_minimise_the_penalised_nll(name: str, mu: float) -> None:
+    p = predictions(300, 4, weights=np.random.default_rng(1).uniform(0.2, 2, 300))
+    x = p.logits - p.logits.mean(1, keepdims=True)
+    size = 4 if name == "vector" else 1
+
+    def objective(theta: np.ndarray) -> float:
+        b = theta[size:]
+        return loss(p, log_softmax(x * theta[:size] + b)) + mu / 4 * float((b**2).sum())
+
+    scaler = scalers.fit(f"{name}:mu={mu}", p).scaler
+    v, b = np.atleast_1d(scaler.parameters["weight"]), scaler.parameters["bias"]
+    assert objective(np.append(v, b)) == pytest.approx(
+        lowest(objective, np.append(np.ones(size), np.zeros(4))), abs=2e-7
+    )
+    assert objective(np.append(v * 1.01, b)) > objective(np.append(v, b)) + 1e-6
+    np.testing.assert_allclose(scaler(p.logits), log_softmax(x * v + b), rtol=1e-10)
+
+
+def test_bcts_without_bias_needed_is_temperature() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((20_000, 3)) * 2
+    p = Predictions.of(z * 1.7, (z + rng.gumbel(size=z.shape)).argmax(1))
+    estimate = scalers.fit("bcts", p).estimates[0]
+    assert estimate.value == pytest.approx(1.7, rel=0.03)
+    assert estimate.value == pytest.approx(scalers.fit("temperature", p).estimates[0].value, rel=2e-3)
+
+
+def test_penalties_are_chosen_by_cross_validation() -> None:
+    strong = scalers.fit("matrix", predictions(120, 5))
+    assert strong.facts["lambda"] is not None
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((4000, 3))
+    mixed = z @ np.array([[1, 0.8, 0], [0, 1, 0.8], [0.8, 0, 1]])
+    weak = scalers.fit("matrix", Predictions.of(mixed, (2 * z + rng.gumbel(size=z.shape)).argmax(1)))
+    assert float(weak.facts["lambda"] or 0) < float(strong.facts["lambda"] or 0)
+    only = scalers.fit("matrix:lam=0.3", predictions(120, 3))
+    assert only.facts["lambda"] == 0.3
+    assert scalers.fit("dirichlet:mu=0.3", predictions(120, 3)).facts["mu"] == 0.3
+    assert "parameters from" in scalers.fit("matrix:lam=1,mu=1", predictions(20, 6)).notes[0]
+    with pytest.raises(UsageError, match="negative"):
+        scalers.fit("matrix:lam=-1,mu=0", predictions(50))
+
+
+def test_platt_is_that_of_scikit_learn() -> None:
+    p = predictions(400, 2)
+    m = p.logits[:, 1] - p.logits[:, 0]
+    theirs = _SigmoidCalibration().fit(m, p.labels)
+    ours = scalers.fit("platt", p).scaler
+    assert float(ours.parameters["slope"][0]) == pytest.approx(-theirs.a_, rel=1e-4)
+    assert float(ours.parameters["bias"][0]) == pytest.approx(-theirs.b_, rel=1e-3, abs=1e-5)
+    np.testing.assert_allclose(np.exp(ours(p.logits))[:, 1], theirs.predict(m), rtol=1e-4)
+    plain = LogisticRegression(C=np.inf, tol=1e-12).fit(m[:, None], p.labels)
+    exact = scalers.fit("platt:smooth=false", p).scaler
+    assert float(exact.parameters["slope"][0]) == pytest.approx(plain.coef_[0, 0], rel=1e-5)
+    assert float(exact.parameters["slope"][0]) != pytest.approx(float(ours.parameters["slope"][0]), rel=1e-4)
+
+
+def test_platt_and_beta_of_many_classes_are_one_against_the_rest() -> None:
+    p = predictions(600, 4)
+    m, q = log_odds(p.logits), probabilities(p)
+    columns = []
+    for c in range(4):
+        model = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(m[:, [c]], p.labels == c)
+        columns.append(model.predict_proba(m[:, [c]])[:, 1])
+    expected = np.stack(columns, 1) / np.sum(columns, axis=0)[:, None]
+    got = np.exp(scalers.fit("platt:smooth=false", p).scaler(p.logits))
+    np.testing.assert_allclose(got, expected, rtol=1e-4)
+    scaler = scalers.fit("beta", p).scaler
+    columns = []
+    for c in range(4):
+        x = np.stack([np.log(q[:, c]), -np.log1p(-q[:, c])], 1)
+        bounds = [(0, None), (0, None), (None, None)]
+
+        def nll(t: np.ndarray, x: np.ndarray = x, c: int = c) -> float:
+            s = x @ t[:2] + t[2]
+            return float(np.mean(np.logaddexp(0, s) - (p.labels == c) * s))
+
+        found = minimize(nll, [1, 1, 0], bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
+        mine = np.array([scaler.parameters[name][c] for name in "abc"])
+        assert nll(mine) <= found.fun + 1e-8
+        assert nll(mine * 1.01) > nll(mine) + 1e-7
+        columns.append(1 / (1 + np.exp(-(x @ mine[:2] + mine[2]))))
+    np.testing.assert_allclose(
+        np.exp(scaler(p.logits)), np.stack(columns, 1) / np.sum(columns, axis=0)[:, None], rtol=1e-6
+    )
+
+
+def test_beta_never_has_a_negative_slope() -> None:
+    p = predictions(300, 2)
+    backwards = Predictions.of(-p.logits, p.labels)
+    for data in (p, backwards):
+        scaler = scalers.fit("beta", data).scaler
+        assert (scaler.parameters["a"] >= 0).all()
+        assert (scaler.parameters["b"] >= 0).all()
+    np.testing.assert_allclose(np.exp(scaler(p.logits))[:, 1], p.labels.mean(), rtol=1e-6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 3)), min_size=1, max_size=60))
+def test_pava_is_that_of_scikit_learn(pairs: list[tuple[float, float]]) -> None:
+    values, weights = map(np.array, zip(*pairs, strict=True))
+    means, starts = pava(values, weights)
+    fitted = np.repeat(means, np.diff(np.append(starts, len(values))))
+    theirs = IsotonicRegression().fit(np.arange(len(values)), values, weights).predict(np.arange(len(values)))
+    np.testing.assert_allclose(fitted, theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("digits", [2, 15])
+def test_isotonic_curve_is_that_of_scikit_learn(digits: int, weighted: bool) -> None:
+    p = predictions(700, 2)
+    w = np.random.default_rng(0).uniform(0.1, 2, 700) if weighted else None
+    score, hit = np.round(probabilities(p)[:, 1], digits), p.labels.astype(float)
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(score, hit, w)
+    grid = np.linspace(0, 1, 997)
+    np.testing.assert_allclose(np.interp(grid, *isotonic_curve(score, hit, w)), theirs.predict(grid), atol=1e-12)
+
+
+def test_isotonic_of_classes_and_of_the_top_label() -> None:
+    p = predictions(600, 4)
+    q, least = probabilities(p), 1 / 602
+    columns = []
+    for c in range(4):
+        model = IsotonicRegression(out_of_bounds="clip").fit(q[:, c], p.labels == c)
+        columns.append(np.clip(model.predict(q[:, c]), least, 1 - least))
+    expected = np.stack(columns, 1) / np.sum(columns, axis=0)[:, None]
+    np.testing.assert_allclose(np.exp(scalers.fit("isotonic", p).scaler(p.logits)), expected, rtol=1e-10)
+    top = IsotonicRegression(out_of_bounds="clip").fit(q.max(1), q.argmax(1) == p.labels)
+    scaler = scalers.fit("isotonic-top", p).scaler
+    got = np.exp(scaler(p.logits))
+    rows = np.arange(p.n)
+    np.testing.assert_allclose(got[rows, q.argmax(1)], np.clip(top.predict(q.max(1)), least, 1 - least), rtol=1e-10)
+    others = np.where(np.eye(4, dtype=bool)[q.argmax(1)], 0, q)
+    ratio = np.where(np.eye(4, dtype=bool)[q.argmax(1)], 0, got) / np.maximum(others, 1e-300)
+    np.testing.assert_allclose(ratio.max(1), np.where(others > 0, ratio, np.inf).min(1), rtol=1e-9)
+    assert scaler.preserves_accuracy
+
+
+@pytest.mark.parametrize("of", ["classes", "top"])
+@pytest.mark.parametrize("bins", [4, 15])
+def test_histogram_counts(of: str, bins: int) -> None:
+    p = predictions(640, 3)
+    scaler = scalers.fit(f"histogram:bins={bins},of={of}", p).scaler
+    q, got = probabilities(p), np.exp(scaler(p.logits))
+    rows = np.arange(p.n)
+
+    def binned(score: np.ndarray, hit: np.ndarray) -> np.ndarray:
+        order = np.argsort(score)
+        out = np.empty(len(score))
+        edges = [int(np.ceil(len(score) * b / bins)) for b in range(bins + 1)]
+        for first, last in zip(edges, edges[1:], strict=False):
+            part = order[first:last]
+            out[part] = (hit[part].sum() + 1) / (len(part) + 2)
+        return out
+
+    if of == "top":
+        hit = q.argmax(1) == p.labels
+        np.testing.assert_allclose(got[rows, q.argmax(1)], binned(q.max(1), hit), rtol=1e-10)
+        assert scaler.preserves_accuracy
+    else:
+        columns = np.stack([binned(q[:, c], p.labels == c) for c in range(3)], 1)
+        np.testing.assert_allclose(got, columns / columns.sum(1, keepdims=True), rtol=1e-10)
+        assert not scaler.preserves_accuracy
+
+
+def test_binary_maps_are_of_the_positive_class() -> None:
+    p = predictions(500, 2)
+    q = probabilities(p)[:, 1]
+    model = IsotonicRegression(out_of_bounds="clip").fit(q, p.labels)
+    got = np.exp(scalers.fit("isotonic", p).scaler(p.logits))
+    np.testing.assert_allclose(got[:, 1], np.clip(model.predict(q), 1 / 502, 1 - 1 / 502), rtol=1e-12)
+    np.testing.assert_allclose(got.sum(1), 1)
+
+
+@pytest.mark.parametrize(
+    "spec", ["vector", "bcts", "matrix:lam=0.1,mu=0.1", "platt:smooth=false", "beta", "isotonic", "isotonic_top"]
+)
+def test_weights_repeat_rows(spec: str) -> None:
+    p = predictions(300, 3)
+    w = np.resize([1, 2, 0, 3], 300)
+    weighted = Predictions.of(p.logits, p.labels, weights=w.astype(float))
+    repeated = Predictions.of(p.logits.repeat(w, 0), p.labels.repeat(w))
+    a, b = (scalers.fit(spec, q).scaler for q in (weighted, repeated))
+    keep = np.exp(b(p.logits)).min(1) > 0.01  # isotonic floors depend on the number of rows
+    np.testing.assert_allclose(np.exp(a(p.logits))[keep], np.exp(b(p.logits))[keep], rtol=2e-3)
+
+
+def test_every_method_is_ranked() -> None:
+    from calibcli.scalers.ranking import applicable, rank
+
+    p = predictions(250, 2)
+    ranking = rank(applicable(2), p, folds=3)
+    assert {row[1] for row in ranking.table.rows} == {"none", *applicable(2)}
+    assert set(applicable(2)) == {e.name for e in scalers.SCALERS}
