@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -232,7 +233,7 @@ def test_histogram_counts(of: str, bins: int) -> None:
         order = np.argsort(score)
         out = np.empty(len(score))
         edges = [int(np.ceil(len(score) * b / bins)) for b in range(bins + 1)]
-        for first, last in zip(edges, edges[1:], strict=False):
+        for first, last in itertools.pairwise(edges):
             part = order[first:last]
             out[part] = (hit[part].sum() + 1) / (len(part) + 2)
         return out
