@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibcli import device, losses
 from calibcli.errors import InputError
+from calibcli.files import atomic
 from calibcli.inputs import checkpoint
 from calibcli.train import augment, measure, ranks, state
 from calibcli.train.recipe import Recipe
@@ -34,7 +35,7 @@ class Trainer:
         train, validation: loaders; without validation there is no per-epoch calibration.
         folder: where `state.pt`, `log.jsonl` and `steps.jsonl` go, or None to write nothing.
         identity: what a continued run must share (recipe, architecture, data).
-        save_every: steps between saved states (an epoch's end always saves).
+        save_every: steps between saved states (and one at the end).
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Trainer:
         self.last_layer = last_linear(model)
         self._pending: list[tuple[int, Tensor, int]] = []
         self._steps: TextIO | None = None
+        self._log: TextIO | None = None
         self._curved = any(isinstance(p, losses.Trace) for p in self.objective.penalties)
 
     @property
@@ -101,7 +103,7 @@ class Trainer:
         if self.position == state.Position():
             torch.manual_seed(self.recipe.seed * 1_000_003 + 2 + device.rank())  # for dropout
             ranks.agree(self.model)
-        with held_signals() as signals, self._step_log():
+        with held_signals() as signals, self._logs():
             try:
                 while not self.position.finished:
                     self._epoch(signals)
@@ -151,7 +153,8 @@ class Trainer:
                 self.progress(number / self.total, f"epoch {at.epoch + 1} of {self.recipe.epochs}")
         self._flush()
         self._end_epoch(signals)
-        self.save()
+        if at.finished:
+            self.save()
 
     def _step(self, rows: Tensor, signals: Signals) -> bool:
         recipe, at = self.recipe, self.position
@@ -226,8 +229,8 @@ class Trainer:
         at.epoch, at.step, at.loss_sum, at.rows, at.penalties = at.epoch + 1, 0, 0.0, 0, {}
         out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
         at.finished = at.epoch >= recipe.epochs or out_of_patience
-        if self.folder is not None and not device.rank():
-            write_log(self.folder / "log.jsonl", at.history)
+        if self._log is not None:
+            self._log.write(json.dumps(record) + "\n")
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         at, recipe = self.position, self.recipe
@@ -265,16 +268,21 @@ class Trainer:
                 self._steps.write(f'{{"step": {number}, "loss": {value:.9g}}}\n')
 
     @contextlib.contextmanager
-    def _step_log(self) -> Iterator[None]:
+    def _logs(self) -> Iterator[None]:
         if self.folder is None or device.rank():
             yield
             return
-        write_log(self.folder / "log.jsonl", self.position.history)
-        with open(self.folder / "steps.jsonl", "a", buffering=1) as self._steps:
+        log = self.folder / "log.jsonl"
+        with atomic(log) as temporary:  # epochs after the saved state will be logged again
+            temporary.write_text("".join(json.dumps(record) + "\n" for record in self.position.history))
+        with (
+            open(self.folder / "steps.jsonl", "a", buffering=1) as self._steps,
+            open(log, "a", buffering=1) as self._log,
+        ):
             start = self.position.epoch * self.batches.steps + self.position.step
             self._steps.write(f'{{"start": {start}}}\n')
             yield
-        self._steps = None
+        self._steps = self._log = None
 
     def _diverged(self, problem: str) -> InputError:
         fix = f"lower --lr (now {self.recipe.lr:g}), or pass --clip 1 or --warmup 0.1"
@@ -300,11 +308,3 @@ def train_mode(model: nn.Module) -> None:
         own = [*module.parameters()]
         if own and not any(p.requires_grad for p in own):
             module.eval()
-
-
-def write_log(path: Path, history: list[dict[str, Any]]) -> None:
-    """The whole log, one JSON line per epoch."""
-    from calibcli.files import atomic
-
-    with atomic(path) as temporary:
-        temporary.write_text("".join(json.dumps(record) + "\n" for record in history))

@@ -1,0 +1,157 @@
+"""What `calib fit` costs against a plain PyTorch loop, and what losses and trace penalties add.
+
+    python benchmarks/fit.py [--device cuda] [--batch 128] [--rounds 7]
+
+ResNet-20 on random 32x32 images (time does not depend on what they show) and the perceptron of the sample digits. In
+every round each kind runs the same steps in turn, so that a slow moment of the machine hits all of them; a ratio is the
+median over rounds of the round's ratio, and its interval the smallest and largest of them (for 7 rounds: 98 % for the
+median). CPU seconds of one thread; on CUDA, synchronised wall seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from calibcli.inputs import checkpoint
+from calibcli.train import Loader, Recipe, Trainer
+
+KINDS = {
+    "plain": "a plain PyTorch loop, cross-entropy",
+    "ce": "calib fit, cross-entropy",
+    "focal:gamma=3": "calib fit, focal",
+    "fla-53": "calib fit, focal per sample",
+    "ce+trace:weight=0.01": "trace penalty, Hessian",
+    "ce+trace:weight=0.01,kind=ggn": "trace penalty, Gauss-Newton",
+}
+LIGHT = [k for k in KINDS if "trace" not in k]
+
+
+class Case:
+    """A network, its rows, and one epoch of each kind."""
+
+    def __init__(self, arch: str, shape: tuple[int, ...], rows: int, batch: int, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(rows, *shape, generator=generator).to(device)
+        y = torch.randint(10, (rows,), generator=generator).to(device)
+        self.loader, self.arch, self.batch, self.device = Loader.holding(x, y), arch, batch, device
+
+    def seconds(self, kind: str, folder: Path, epochs: int = 1) -> float:
+        """Of the steps of `epochs` epochs."""
+        torch.manual_seed(0)
+        model = checkpoint.build(self.arch).to(self.device)
+        work = self._plain(model, epochs) if kind == "plain" else self._trainer(model, kind, folder, epochs)
+        if self.device.type == "cpu":
+            start = time.process_time()
+            work()
+            return time.process_time() - start
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def _plain(self, model: torch.nn.Module, epochs: int) -> Callable[[], object]:
+        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=5e-4)
+        x, y, _ = self.loader.kept, self.loader.labels, model.train()
+
+        def work() -> None:
+            for _ in range(epochs):
+                for rows in torch.randperm(len(y)).to(self.device).split(self.batch):
+                    optimizer.zero_grad()
+                    F.cross_entropy(model(x[rows]), y[rows]).backward()
+                    optimizer.step()
+
+        return work
+
+    def _trainer(self, model: torch.nn.Module, kind: str, folder: Path, epochs: int) -> Callable[[], object]:
+        recipe = Recipe(loss=kind, epochs=epochs, batch_size=self.batch, lr=0.01)
+        return Trainer(model, recipe, self.loader, folder=folder, save_every=10**9).run
+
+
+def ratio(values: list[float], base: list[float]) -> str:
+    ratios = [a / b for a, b in zip(values, base)]
+    return f"{statistics.median(ratios):6.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
+
+
+def table(times: dict[str, list[float]], steps: int, bases: list[str]) -> None:
+    print("| kind | ms per step | " + " | ".join(f"ratio to {b}" for b in bases) + " |")
+    print("|---|---|" + "---|" * len(bases))
+    for kind, values in times.items():
+        cells = " | ".join(ratio(values, times[b]) for b in bases)
+        print(f"| {KINDS[kind]} | {1000 * statistics.median(values) / steps:.2f} | {cells} |")
+
+
+def memory(kind: str, batch: int, device: torch.device) -> None:
+    """Peak memory of two steps in MB: printed for the parent process, nan where the system does not tell."""
+    case = Case("resnet:depth=20", (3, 32, 32), 2 * batch, batch, device)
+    high = Path("/proc/self/clear_refs")  # writing 5 sets the peak of resident memory back to what there is
+    if high.exists():
+        high.write_text("5")
+    before = resident()
+    with tempfile.TemporaryDirectory() as folder:
+        case.seconds(kind, Path(folder))
+    print(torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else resident() - before)
+
+
+def resident() -> float:
+    """Peak resident memory in MB."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    device = torch.device(args.device)
+    if args.memory:
+        memory(args.memory, args.batch, device)
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        steps = 2
+        case = Case("resnet:depth=20", (3, 32, 32), steps * args.batch, args.batch, device)
+        case.seconds("ce", folder)
+        times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for _ in range(args.rounds):
+            for kind in KINDS:
+                times[kind].append(case.seconds(kind, folder))
+        print(f"ResNet-20, batch {args.batch}, {args.rounds} rounds of {steps} steps, {device}, {torch.__version__}\n")
+        table(times, steps, ["plain", "ce"])
+        tenth = [(9 * p + h) / 10 for p, h in zip(times["ce"], times["ce+trace:weight=0.01"])]
+        print(f"\nTrace penalty, Hessian, every=10: {ratio(tenth, times['plain'])} of a plain step on average")
+        print("(from the steps above: nine without the penalty and one with it)")
+        print(f"\nPeak memory of a step at batch {args.batch}, MB over the loaded process:\n")
+        for kind in KINDS:
+            command = [sys.executable, __file__, "--memory", kind, "--batch", str(args.batch), "--device", args.device]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            print(f"- {KINDS[kind]}: {float(said):.0f}")
+        small = Case("mlp:inputs=64,hidden=64/64", (64,), 400, 128, device)
+        epochs = 40
+        times = {kind: [] for kind in LIGHT}
+        small.seconds("ce", folder, epochs)
+        for _ in range(args.rounds):
+            for kind in LIGHT:
+                times[kind].append(small.seconds(kind, folder, epochs))
+        print(f"\nPerceptron 64-64-64-10, 400 rows, batch 128, {epochs} epochs (each logs and saves its state):\n")
+        table(times, 4 * epochs, ["plain", "ce"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
