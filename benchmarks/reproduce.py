@@ -18,14 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from calibcli import scalers
 from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.dataset import Dataset
-from calibcli.links import fit_beta
 from calibcli.metrics import measure
 from calibcli.predictions import Predictions
 from calibcli.train import Recipe, stratified_split
 from calibcli.train.data import Parts, standardised
-from calibcli.train.report import scaled
 from calibcli.train.run import Start, fit
 
 SHORT = ["ce", "brier", "mmce", "focal:gamma=3", "FLA-53"]
@@ -94,8 +93,9 @@ def one(loss: str, seed: int, parts: Parts, args: argparse.Namespace, out: Path)
     fitted = fit(Start(model, args.arch, True), recipe, parts, folder=folder, device=args.device, resume=True)
     assert fitted.validation is not None
     assert fitted.test is not None
-    t = 1 / fit_beta(fitted.validation.logits, fitted.validation.labels).usable
-    after = scaled(fitted.test, np.full(fitted.test.n, t))
+    scaler = scalers.fit("temperature", fitted.validation, report=False)
+    t = scaler.estimates[0].value or 1.0
+    after = scalers.apply(scaler.scaler, fitted.test)
     found = {"T": t, "train NLL": fitted.train["nll"]}
     for predictions, suffix in ((fitted.test, ""), (after, " post")):
         found |= {name + suffix: value for name, value in numbers(predictions).items()}

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any
 
-import numpy as np
-
-from calibcli import metrics
-from calibcli.links import fit_beta
-from calibcli.predictions import Floats, Predictions
+from calibcli import metrics, scalers
+from calibcli.predictions import Predictions
 from calibcli.result import Curve, Estimate, Plot, Result, Table
 from calibcli.train.run import Fitted
 
@@ -34,7 +29,7 @@ def result(runs: Sequence[Fitted], *, seed: int = 0) -> Result:
     return Result(
         command="fit",
         estimates=estimates,
-        tables=[Table(name="fit", columns=columns, rows=rows, title=title)] if rows else [],
+        tables=[Table(name="fit", columns=columns, rows=rows, title=title)] if several and rows else [],
         plots=plots(runs),
         notes=list(dict.fromkeys(note for run in runs for note in run.notes)),
         facts={"runs": [facts(run) for run in runs]},
@@ -49,13 +44,14 @@ def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
     judged = run.test or run.validation
     if judged is None or run.validation is None:
         return []
-    fitted = temperature(run.validation, prefix.strip())
-    before = estimates(judged, f"{prefix}before", seed)
+    fitted = scalers.fit("temperature", run.validation, seed=seed, report=False)
     if run.test is not None:
-        after = scaled(run.test, np.full(run.test.n, fitted.value or 1.0))
+        after = scalers.apply(fitted.scaler, run.test)
     else:
-        after = crossfitted(run.validation, seed)
-    return [fitted, *before, *estimates(after, f"{prefix}after", seed)]
+        after = scalers.cross_fit("temperature", run.validation, seed=seed)
+    run.notes += fitted.notes
+    (t,) = (dataclasses.replace(e, of=prefix.strip()) for e in fitted.estimates if e.name == "temperature")
+    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed)]
 
 
 def estimates(predictions: Predictions, of: str, seed: int) -> list[Estimate]:
@@ -68,37 +64,6 @@ def error_of(accuracy: Estimate) -> Estimate:
     """The share of wrong rows, with the interval of the share of right ones turned round."""
     value, low, high = (None if v is None else 1 - v for v in (accuracy.value, accuracy.high, accuracy.low))
     return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
-
-
-def temperature(validation: Predictions, of: str) -> Estimate:
-    """The temperature that minimises NLL, with its interval."""
-    fit = fit_beta(validation.logits, validation.labels)
-    t = fit.temperature
-    if fit.status != "ok" or not fit.se:
-        reason = f"no finite temperature is best: {fit.status}"
-        return Estimate(name="temperature", value=None, of=of, n=validation.n, reason=reason)
-    spread = math.exp(NormalDist().inv_cdf(0.975) * fit.se / fit.beta)
-    how = "minimises NLL on validation rows; interval: sandwich variance of ln T"
-    return Estimate(
-        name="temperature", value=t, low=t / spread, high=t * spread, level=0.95, of=of, n=validation.n, how=how
-    )
-
-
-def scaled(predictions: Predictions, temperatures: Floats) -> Predictions:
-    """The logits over a temperature per row; predicted classes stay those of the raw logits."""
-    z = predictions.logits.astype(np.float64)
-    made = Predictions.of(z / temperatures[:, None], predictions.labels, predicted=z.argmax(1))
-    return made
-
-
-def crossfitted(predictions: Predictions, seed: int, folds: int = 5) -> Predictions:
-    """Each fifth of the rows over the temperature fitted on the others."""
-    fold = np.random.default_rng(seed).permutation(predictions.n) % folds
-    temperatures = np.ones(predictions.n)
-    for k in range(folds):
-        others = fold != k
-        temperatures[~others] = 1 / max(fit_beta(predictions.logits[others], predictions.labels[others]).usable, 1e-6)
-    return scaled(predictions, temperatures)
 
 
 def table_rows(run: Fitted, found: Sequence[Estimate], prefix: str) -> list[list[Any]]:
