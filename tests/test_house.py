@@ -22,6 +22,7 @@ ORDER = [
     ("train",),
     ("study",),
     ("gate",),
+    ("api",),
     ("render",),
     ("cli",),
 ]
