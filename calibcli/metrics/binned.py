@@ -97,7 +97,7 @@ def ece_sweep(sample: Sample, *, of: Of = "top") -> float:
 def sweep(sample: Sample, *, of: Of = "top") -> tuple[int, float]:
     """The number of bins that `ece_sweep` stops at, and the ECE there."""
     view = sample.view(of)
-    order = view.order
+    order = view.stable_order
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     position = np.append(0.0, np.cumsum(w))
     p = np.append(0.0, np.cumsum(w * view.p[order]))

@@ -210,8 +210,7 @@ def outcome_interval(ask: Ask) -> Interval:
         return mean_interval(ask)
     if all_rows.n < 2:
         return Interval(reason="one row has no spread", n=all_rows.n)
-    right = ask.sample.columns.correct
-    parts = [Rows.of(ask.sample, values, right), Rows.of(ask.sample, values, ~right)]
+    parts = [Rows(values, w, all_rows.counts, None) for w in _right_and_wrong(ask.sample)]
     effective = all_rows.effective
     wrong = parts[1].total / all_rows.total
     low_e, high_e = wilson(wrong, effective, ask.z)
@@ -237,6 +236,16 @@ def outcome_interval(ask: Ask) -> Interval:
         low = max(low, 0.0)
     how = "Wilson on the share of errors, t within right and wrong rows, combined (MOVER)"
     return Interval(low=low, high=high, level=ask.level, how=how, n=all_rows.n, se=all_rows.se())
+
+
+def _right_and_wrong(sample: Sample) -> tuple[Floats, Floats]:
+    """The weights of the rows that are right, 0 elsewhere, and of those that are wrong."""
+    if "right" not in sample.memo:
+        right = sample.columns.correct.astype(np.float64)
+        w = 1.0 if sample.weights is None else sample.weights
+        sample.memo["right"] = right * w, (1 - right) * w
+    found: tuple[Floats, Floats] = sample.memo["right"]
+    return found
 
 
 def _if_none(ask: Ask) -> tuple[float | None, float | None]:

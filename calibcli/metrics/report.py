@@ -79,7 +79,7 @@ def report(
     plots = diagram.reliability(
         view,
         bins,
-        sigma=smoothed(sample, of).fixed_point()[0],
+        sigma=smoothed(sample, of).fixed_point[0],
         seed=options.seed,
         what="positive class" if k == 2 else "top label",
     )
@@ -124,7 +124,7 @@ def report_multilabel(
         if len(labels) <= MOST_PANELS:
             view = sample.positive
             bins = view.width_bins(options.bins or 15, options.edges or "right")
-            sigma = smoothed(sample, "positive").fixed_point()[0]
+            sigma = smoothed(sample, "positive").fixed_point[0]
             what = {"what": "positive class", "name": f"label_{done}", "seed": options.seed}
             panel, strip = diagram.reliability(view, bins, sigma=sigma, **what)  # type: ignore[arg-type]
             plots += [_renamed(panel, f"{name}, n = {predictions.n}", "Reliability of each label"), strip]

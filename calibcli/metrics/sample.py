@@ -102,6 +102,11 @@ class View:
 
     @cached_property
     def order(self) -> Ints:
+        """Rows by confidence, ties in any order."""
+        return np.argsort(self.p)
+
+    @cached_property
+    def stable_order(self) -> Ints:
         """Rows by confidence, ties in row order."""
         return np.argsort(self.p, kind="stable")
 
@@ -134,7 +139,7 @@ class View:
         return self.cache[key]
 
     def cuts(self, bins: int) -> Floats:
-        """(bins + 1,) positions, in weight counted along `order`, where equal-mass bins begin.
+        """(bins + 1,) positions, in weight counted along `stable_order`, where equal-mass bins begin.
 
         Rows and counts are whole: the first of uneven bins are larger by 1.
         """
@@ -145,37 +150,42 @@ class View:
 
     def _split(self, bins: int, method: Equal) -> Bins:
         """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
-        cuts, order = self.cuts(bins), self.order
-        p, hit = self.p[order], self.hit[order].astype(np.float64)
-        w = np.ones(self.n) if self.weights is None else self.weights[order]
-        position = np.append(0.0, np.cumsum(w))
+        cuts, order = self.cuts(bins), self.stable_order if method == "split" else self.order
+        p, rest, hit = self.p[order], self.rest[order], self.hit[order].astype(np.float64)
+        w = None if self.weights is None else self.weights[order]
+        position = None if w is None else np.append(0.0, np.cumsum(w))
+        at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
         if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared
-            first = np.clip(np.searchsorted(position, cuts[1:-1], side="right") - 1, 0, self.n - 1)
-            for value in np.unique(p[first]):
+            for value in np.unique(p[np.clip(at[1:-1].astype(np.int64), 0, self.n - 1)]):
                 tied = slice(*np.searchsorted(p, [value, np.nextafter(value, 2)]))
-                if w[tied].sum() > 0:
-                    hit[tied] = np.average(hit[tied], weights=w[tied])
+                if w is None or w[tied].sum() > 0:
+                    hit[tied] = np.average(hit[tied], weights=None if w is None else w[tied])
+        first = np.minimum(np.round(at).astype(np.int64), self.n)
 
-        def between(values: Any, power: int = 1) -> Floats:
+        def between(values: Floats | float, power: int = 1) -> Floats:
+            """Σ share^power · values per bin."""
+            if w is None or position is None:
+                if isinstance(values, float):
+                    return np.diff(first) / self.total**power
+                sums = np.add.reduceat(values, np.minimum(first[:-1], self.n - 1))
+                return np.where(np.diff(first) > 0, sums, 0.0) / self.total**power
             scale = w if power == 1 or self.counts else w**power
-            sums = np.append(0.0, np.cumsum(scale * values))
-            found: Floats = np.diff(np.interp(cuts, position, sums)) / self.total**power
-            return found
+            running = np.append(0.0, np.cumsum(scale * values))
+            return np.asarray(np.diff(np.interp(cuts, position, running)) / self.total**power)
 
-        at = np.interp(cuts, position, np.arange(self.n + 1))
-        edge = p[np.clip(np.round(at).astype(np.int64), 0, self.n - 1)]
-        residual = np.where(self.hit[order], -self.rest[order], p)
+        edge = p[np.minimum(first, self.n - 1)]
+        mean, share = between(p), between(hit)
         return Bins(
             lower=edge[:-1],
             upper=edge[1:],
-            rows=np.diff(np.round(at)).astype(np.int64),
+            rows=np.diff(first),
             weight=between(1.0),
-            p=between(p),
-            hit=between(hit),
-            d=between(p - hit if method == "split-merge" and (hit % 1).any() else residual),
+            p=mean,
+            hit=share,
+            d=mean - share,
             square=between(1.0, 2),
-            spread=between(residual**2, 2),
-            null=between(p * self.rest[order], 2),
+            spread=between(hit * rest**2 + (1 - hit) * p**2, 2),
+            null=between(p * rest, 2),
             total=self.effective,
         )
 

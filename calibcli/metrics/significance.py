@@ -102,7 +102,7 @@ def cox(view: View, log_odds: Floats) -> tuple[Floats, Floats] | None:
     for _ in range(100):
         m = beta @ x
         now = float(w @ (np.logaddexp(0, m) - y * m))
-        if now > loss + 1e-15 * abs(loss):
+        if now > loss + 1e-12 * abs(loss):
             step = step / 2
             beta = beta - step
             if np.abs(step).max() < 1e-14:

@@ -25,6 +25,7 @@ from calibcli.predictions import Floats
 EXACT = 4_096  # rows up to which the coefficients are summed directly
 CELLS = 1 << 15  # beyond: rows are spread linearly over this many cells, and that smoothing divided out
 MOST_TERMS = 1 << 12  # reaches σ = 7e-4
+LEAST = 1e-3  # bandwidth
 FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
 
@@ -65,9 +66,10 @@ class Smoothed:
         """∫|r_σ|."""
         return absolute_integral(self.series(sigma))
 
-    def fixed_point(self, floor: float = 1e-3) -> tuple[float, float]:
-        """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ, by bisection; σ* is at least `floor`."""
-        high = 1.0
+    @cached_property
+    def fixed_point(self) -> tuple[float, float]:
+        """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ, by bisection; σ* is at least LEAST."""
+        high, floor = 1.0, LEAST
         while high > floor and self.ece(high / 2) < high / 2:
             high /= 2
         if high <= floor:
@@ -184,7 +186,7 @@ def smece_interval(ask: Ask) -> Interval:
 class Noise:
     """Normal noise of the smoothed residuals: independent in 256 cells of confidence, then smoothed."""
 
-    CELLS, DRAWS = 256, 400
+    CELLS, DRAWS, POINTS = 256, 400, 256
 
     def __init__(self, view: View, ask: Ask) -> None:
         cell = np.minimum((view.p * self.CELLS).astype(np.int64), self.CELLS - 1)
@@ -193,20 +195,21 @@ class Noise:
         null = view.sums(cell, size, view.p * view.rest, 2)
         self.scale, self.null = np.sqrt(np.maximum(spread, null)), np.sqrt(null)
         self.unseen, self.spread = float(view.sums(cell, size, 1.0, 2).sum()), float(spread.sum())
-        self.draws = np.random.default_rng([ask.seed, size]).standard_normal((self.DRAWS, size))
+        self.draws = draws = np.random.default_rng([ask.seed, size]).standard_normal((self.DRAWS, size))
         k = np.arange(size)
-        self.basis = 2 * np.cos(math.pi * np.outer((k + 0.5) / size, k))
-        self.basis[:, 0] = 1
+        basis = 2 * np.cos(math.pi * np.outer((k + 0.5) / size, k))
+        basis[:, 0] = 1
+        self.series = {id(s): (draws * s) @ basis for s in (self.scale, self.null)}
+        self.curves = np.cos(math.pi * np.outer(k, (np.arange(self.POINTS) + 0.5) / self.POINTS))
         self.cache: dict[tuple[int, float], Floats] = {}
 
     def norms(self, scale: Floats, sigma: float) -> Floats:
-        """(DRAWS,) of ∫|G_σ|, sorted."""
+        """(DRAWS,) of ∫|G_σ|."""
         key = (id(scale), sigma)
         if key not in self.cache:
-            k = np.arange(self.CELLS)
-            a = (self.draws * scale) @ self.basis * np.exp(-((math.pi * sigma * k) ** 2) / 2)
-            values = np.abs(a @ np.cos(math.pi * np.outer(k, (np.arange(512) + 0.5) / 512)))
-            self.cache[key] = np.sort(values.mean(axis=1))
+            k = np.arange(min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1))
+            a = self.series[id(scale)][:, k] * np.exp(-((math.pi * sigma * k) ** 2) / 2)
+            self.cache[key] = np.abs(a @ self.curves[k]).mean(axis=1)
         return self.cache[key]
 
     def quantile(self, scale: Floats, sigma: float, level: float) -> float:
@@ -245,4 +248,4 @@ def smece(sample: Sample, *, sigma: float | None = None, of: Of = "top") -> floa
     found = smoothed(sample, of)
     if sigma is not None:
         return found.ece(sigma)
-    return found.fixed_point()[0]
+    return found.fixed_point[0]
