@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import sys
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from calibcli.architectures import build
 from calibcli.errors import CalibError, InputError, UsageError
 from calibcli.inputs import checkpoint, dataset
+from calibcli.inputs.checkpoint import inert
 
 torch.set_num_threads(1)
 SPEC = "cnn:widths=4/8,classes=5"
@@ -156,7 +158,9 @@ def test_networks_in_files_need_trust_and_equal_the_model(model: nn.Module, tmp_
         assert all(p.is_leaf and p.dtype == torch.float64 for p in double.parameters())
         torch.testing.assert_close(hvp(double, X.double()), hvp(precise, X.double()), rtol=1e-10, atol=1e-12)
         same(found.model, model)
-        # and the weights alone can go into a named architecture
+        # and the weights alone can go into a named architecture, those of a pickle without trust
+        if name.startswith(("pickled", "legacy")):
+            same(checkpoint.load(path, arch=SPEC).model, model)
         same(checkpoint.load(path, trust=True, arch=SPEC).model, model)
 
 
@@ -455,6 +459,61 @@ def test_hugging_face_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"no \.safetensors weights"):
         checkpoint.load(tmp_path)
+
+
+class Config(dict):  # type: ignore[type-arg]
+    """Like Lightning's AttributeDict: a dict with an attribute."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(**items)
+        self.extra = {1, 2}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_beside_other_objects_are_read_without_building_those(
+    model: nn.Module, tmp_path: Path, zipped: bool
+) -> None:
+    path = tmp_path / "m.pt"
+    half = copy.deepcopy(model).half()
+    tree = {
+        "state_dict": {f"module.{k}": v for k, v in model.state_dict().items()},
+        "model_ema": half.state_dict(),
+        "args": argparse.Namespace(lr=0.1, path=Path("x")),
+        "best": np.float64(0.9),
+        "history": [np.arange(3), Config(a=1)],
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1).state_dict(),
+    }
+    torch.save(tree, path, _use_new_zipfile_serialization=zipped)
+    found = checkpoint.load(path, arch=SPEC)
+    same(found.model, model)
+    assert "not executed" in found.notes[0]
+    assert "multiarray.scalar" in found.notes[0]
+    assert "Namespace" not in found.notes[0]
+    same(checkpoint.load(f"{path}#model_ema", arch=SPEC).model, copy.deepcopy(half).float())
+    # a pickled module's tensors too, without trust
+    torch.save({"epoch": 3, "model": model}, path, _use_new_zipfile_serialization=zipped)
+    same(checkpoint.load(path, arch=SPEC).model, model)
+    with pytest.raises(InputError, match="nothing was executed"):
+        checkpoint.load(path)
+    if zipped:
+        path.write_bytes(path.read_bytes()[:-2000])
+        with pytest.raises(InputError):
+            checkpoint.load(path, arch=SPEC)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+def test_inert_reading_equals_torch(tmp_path: Path, dtype: torch.dtype) -> None:
+    base = torch.arange(24).to(dtype)
+    tree = {"a": base.view(4, 6).t()[1:4, ::2], "b": base[5:9], "c": base[:0], "p": nn.Parameter(torch.ones(2)), "n": 3}
+    for zipped in (True, False):
+        torch.save(tree, tmp_path / "m.pt", _use_new_zipfile_serialization=zipped)
+        found, unknown = inert.read(tmp_path / "m.pt")
+        assert unknown == []
+        assert found["n"] == 3
+        for key in "abcp":
+            wanted: Any = tree[key]
+            assert torch.equal(found[key], wanted)
+            assert found[key].dtype == wanted.dtype
 
 
 @pytest.mark.parametrize("library", ["torchvision", "timm"])

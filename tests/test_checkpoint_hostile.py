@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
+import os
 import pickle
 import shutil
 import subprocess
@@ -118,6 +121,68 @@ def test_hostile_checkpoints_are_not_executed(kind: str, arch: str | None, tmp_p
         assert "nothing was executed" in caught.value.problem
     if kind in ("zip", "legacy", "in a state dict"):
         assert "pathlib.Path.touch" in caught.value.problem or "posixpath" in caught.value.problem.lower()
+
+
+class Call:
+    """Calls anything when unpickled."""
+
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.call = function, args
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    "call",
+    [
+        (eval, "open('{}', 'w')"),
+        (exec, "open('{}', 'w')"),
+        (os.system, "touch {}"),
+        (getattr, Path("{}"), "touch"),
+        (torch.load, "{}"),
+        (np.savetxt, "{}", 3),
+        (torch.save, 3, "{}"),
+        (subprocess.run, ["touch", "{}"]),
+        (importlib.import_module, "antigravity"),
+    ],
+)
+def test_nothing_beside_good_weights_is_called(
+    call: tuple[Any, ...], zipped: bool, tmp_path: Path, marker: Path
+) -> None:
+    """With the architecture named, tensors load where the rest is harmless to leave out; nothing ever runs."""
+    torch.manual_seed(0)
+    state = checkpoint.build(SPEC).state_dict()
+    function, *args = call
+    args = [str(a).format(marker) if isinstance(a, str | Path) else a for a in args]
+    args = [[b.format(marker) for b in a] if isinstance(a, list) else a for a in args]
+    tree = {"state_dict": state, "extra": [Call(function, *args)]}
+    torch.save(tree, tmp_path / "m.pt", _use_new_zipfile_serialization=zipped)
+    home = function.__module__.partition(".")[0]
+    if home in sys.stdlib_module_names:
+        with pytest.raises(InputError, match="nothing was executed"):
+            checkpoint.load(tmp_path / "m.pt", arch=SPEC)
+    else:
+        assert "not executed" in checkpoint.load(tmp_path / "m.pt", arch=SPEC).notes[0]
+    assert not marker.exists()
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_mutated_pickles_never_run_and_never_crash(seed: int, tmp_path: Path, marker: Path) -> None:
+    """Random bytes changed in a file with a bomb in it: an error of ours or tensors, nothing else."""
+    rng = np.random.default_rng(seed)
+    state = checkpoint.build(SPEC).state_dict()
+    path = tmp_path / "m.pt"
+    torch.save({"model": state, "x": Bomb(marker)}, path, _use_new_zipfile_serialization=False)
+    data = bytearray(path.read_bytes())
+    for _ in range(1 + seed % 8):
+        data[rng.integers(0, len(data))] = rng.integers(0, 256)
+    path.write_bytes(data)
+    with contextlib.suppress(InputError):
+        checkpoint.load(path, arch=SPEC)
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("name", ["d.npy", "d.npz", "packed.npz", "d.pt", "legacy.pt"])

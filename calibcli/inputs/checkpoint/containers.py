@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
+from calibcli.inputs.checkpoint import inert, trusted, weights
 from calibcli.inputs.checkpoint import metadata as meta
-from calibcli.inputs.checkpoint import trusted, weights
 
 UNREADABLE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError,
@@ -31,14 +32,15 @@ class Contents:
     Attributes:
         container: its kind, in words.  tensors: an object tree with the weights, or None when `module` is the network.
         module: the network, where the container holds one.  metadata: our metadata, checked.
-        saved_as: what other tools wrote about the architecture; a hint, never used to build anything.
+        refusal: why the network itself is not taken, where a file holds one and is not trusted.
     """
 
     container: str
     tensors: Any = None
-    module: nn.Module | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    module: nn.Module | None = None
+    refusal: InputError | None = None
 
 
 def read(path: Path, *, trust: bool) -> Contents:
@@ -95,7 +97,7 @@ def _shards(index: Path) -> Contents:
         return _safetensors(paths, f"sharded safetensors ({len(paths)} files)")
     tensors: dict[str, Any] = {}
     for path in paths:
-        tensors.update(_load(path, trust=False))
+        tensors.update(_pickle(path, "pt", trust=False).tensors)
     return Contents(f"sharded pt ({len(paths)} files)", tensors)
 
 
@@ -132,26 +134,37 @@ def _zip(path: Path, trust: bool) -> Contents:
 
 
 def _pickle(path: Path, container: str, trust: bool) -> Contents:
-    tree = _load(path, trust)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about the pickle protocols of damaged files
+            tree = torch.load(path, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        if trust:
+            tree = trusted.unpickle(path)
+        elif isinstance(error, pickle.UnpicklingError):
+            return _inert(path, container)
+        else:
+            said = str(error).partition("\n")[0][:200]
+            problem = f"{path} is damaged ({type(error).__name__}: {said})"
+            raise InputError(problem, "save or fetch it again") from None
     held = [tree, *(tree.get(name) for name in weights.NESTED)] if isinstance(tree, Mapping) else [tree]
     module = next((value for value in held if isinstance(value, nn.Module)), None)
     if module is not None:
         return Contents(f"{container} pickled module", module=module)
-    found = meta.parse(tree[meta.KEY], str(path)) if isinstance(tree, Mapping) and meta.KEY in tree else {}
-    return Contents(f"{container} state dict", tree, metadata=found)
+    return Contents(f"{container} state dict", tree, _own(tree, path))
 
 
-def _load(path: Path, trust: bool) -> Any:
+def _inert(path: Path, container: str) -> Contents:
+    """The tensors of a pickle that holds other objects too; those are not built."""
+    refusal = trusted.refusal(path, "pickled Python objects" + trusted.named_globals(path))
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        safe_error = error
-    if trust:
-        return trusted.unpickle(path)
-    if isinstance(safe_error, pickle.UnpicklingError):
-        raise trusted.refusal(path, "pickled Python objects" + trusted.named_globals(path)) from None
-    raise InputError(f"{path} is damaged ({_first_line(safe_error)})", "save or fetch it again")
+        tree, unknown = inert.read(path)
+        weights.find(tree, str(path))
+    except (inert.Hostile, InputError, StopIteration, MemoryError, *UNREADABLE):
+        raise refusal from None
+    shown = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+    note = f"only tensors were read; other objects in the file were left out, not executed ({shown})"
+    return Contents(f"{container} state dict", tree, _own(tree, path), [note], refusal=refusal)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:200]
+def _own(tree: Any, path: Path) -> dict[str, Any]:
+    return meta.parse(tree[meta.KEY], str(path)) if isinstance(tree, Mapping) and meta.KEY in tree else {}

@@ -91,7 +91,7 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
         model, architecture = contents.module, contents.container
     else:
         if named is None:
-            raise _unknown(source, contents, key)
+            raise contents.refusal or _unknown(source, contents, key)
         architecture = canonical(named)
         model, notes = _filled(contents, architecture, arch_file, source, key)
     model.eval()

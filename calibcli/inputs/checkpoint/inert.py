@@ -1,0 +1,211 @@
+"""The tensors of a pickle whose other objects we do not know, without building those objects.
+
+Training scripts put their arguments, configurations and NumPy scalars beside the weights, and `weights_only=True`
+refuses such files whole. Here every name that a pickle imports becomes an empty placeholder: nothing is imported,
+nothing but the rebuilding of plain tensors is called. A file that names functions of the standard library, as attacks
+do, is refused all the same.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import zipfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+STORAGES = {
+    "FloatStorage": torch.float32, "DoubleStorage": torch.float64, "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
+    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+    "UntypedStorage": torch.uint8,
+}  # fmt: skip
+BUILTINS = {"set", "frozenset", "dict", "list", "tuple", "bytearray", "slice", "complex", "range", "object", "int",
+            "float", "str", "bool", "bytes"}  # fmt: skip
+DATA_CLASSES = {
+    "argparse.Namespace", "collections.defaultdict", "collections.deque", "collections.Counter", "_codecs.encode",
+    "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.Path", "pathlib._local.PosixPath", "types.SimpleNamespace",
+    "datetime.datetime", "datetime.date", "datetime.timedelta", "decimal.Decimal", "uuid.UUID", "enum.Enum",
+    *(f"builtins.{name}" for name in BUILTINS),
+}  # fmt: skip
+
+
+class Hostile(Exception):
+    """The pickle names something that is no data."""
+
+
+class Placeholder:
+    """Stands for an object that is not built; keeps the state it would have got."""
+
+    state: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    def take(self, *args: Any) -> None:
+        """What lists, sets and dicts are filled with, dropped."""
+
+    append = extend = add = __setitem__ = take
+
+
+def read(path: Path) -> tuple[Any, list[str]]:
+    """The object tree of a .pt file, old or new, and the names that were not built.
+
+    Modules become their state dicts, other unknown objects placeholders.
+
+    Raises:
+        Hostile: a name of the standard library that is no data class.
+        pickle.UnpicklingError, RuntimeError, ValueError, LookupError, TypeError, ...: damaged.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            root = name.removesuffix("data.pkl")
+            if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
+                raise ValueError("big-endian file")
+            with archive.open(name) as file:
+                reader = Reader(file, partial(_member, archive, f"{root}data/"))
+                tree = reader.load()
+    else:
+        with path.open("rb") as file:
+            reader, tree = _legacy(file, path.stat().st_size)
+    return _plain(tree), sorted(reader.unknown)
+
+
+def _member(archive: zipfile.ZipFile, folder: str, key: str, length: int) -> bytearray:
+    info = archive.getinfo(folder + key)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size < length:  # torch never compresses
+        raise ValueError("a storage is cut short")
+    return bytearray(archive.read(info))
+
+
+def _legacy(file: IO[bytes], size: int) -> tuple[Reader, Any]:
+    """The format before torch 1.6: magic, version, system, the tree, the keys of its storages, then their bytes."""
+    held: dict[str, bytearray] = {}
+
+    def storage(key: str, length: int) -> bytearray:
+        if length > size:
+            raise ValueError("a storage is longer than the file")
+        return held.setdefault(key, bytearray(length))
+
+    if Reader(file, storage).load() != LEGACY_MAGIC:
+        raise pickle.UnpicklingError("not a torch file")
+    for _ in range(2):
+        Reader(file, storage).load()
+    reader = Reader(file, storage)
+    tree = reader.load()
+    for key in Reader(file, storage).load():
+        file.read(8)
+        if file.readinto(held[key]) != len(held[key]):  # type: ignore[attr-defined]
+            raise EOFError("cut short")
+    return reader, tree
+
+
+class Reader(pickle._Unpickler):  # the Python one: its steps can be restricted
+    """An unpickler that imports nothing and calls only what it made itself."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**pickle._Unpickler.dispatch}
+
+    def __init__(self, file: IO[bytes], storage: Callable[[str, int], bytearray]) -> None:
+        super().__init__(file)
+        self.storage = storage
+        self.unknown: set[str] = set()
+        self.held: dict[Any, bytearray] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))  # Python 2's names
+        full = f"{module}.{name}"
+        if full == "collections.OrderedDict":
+            return OrderedDict
+        if module in ("torch", "torch.storage") and name in STORAGES:
+            return STORAGES[name]
+        if module == "torch._utils" and name in REBUILD:
+            return REBUILD[name]
+        if module.partition(".")[0] in (*sys.stdlib_module_names, "nt") and full not in DATA_CLASSES:
+            raise Hostile(full)
+        if full not in DATA_CLASSES:
+            self.unknown.add(full)
+        return type("Placeholder", (Placeholder,), {})
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid[0] == "module":  # a class with its source code, in the old format
+            return pid[1]
+        kind, dtype, key, _, length, *view = pid
+        if kind != "storage" or not isinstance(dtype, torch.dtype) or (view and view[0] is not None):
+            raise pickle.UnpicklingError("an unknown kind of storage")
+        if key not in self.held:
+            self.held[key] = self.storage(str(key), int(length) * dtype.itemsize)
+        return self.held[key], dtype
+
+    def load_reduce(self) -> None:
+        args = self.stack.pop()  # type: ignore[attr-defined]
+        function = self.stack[-1]  # type: ignore[attr-defined]
+        if not _ours(function):
+            raise pickle.UnpicklingError("a call of something that is not ours")
+        self.stack[-1] = function(*args)  # type: ignore[attr-defined]
+
+    def load_build(self) -> None:
+        state = self.stack.pop()  # type: ignore[attr-defined]
+        target = self.stack[-1]  # type: ignore[attr-defined]
+        if isinstance(target, Placeholder) and isinstance(state, Mapping):
+            target.state = state
+
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+def _ours(function: Any) -> bool:
+    known = function is OrderedDict or (isinstance(function, type) and issubclass(function, Placeholder))
+    return known or any(function is f for f in REBUILD.values())
+
+
+def _tensor(storage: tuple[bytearray, torch.dtype], offset: int, size: Any, stride: Any, *rest: Any) -> Tensor:
+    data, dtype = storage
+    whole = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return torch.empty(0, dtype=dtype).set_(whole.untyped_storage(), offset, tuple(size), tuple(stride))
+
+
+def _parameter(data: Tensor, *rest: Any) -> Tensor:
+    return data
+
+
+REBUILD: dict[str, Callable[..., Tensor]] = {
+    "_rebuild_tensor": _tensor,
+    "_rebuild_tensor_v2": _tensor,
+    "_rebuild_parameter": _parameter,
+    "_rebuild_parameter_with_state": _parameter,
+}
+
+
+def _plain(tree: Any, depth: int = 0) -> Any:
+    """Modules as their state dicts, at the top and in dicts up to three deep."""
+    if isinstance(tree, Placeholder):
+        return dict(_module_state(tree, "")) if "_modules" in tree.state else tree
+    if isinstance(tree, Mapping) and depth < 3:
+        return {key: _plain(value, depth + 1) for key, value in tree.items()}
+    return tree
+
+
+def _module_state(module: Placeholder, prefix: str, depth: int = 0) -> list[tuple[str, Tensor]]:
+    if depth > 100:
+        raise ValueError("modules nested too deeply")
+    held = {**_mapping(module, "_parameters"), **_mapping(module, "_buffers")}
+    found = [(f"{prefix}{name}", value) for name, value in held.items() if isinstance(value, Tensor)]
+    for name, child in _mapping(module, "_modules").items():
+        if isinstance(child, Placeholder):
+            found += _module_state(child, f"{prefix}{name}.", depth + 1)
+    return found
+
+
+def _mapping(module: Placeholder, name: str) -> Mapping[Any, Any]:
+    found = module.state.get(name)
+    return found if isinstance(found, Mapping) else {}
