@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import torch
 
 from calibcli.cli.app import main
 from calibcli.inputs import checkpoint
+from calibcli.links import log_phi
 
 torch.set_num_threads(1)
 SAMPLE = Path(__file__).parent.parent / "sample_data"
@@ -150,3 +154,47 @@ def test_interrupted_runs_say_how_to_go_on(
     assert main(argv) == 143
     assert "--resume" in capsys.readouterr().err
     assert torch.load(tmp_path / "run" / "state.pt", weights_only=True)["position"]["step"] == 4
+
+
+def test_report_link_maps_what_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    argv = ["mlp:hidden=16", "--data", DIGITS, "--epochs", "3", "--loss", "focal:gamma=3", "--curvature-every", "3"]
+    plain = fit(capsys, *argv, "--save", tmp_path / "plain")
+    mapped = fit(capsys, *argv, "--save", tmp_path / "phi", "--report-link", "phi")
+    with np.load(tmp_path / "plain" / "test.npz") as a, np.load(tmp_path / "phi" / "test.npz") as b:
+        np.testing.assert_allclose(b["logits"], log_phi(a["logits"], 3.0), rtol=1e-5, atol=1e-5)
+    assert (tmp_path / "plain" / "model.safetensors").read_bytes() == (
+        tmp_path / "phi" / "model.safetensors"
+    ).read_bytes()
+    assert any("focal map" in note for note in mapped["notes"])
+    before = [
+        [e["value"] for e in r["estimates"] if (e["name"], e["of"]) == ("error", "before")] for r in (plain, mapped)
+    ]
+    assert before[0] == before[1]
+    last = plain["facts"]["runs"][0]["last_epoch"]
+    assert last["lambda_max"] > 0
+    assert any(p["name"] == "curvature" for p in plain["plots"])
+
+
+def test_under_torchrun_one_process_speaks(tmp_path: Path) -> None:
+    """Two processes: rank 0 writes and prints, the other is silent, and both end well."""
+    argv = ["mlp:hidden=16", "--data", DIGITS, "--epochs", "2", "--loss", "ce", "--loss", "mmce", "--threads", "1"]
+    argv = ["fit", *argv, "--device", "cpu", "--json", "--save", str(tmp_path / "run")]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    children = []
+    for rank in range(2):
+        child = os.fork()
+        if not child:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            with open(tmp_path / f"{rank}.json", "w") as out:
+                sys.stdout = out
+                code = main(argv)
+            os._exit(code)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert (tmp_path / "1.json").read_text() == ""
+    found = json.loads((tmp_path / "0.json").read_text())
+    assert found["facts"]["processes"] == 2
+    assert any("MMCE is of each" in note for note in found["notes"])
+    assert (tmp_path / "run" / "ce-mmce" / "model.safetensors").exists()

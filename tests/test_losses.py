@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from calibcli import losses
 from calibcli.errors import UsageError
+from calibcli.links import log_phi_inverse
 
 torch.set_num_threads(1)
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -272,6 +273,15 @@ def test_inverse_map_round_trip(gamma: float, scale: float, dtype: torch.dtype) 
         rtol=2e-5 if dtype == torch.float32 else 1e-11,
         atol=1e-4 if dtype == torch.float32 else 1e-11,
     )
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0, 5.0])
+def test_proper_focal_against_the_numpy_inverse(gamma: float) -> None:
+    torch.manual_seed(6)
+    z, y = 4 * torch.randn(50, 5, dtype=torch.float64), torch.randint(5, (50,))
+    q = torch.from_numpy(log_phi_inverse(z.numpy(), gamma)).exp()[torch.arange(50), y]
+    got = of(f"proper_focal:gamma={gamma}")(z, y)
+    torch.testing.assert_close(got, -((1 - q) ** gamma) * q.log(), rtol=1e-8, atol=1e-14)
 
 
 def test_proper_focal_is_proper() -> None:

@@ -143,9 +143,7 @@ def test_it_is_a_plain_loop() -> None:
 
 def test_log_has_what_it_promises() -> None:
     history = trainer(Recipe(loss="focal:gamma=2+mmce", epochs=2)).run()
-    keys = (
-        "epoch lr train_loss gamma mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct nll_wrong"
-    )
+    keys = "epoch lr train_loss gamma penalty_mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct nll_wrong"
     keys += " entropy accuracy ece adaece error p_true temperature"
     assert [list(record) for record in history] == [keys.split()] * 2
     assert history[0]["gamma"] == "2"

@@ -76,6 +76,12 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the state in --save.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again where --save holds a run.")] = False,
     pt: Annotated[bool, typer.Option("--pt", help="Also write model.pt.")] = False,
+    report_link: Annotated[
+        str, typer.Option("--report-link", help="phi: report the focal map of a focal network's softmax, or none.")
+    ] = "none",
+    curvature_every: Annotated[
+        int, typer.Option("--curvature-every", min=0, help="Epochs between looks at λmax and trace; 0 for never.")
+    ] = 0,
     arch: opt.Arch = None,
     arch_file: opt.ArchFile = None,
     mean: opt.Mean = None,
@@ -103,8 +109,9 @@ def command(
     A run that was stopped goes on with --resume and ends with the same weights, bit for bit. Under torchrun every
     process takes its share of each batch.
     """
-    run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli import device as devices
+
+    run = Run(format=format, json=json, output=output, quiet=quiet or devices.rank() > 0)
     from calibcli.train.command import Setup, run_all
 
     devices.set_threads(threads)
@@ -136,6 +143,8 @@ def command(
         resume=resume,
         overwrite=overwrite,
         also_pt=pt,
+        report_link=report_link,
+        curvature_every=curvature_every,
     )
     recipe: dict[str, Any] = {
         "epochs": epochs,

@@ -50,6 +50,8 @@ class Setup:
     resume: bool = False
     overwrite: bool = False
     also_pt: bool = False
+    report_link: str = "none"
+    curvature_every: int = 0
 
 
 def run_all(
@@ -79,6 +81,8 @@ def run_all(
                         resume=setup.resume,
                         save_every=setup.save_every,
                         also_pt=setup.also_pt,
+                        report_link=setup.report_link,
+                        curvature_every=setup.curvature_every,
                         progress=_part(progress, i, len(recipes), one.loss),
                     )
                 )

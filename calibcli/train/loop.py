@@ -36,6 +36,7 @@ class Trainer:
         folder: where `state.pt`, `log.jsonl` and `steps.jsonl` go, or None to write nothing.
         identity: what a continued run must share (recipe, architecture, data).
         save_every: steps between saved states (and one at the end).
+        curvature_every: epochs between looks at λmax and trace of cross-entropy's Hessian on up to 256 validation rows.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class Trainer:
         folder: Path | None = None,
         identity: dict[str, Any] | None = None,
         save_every: int = 500,
+        curvature_every: int = 0,
         progress: Progress | None = None,
     ) -> None:
         self.model, self.recipe, self.train, self.validation = model, recipe, train, validation
-        self.folder, self.save_every = folder, save_every
+        self.folder, self.save_every, self.curvature_every = folder, save_every, curvature_every
         self.identity = {"recipe": recipe.as_dict(), **(identity or {})}
         self.progress = progress or (lambda fraction, text: None)
         self.device = train.device
@@ -177,8 +179,9 @@ class Trainer:
         self._record(number, value, len(rows))
         for penalty in self.objective.penalties:
             if penalty.due(number) and penalty.realised is not None:
-                total, count = at.penalties.get(type(penalty).__name__.lower(), [0.0, 0])
-                at.penalties[type(penalty).__name__.lower()] = [total + float(penalty.realised), count + 1]
+                name = f"penalty_{type(penalty).__name__.lower()}"
+                total, count = at.penalties.get(name, [0.0, 0])
+                at.penalties[name] = [total + float(penalty.realised), count + 1]
         if recipe.clip is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, recipe.clip)
@@ -224,6 +227,8 @@ class Trainer:
                 gammas = loss.gammas(*on_device)
             record["gamma_mean"] = None if gammas is None else float(gammas.mean())
             record.update(measure.numbers(logits.numpy(), labels.numpy()))
+            if self.curvature_every and (at.epoch + 1) % self.curvature_every == 0:
+                record.update(measure.curvature(self.model, self.validation, recipe.seed))
             self._keep_best(record)
         at.history.append(record)
         at.epoch, at.step, at.loss_sum, at.rows, at.penalties = at.epoch + 1, 0, 0.0, 0, {}

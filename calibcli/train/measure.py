@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from calibcli.columns import columns
+from calibcli.inputs import checkpoint
 from calibcli.links import fit_beta
 from calibcli.metrics import METRICS, Sample
 from calibcli.predictions import Predictions
+from calibcli.train.rows import Loader
 
 LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "accuracy", "ece", "adaece")
 
@@ -31,6 +35,15 @@ def numbers(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[str
     fit = fit_beta(logits, labels)
     found["temperature"] = fit.temperature if fit.status == "ok" else None
     return found
+
+
+def curvature(model: nn.Module, rows: Loader, seed: int, most: int = 256) -> dict[str, float | None]:
+    """λmax and trace of the Hessian of mean cross-entropy in the trainable parameters, on evenly spread rows."""
+    from calibcli import curvature
+
+    chosen = torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()
+    found = curvature.measure(model, rows(chosen), "lambda_max", "trace", forward=checkpoint.logits, seed=seed)
+    return {name: found.get(name).value for name in ("lambda_max", "trace")}
 
 
 def _finite(value: float) -> float | None:

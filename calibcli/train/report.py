@@ -111,9 +111,11 @@ PANELS = (
     ("temperature", "best temperature", ("temperature",)),
     ("confidence", "entropy and probability of the label", ("entropy", "p_true")),
     ("norms", "norms of the last layer", ("last_weight_norm", "last_gradient_norm")),
+    ("curvature", "curvature of cross-entropy", ("lambda_max", "trace")),
 )
 LABELS = {"nll": "NLL", "train_loss": "train loss", "nll_correct": "right", "nll_wrong": "wrong", "ece": "ECE"}
 LABELS |= {"adaece": "AdaECE", "temperature": "T*", "entropy": "entropy", "p_true": "p of the label"}
+LABELS |= {"lambda_max": "λmax", "trace": "trace"}
 LABELS |= {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}
 
 

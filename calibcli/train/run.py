@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from calibcli import device as devices
 from calibcli import losses
 from calibcli.errors import InputError, UsageError
+from calibcli.files import atomic
 from calibcli.inputs import checkpoint, dataset
+from calibcli.links import log_phi
 from calibcli.predictions import Predictions
 from calibcli.train import head, state
 from calibcli.train.data import Parts
@@ -85,12 +88,15 @@ def fit(
     resume: bool = False,
     save_every: int = 500,
     also_pt: bool = False,
+    report_link: str = "none",
+    curvature_every: int = 0,
     progress: Progress | None = None,
 ) -> Fitted:
     """Train a copy of the start's model and write what came of it.
 
     `folder` gets `model.safetensors` (and `model.pt` with `also_pt`), `validation.npz` and `test.npz`, `log.jsonl`
-    (a line per epoch), `steps.jsonl` (a line per step) and `state.pt`, from which `resume` goes on.
+    (a line per epoch), `steps.jsonl` (a line per step) and `state.pt`, from which `resume` goes on. With `report_link`
+    `phi` the logits and numbers of a focal loss are ln φ_γ(softmax z), the map that undoes its underconfidence.
 
     Raises:
         UsageError: a recipe that does not fit the start, or a state of another run.
@@ -98,7 +104,8 @@ def fit(
     """
     where = device or torch.device("cpu")
     model = copy.deepcopy(start.model).to(where, dtype)
-    notes = list(_misfits(recipe, model))
+    gamma, linked = _link(recipe, report_link)
+    notes = [*_misfits(recipe, model), *linked]
     for role, data in parts.items():
         known = dataset.check(data, model)
         if role == "train" and parts.classes > known:
@@ -121,6 +128,7 @@ def fit(
         folder=folder,
         identity=_identity(start, parts, dtype),
         save_every=save_every,
+        curvature_every=curvature_every,
         progress=progress,
     )
     continued = None
@@ -146,7 +154,7 @@ def fit(
         notes=notes,
     )
     if devices.rank() == 0:
-        _write(fitted, start, parts, where, dtype, also_pt)
+        _write(fitted, start, parts, where, dtype, also_pt, gamma)
     return fitted
 
 
@@ -191,18 +199,26 @@ def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[st
     return {"nll": nll / len(loader), "error": wrong / len(loader)}
 
 
-def _write(fitted: Fitted, start: Start, parts: Parts, where: torch.device, dtype: torch.dtype, also_pt: bool) -> None:
+def _write(
+    fitted: Fitted, start: Start, parts: Parts, where: torch.device, dtype: torch.dtype, also_pt: bool, gamma: float
+) -> None:
+    """Predict validation and test rows, and write them, the model and the names of the logs."""
     folder = fitted.folder
     for role, data in parts.items()[1:]:
         rows = data
         if role == "validation" and isinstance(losses.objective(fitted.recipe.loss).loss, losses.AdaFocal):
             rows = data.select(stratified_split(data.labels, 0.5, fitted.recipe.seed)[0])
+        made = torch.cat(list(checkpoint.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
+        if gamma:
+            made = log_phi(made, gamma).astype(made.dtype)
+        setattr(fitted, role, Predictions.of(made, rows.labels, source=role))
         if folder is not None:
-            path = folder / f"{role}.npz"
-            checkpoint.write_logits(fitted.model, rows, path, device=where, dtype=dtype)
-            fitted.files[role] = str(path)
-        made = torch.cat(list(checkpoint.predict(fitted.model, rows, device=where, dtype=dtype)))
-        setattr(fitted, role, Predictions.of(made.numpy(), rows.labels, source=role))
+            fitted.files[role] = str(folder / f"{role}.npz")
+            names: dict[str, Any] = {"ids": rows.ids, "classes": rows.classes and np.array(rows.classes)}
+            with atomic(fitted.files[role]) as temporary:
+                np.savez(
+                    temporary, logits=made, labels=rows.labels, **{k: v for k, v in names.items() if v is not None}
+                )
     if folder is None:
         return
     described = metadata(fitted, start, parts, folder)
@@ -210,6 +226,20 @@ def _write(fitted: Fitted, start: Start, parts: Parts, where: torch.device, dtyp
         checkpoint.save(folder / name, fitted.model, described)
         fitted.files["model" if name.endswith("s") else "model.pt"] = str(folder / name)
     fitted.files |= {name: str(folder / f"{name}.jsonl") for name in ("log", "steps")}
+
+
+def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
+    """The γ of the map from the network's softmax to the probabilities that are reported (0: none), and a note."""
+    if report_link == "none":
+        return 0.0, []
+    if report_link != "phi":
+        raise UsageError(f"--report-link {report_link} is not a choice", "pass none or phi")
+    loss = losses.objective(recipe.loss).loss
+    if not isinstance(loss, losses.Focal | losses.FocalScheduled):
+        return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
+    loss.start_epoch(recipe.epochs - 1, recipe.epochs)
+    note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {loss.gamma:g}"
+    return loss.gamma, [f"{note}; the saved model is the network alone"]
 
 
 def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[str, Any]:
