@@ -19,8 +19,12 @@ from functools import partial
 import numpy as np
 from scipy.stats import binom, norm
 
-from calibcli.columns import bin_index
+from calibcli.columns import bin_index, columns
+from calibcli.gate import baseline, paired
+from calibcli.gate.config import Gate
+from calibcli.gate.planning import Assumptions, plan
 from calibcli.metrics.bounds import ece_bounds
+from calibcli.predictions import Predictions
 
 SIZES = (200, 500, 1000, 2000, 5000, 20000)
 CLASSES = (2, 10, 100)
@@ -141,6 +145,146 @@ def clustered(runs: int, sizes: tuple[int, ...] = SIZES) -> Iterator[tuple[str, 
                 yield f"groups ({share:g}) {pool.name} n={n}", *simulated(draw, pool.ece, runs, n)
 
 
+def families(runs: int, slices: int = 20) -> Iterator[tuple[str, float, float]]:
+    """Slices judged together, each at its own limit or all calibrated at limit 0: the share of runs with any FAIL.
+
+    The first number is the false PASS of the whole when one slice is at its limit and all others surely pass.
+    """
+    chosen = [p for p in pools() if p.name.startswith("K=10 ")]
+    for pool in chosen:
+        for n in (200, 1000):
+            rng = np.random.default_rng(n)
+            any_fail = passes = 0
+            for _ in range(runs):
+                failed = False
+                for s in range(slices):
+                    confidence, correct = pool.draw(n, rng)
+                    bounds = ece_bounds(confidence, correct, alpha=ALPHA, family=slices)
+                    failed |= bounds.lower > pool.ece + 1e-12
+                    passes += (s == 0) * (bounds.upper <= pool.ece)
+                any_fail += failed
+            yield f"{slices} slices {pool.name} n={n} each", passes / runs, any_fail / runs
+    n, confidence = 500, 0.99
+    for errors in (0.01, 0.02, 0.05):
+        truth, weight = abs(confidence - (1 - errors)), binom.pmf(np.arange(n + 1), n, errors)
+        bad = sum(
+            weight[k]
+            for k in np.flatnonzero(weight > 1e-12)
+            if ece_bounds(np.full(n, confidence), np.arange(n) >= k, family=slices).lower > truth + 1e-12
+        )
+        yield (
+            f"{slices} slices constant .99 errors {errors:.0%} n={n} each (exact)",
+            0.0,
+            1 - (1 - float(bad)) ** slices,
+        )
+
+
+def vague_and_sharp(n: int, accuracy: float, classes: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Log-probabilities of two calibrated models of the same rows, the second sharper, and the labels.
+
+    The first knows the second's probabilities up to a swap of the two leading classes: it reports their average.
+    """
+    z = scaled(rng.standard_normal((n, classes)), accuracy)
+    p = softmax(z)
+    labels = np.minimum((p.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1), classes - 1)
+    order = np.argsort(-p, axis=1)
+    average = p.copy()
+    rows, swap = np.arange(n), rng.random(n) < 0.3
+    first, second = order[:, 0], order[:, 1]
+    half = (p[rows, first] + p[rows, second]) / 2
+    average[rows[swap], first[swap]] = half[swap]
+    average[rows[swap], second[swap]] = half[swap]
+    return np.log(average), np.log(p), labels
+
+
+def against_baseline(runs: int, sizes: tuple[int, ...] = SIZES) -> Iterator[tuple[str, float, float]]:
+    """The recal_gain gate at margin 0, both models calibrated: PASS and FAIL, both claims about a difference of 0."""
+    for classes in (2, 10):
+        for accuracy in (0.70, 0.82):
+            for n in (s for s in sizes if s <= 5000):
+                rng = np.random.default_rng(n)
+                outcomes = [baseline_gate(*vague_and_sharp(n, accuracy, classes, rng)) for _ in range(runs)]
+                passed, failed = outcomes.count("pass") / runs, outcomes.count("fail") / runs
+                yield f"baseline K={classes} accuracy {accuracy} n={n}", passed, failed
+
+
+def baseline_gate(base: np.ndarray, new: np.ndarray, labels: np.ndarray) -> str:
+    """Verdict of the recal_gain gate at margin 0."""
+    gains = []
+    for z in (base, new):
+        predictions = Predictions.of(z, labels)
+        gains.append(baseline.rows(predictions, columns(predictions, class_bins=()), "x").gain.astype(np.float64))
+    moments = paired.mean(gains[1] - gains[0])
+    half = moments.half(ALPHA)
+    return "pass" if moments.value + half <= 0 else "fail" if moments.value - half > 0 else "inconclusive"
+
+
+def temperature_off(runs: int) -> None:
+    """T off by 1.3 at margin 0: the share of FAIL at the planned n (power 90 %) and at 2,000 rows."""
+    print("\nTemperature off by 1.3 against a calibrated baseline, margin 0: share of FAIL")
+    for accuracy in (0.70, 0.76, 0.82):
+        gate = Gate(metric="recal_gain", baseline="x", margin=0.0)
+        planned = plan([gate], Assumptions(accuracy=accuracy, power=0.9)).estimates[0].value
+        assert planned is not None
+        rng = np.random.default_rng(0)
+        shares = []
+        for n in (500, round(planned), 2000):
+            failed = 0
+            for _ in range(runs):
+                z = scaled(rng.standard_normal((n, 10)), accuracy)
+                labels = np.minimum((softmax(z).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1), 9)
+                failed += baseline_gate(z, 1.3 * z, labels) == "fail"
+            shares.append(f"n={n}: {failed / runs:.3f}")
+        print(f"  accuracy {accuracy}: planned n = {planned:.0f}; " + ", ".join(shares), flush=True)
+
+
+def plans(runs: int) -> None:
+    """The planned n against simulation: the chance of the verdict at .9 n, n and 1.1 n must enclose the stated one."""
+    print("\nRows that `calib plan` states, and the simulated chance of the verdict at 0.9 n, n, 1.1 n")
+    for limit, truth, power in (
+        (0.05, 0.0, 0.8),
+        (0.03, 0.0, 0.8),
+        (0.02, 0.0, 0.9),
+        (0.06, 0.03, 0.8),
+        (0.03, 0.08, 0.8),
+    ):
+        assumed = Assumptions(truth=truth, power=power)
+        planned = plan([Gate(metric="ece", max=limit)], assumed).estimates[0].value
+        assert planned is not None
+        rng = np.random.default_rng(0)
+        shares = []
+        for n in (round(f * planned) for f in (0.9, 1.0, 1.1)):
+            reached = 0
+            for _ in range(runs):
+                confidence = rng.beta(6, 6 * 0.13 / 0.87, n)
+                bounds = ece_bounds(confidence, rng.random(n) < confidence - truth)
+                reached += bounds.upper <= limit if truth <= limit else bounds.lower > limit
+            shares.append(reached / runs)
+        verdict = "PASS" if truth <= limit else "FAIL"
+        within = "within 10 %" if shares[0] <= power <= shares[2] else "NOT within 10 %"
+        text = " ".join(f"{s:.3f}" for s in shares)
+        print(
+            f"  ece <= {limit}, truth {truth}, {verdict} at {power:.0%}: n = {planned:.0f}; {text}; {within}",
+            flush=True,
+        )
+    share_of_accuracy(runs)
+
+
+def share_of_accuracy(runs: int) -> None:
+    planned = plan([Gate(metric="accuracy", min=0.9)], Assumptions(truth=0.92)).estimates[0].value
+    assert planned is not None
+    z = norm.ppf(1 - ALPHA)
+    shares = []
+    for n in (round(f * planned) for f in (0.9, 1.0, 1.1)):
+        right = np.arange(n + 1)
+        p = right / n
+        low = (p + z * z / (2 * n) - z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))) / (1 + z * z / n)
+        shares.append(float(binom.pmf(right, n, 0.92)[low >= 0.9].sum()))
+    text = " ".join(f"{s:.3f}" for s in shares)
+    within = "within 10 %" if shares[0] <= 0.8 <= shares[2] else "NOT within 10 %"
+    print(f"  accuracy >= 0.9, truth 0.92, PASS at 80 %: n = {planned:.0f}; {text} (exact); {within}")
+
+
 def report(title: str, rows: Iterator[tuple[str, float, float]], show: int = 4) -> list[tuple[str, float, float]]:
     """Print the worst scenarios; return all."""
     found = list(rows)
@@ -159,10 +303,14 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = (200, 1000) if arguments.short else SIZES
     runs = 150 if arguments.short else arguments.runs
-    parts = {
+    parts: dict[str, Callable[[], object]] = {
         "constant": lambda: report("Constant confidence, exact", constant(sizes)),
         "independent": lambda: report("Independent rows", independent(runs, sizes)),
         "clustered": lambda: report("Clustered rows", clustered(runs, sizes)),
+        "slices": lambda: report("Slices: any FAIL", families(runs // 3, 20)),
+        "baseline": lambda: report("Baseline gate, both calibrated", against_baseline(runs // 2, sizes)),
+        "off": lambda: temperature_off(runs // 2),
+        "plan": lambda: plans(runs),
     }
     for name, part in parts.items():
         if arguments.only in ("", name):
