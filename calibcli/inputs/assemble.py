@@ -14,7 +14,7 @@ import numpy as np
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs import keys, shape
 from calibcli.inputs.arrays import Contents, Joined, Memory, Named, Picked, whole
-from calibcli.inputs.labels import Labels, read_labels
+from calibcli.inputs.labels import HELD, Labels, read_labels
 from calibcli.inputs.readers import load_any
 from calibcli.inputs.scan import LARGE, Scan, scan
 from calibcli.inputs.source import Digests, Source
@@ -158,7 +158,8 @@ def _checked(
     if labels is not None:
         notes += labels.notes
         rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))
-    found = scan(rows.scores, rows.codes, decimals=contents.decimals.get(name), progress=progress)
+    decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
+    found = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, progress=progress)
     half = scores.dtype.itemsize <= 2
     forced, declared = _kind_option(reading.kind), keys.declared_kind(contents, name)
     masks = ragged or forced is not None
@@ -326,12 +327,12 @@ def _further(
 
     out: dict[str, Any] = {}
     ids = reading.ids
-    if ids is None and len(contents) == 1:
+    if ids is None and len(contents) == 1 and n <= HELD:
         ids = contents[0].ids or keys.first_of(contents[0], keys.IDS, fits)
         ids = None if ids in (score_name, label_name) else ids
     if ids:
         out["ids"] = column(ids, "--ids")
-        unique = len(np.unique(out["ids"]))
+        unique = shape.distinct(out["ids"])
         if unique < len(out["ids"]):
             notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
     if reading.weights:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from calibcli.inputs import foreign, logits
 from calibcli.inputs.arrays import Contents
 from calibcli.inputs.assemble import Reading, predictions
 from calibcli.inputs.keys import candidates, shape_text
 from calibcli.inputs.readers import load_any, open_all
+from calibcli.inputs.shape import distinct
 from calibcli.predictions import Predictions
 from calibcli.result import Result, Table
 
@@ -78,7 +77,7 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             "kind": found.kind,
             "why": facts["why"],
             "class_names": list(found.classes) if found.classes else None,
-            "ids": None if found.ids is None else len(np.unique(found.ids)),
+            "ids": None if found.ids is None else distinct(found.ids),
             "repeated_rows": facts["repeated_rows"],
             "used_by": "metrics, scale, apply, check, compare, plan",
         },

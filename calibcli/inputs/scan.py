@@ -29,7 +29,7 @@ class Scan:
         n, k: shape.  low, high: range of the finite scores.
         nan, infinite, masked: rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores.
         first_nan, first_infinite, first_masked: the first such rows, or -1.
-        bad: indices of the rows with NaN or infinite.
+        bad: indices of the rows with NaN or infinite, if asked to `collect` them.
         outside: rows with a value outside [0, 1].  off: rows in [0, 1] whose sum is not one; first_off and its sum.
         worst_sum: largest |sum - 1| seen in a row within [0, 1].
         positive: rows with a value above 0.  unnormalised: rows <= 0 whose |logsumexp| is beyond the tolerance.
@@ -46,6 +46,7 @@ class Scan:
     k: int
     sum_tolerance: float
     log_tolerance: float
+    collect: bool = False
     low: float = math.inf
     high: float = -math.inf
     nan: int = 0
@@ -62,7 +63,6 @@ class Scan:
     worst_sum: float = 0.0
     positive: int = 0
     unnormalised: int = 0
-    first_unnormalised: int = -1
     squashed: bool = True
     spread: float = 0.0
     zeros: int = 0
@@ -101,20 +101,28 @@ class Scan:
         return None if self.in_unit else "logits"
 
 
-def scan(scores: Named, labels: Array | None, *, decimals: int | None = None, progress: Progress | None = None) -> Scan:
+def scan(
+    scores: Named,
+    labels: Array | None,
+    *,
+    decimals: int | None = None,
+    collect: bool = False,
+    progress: Progress | None = None,
+) -> Scan:
     """Look at every row of (N, K) scores once.
 
     Args:
         scores: (N, K) real numbers.
         labels: (N,) int64 in [0, K), or None.
         decimals: digits after the point when the scores were text.
+        collect: keep the indices of rows that are not finite, to drop them.
         progress: called with (fraction, text).
     """
     n, k = scores.shape
     step = rows_of(scores)
     coarse = _coarse(scores.read(0, min(n, 1000)), scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if decimals is None else k * 0.5 * 10.0 ** -min(decimals, 300))
-    found = Scan(n, k, tolerance, 1e-2 if coarse else 1e-3)
+    found = Scan(n, k, tolerance, 1e-2 if coarse else 1e-3, collect)
     every = max(1, math.ceil(n / PAIRS))
     with np.errstate(all="ignore"):
         for number, start in enumerate(range(0, n, step)):
@@ -177,7 +185,8 @@ def _finite_rows(found: Scan, block: Array, start: int) -> Array:
             if getattr(found, f"first_{name}") < 0:
                 setattr(found, f"first_{name}", start + int(index[0]))
             setattr(found, name, getattr(found, name) + len(index))
-    found.bad.append(np.flatnonzero(nan | endless) + start)
+    if found.collect:
+        found.bad.append(np.flatnonzero(nan | endless) + start)
     return np.asarray(~(nan | endless))
 
 
@@ -213,8 +222,6 @@ def _kind(found: Scan, block: Array, low: float, high: float, row: Callable[[int
             top = block.max(axis=1)
             lse = top + np.log(np.exp(block - top[:, None]).sum(axis=1, dtype=np.float64))
             off = np.flatnonzero(~(np.abs(lse) <= found.log_tolerance))
-            if len(off) and found.first_unnormalised < 0:
-                found.first_unnormalised = row(int(off[0]))
             found.unnormalised += len(off)
 
 

@@ -186,8 +186,16 @@ def texts(values: Array) -> Array:
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "f":
-        return np.array([f"{v:g}" for v in values.tolist()])
+        return np.array([f"{v:.12g}" for v in values.tolist()])
     return values.astype(str)
+
+
+def distinct(values: Array) -> int:
+    """Number of different values."""
+    if values.dtype.kind == "O":
+        return len(set(values.tolist()))
+    ordered = np.sort(values)
+    return int((ordered[1:] != ordered[:-1]).sum()) + 1 if len(ordered) else 0
 
 
 def blocks(array: Named) -> Iterator[tuple[int, Array]]:
