@@ -1,0 +1,92 @@
+"""Fingerprints of rows: equal rows agree, other rows do not; overlap of two files; order of classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibcli.errors import InputError
+from calibcli.inputs.fingerprints import distinct, overlap, refuse_overlap, row_hashes
+from calibcli.inputs.validate import class_order
+from calibcli.predictions import Predictions
+
+RNG = np.random.default_rng(2)
+
+
+def predictions(z: np.ndarray, source: str = "a") -> Predictions:
+    return Predictions.of(z, np.zeros(len(z), np.int64), source=source)
+
+
+@settings(max_examples=60, derandomize=True, database=None, deadline=None)
+@given(st.lists(st.lists(st.integers(-3, 3), min_size=3, max_size=3), min_size=1, max_size=60))
+def test_hashes_separate_exactly_the_different_rows(rows: list[list[int]]) -> None:
+    z = np.array(rows, dtype=np.float32) / 4
+    hashes = row_hashes(predictions(z))
+    assert distinct(hashes.copy()) == len({tuple(row) for row in rows})
+    for i in range(len(rows)):
+        np.testing.assert_array_equal(hashes == hashes[i], (z == z[i]).all(axis=1))
+
+
+def test_hashes_do_not_depend_on_type_or_block() -> None:
+    z = RNG.normal(size=(5000, 700)).astype(np.float32)
+    hashes = row_hashes(predictions(z))
+    np.testing.assert_array_equal(hashes, row_hashes(predictions(z.astype(np.float64))))
+    np.testing.assert_array_equal(hashes[17:20], row_hashes(predictions(z[17:20])))
+    assert hashes.dtype == np.uint64
+    assert distinct(hashes) == 5000
+    z[:, 0] = 0.0
+    a = row_hashes(predictions(z))
+    z[:, 0] = -0.0
+    np.testing.assert_array_equal(a, row_hashes(predictions(z)))
+
+
+def test_overlap_counts_the_shared_rows() -> None:
+    z = RNG.normal(size=(3000, 5)).astype(np.float32)
+    fit, test = predictions(z[:2000], "fit.npz"), predictions(z[1990:], "test.npz")
+    found = overlap(fit, test)
+    assert (found.rows, found.share, found.by_chance) == (10, 10 / 1010, 0)
+    assert "10 of 1,010 rows of test.npz (1.0%) are also in fit.npz" in refuse_overlap(fit, test)
+    with pytest.raises(InputError, match="60 of 1,060 rows") as error:
+        refuse_overlap(fit, predictions(z[1940:], "test.npz"))
+    assert "--crossfit 5" in error.value.fix
+    assert refuse_overlap(fit, predictions(z[2000:])) == ""
+
+
+def test_ties_are_not_taken_for_overlap() -> None:
+    """Probabilities with two decimals share most of their values; so do their rows."""
+    p = np.round(RNG.uniform(0.05, 0.95, (4000, 1)), 2)
+    z = np.log(np.hstack([1 - p, p]))
+    found = overlap(predictions(z[:2000]), predictions(z[2000:]))
+    assert found.share > 0.9
+    refuse_overlap(predictions(z[:2000]), predictions(z[2000:]))
+
+
+def mislabelled(accuracy: float, n: int, k: int, image: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    right = rng.uniform(size=n) < accuracy
+    return image[np.where(right, y, rng.integers(0, k, n))], y
+
+
+@pytest.mark.parametrize(("accuracy", "n", "k"), [(0.9, 400, 10), (0.5, 2000, 10), (0.3, 5000, 10), (0.7, 20000, 1000)])
+def test_permuted_classes_are_found(accuracy: float, n: int, k: int) -> None:
+    image = np.random.default_rng(3).permutation(k)
+    found = class_order(*mislabelled(accuracy, n, k, image, 1), k)
+    assert found is not None
+    moved, plain, renamed = found
+    wanted = {int(image[c]): c for c in range(k) if image[c] != c}
+    assert sum(moved.get(p) == c for p, c in wanted.items()) > 0.9 * len(wanted)
+    assert renamed - plain > 0.8 * accuracy - 0.1
+
+
+def test_honest_models_keep_their_order() -> None:
+    """In 300 data sets of all qualities, no model is accused; nor one that prefers a class or is below chance."""
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        k, n = int(rng.integers(3, 30)), int(rng.integers(20, 3000))
+        assert class_order(*mislabelled(rng.uniform(0, 1), n, k, np.arange(k), seed), k) is None
+    y = np.random.default_rng(0).choice(3, 5000, p=[0.2, 0.6, 0.2])
+    assert class_order(np.zeros(5000, np.int64), y, 3) is None
+    assert class_order(np.where(y == 2, 2, 0), y, 3) is None
