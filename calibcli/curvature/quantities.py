@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 
 from calibcli.curvature import figures
 from calibcli.curvature import trace as traces
-from calibcli.curvature.certificate import Certificate
 from calibcli.curvature.density import density as smooth
 from calibcli.curvature.density import quadrature
 from calibcli.curvature.engine import Engine
+from calibcli.curvature.estimates import Bound, closeness, eigenvalue, progress_text, trace_estimate, trace_of_pairs
+from calibcli.curvature.ggn import GGNTrace
 from calibcli.curvature.lanczos import Lanczos
-from calibcli.result import Cell, Estimate, Plot, Table
+from calibcli.result import Estimate, Plot, Table
 from calibcli.spec import Shelf
 
 QUANTITIES = Shelf("curvature quantity")
-Bound = Literal["residual", "estimate"]
 EVERY = 400  # products after which an eigenvalue that has not converged is reported as it is
 
 
@@ -70,8 +70,7 @@ def trace_ggn(engine: Engine, *, precision: float | None = None, exact: bool = F
     part = engine.ggn(precision or engine.default_precision, exact)
     if part is None:
         return _nothing()
-    estimate = _trace_estimate(engine, part.value, part.se, part.dof, part.sampling, part.how)
-    return Found([estimate], layers={"Tr(G)": part.layers, "± Tr(G)": part.layer_se})
+    return Found([trace_of_pairs(engine, part, part.how)], layers={"Tr(G)": part.layers, "± Tr(G)": part.layer_se})
 
 
 @QUANTITIES.add(order=2)
@@ -87,52 +86,80 @@ def trace(
 
     `precision` is the relative standard error to reach (default: 0.3 of the sampling error, or 0.02 where the loss does
     not split into pairs); `probes` fixes the number of probes instead, at most `most` are spent. `exact` takes every
-    pair and every diagonal element (small models).
+    pair and every diagonal element, as is done unasked where that takes fewer products.
     """
-    n, group = engine.problem.layout.n, engine.problem.layout.group
     names = len(engine.problem.tensors)
     precision = precision or (None if engine.splits else 0.02)
     part = engine.ggn((precision or engine.default_precision) / 2, exact) if engine.splits else None
     if engine.splits and part is None:
         return _nothing()
-    base = part.value if part else 0.0
-    rows = part.rows if part else torch.zeros(n, dtype=torch.float64)
-    layers = part.layers if part else torch.zeros(names, dtype=torch.float64)
     if part and not bool(engine.alive.any()):
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
-        found = _trace_estimate(engine, base, part.se, part.dof, part.sampling, how)
-        return Found([found], layers={"Tr(H)": layers})
-    if exact:
-        if engine.shared.stopped:
+        return Found([trace_of_pairs(engine, part, how)], layers={"Tr(H)": part.layers})
+    base = part.value if part else 0.0
+    n, group = engine.problem.layout.n, engine.problem.layout.group
+    diagonal = sum(size for size, alive in zip(engine.problem.sizes, engine.alive.tolist()) if alive)
+    count = diagonal if exact else probes or traces.pilot(engine.problem.layout.blocks)
+    text = _trace_text(base)
+    if probes is None and count < diagonal:
+        pilot = engine.probe(count, text)
+        if pilot is None:
             return _nothing()
-        groups, rest = traces.exact_rest(engine.problem, engine.rest, engine.alive)
-        value = base + float(rest.sum())
-        sampling = traces.sampling_error(rows, groups[:, None], engine.problem.layout.weights, group)
-        found = _trace_estimate(engine, value, 0.0, 1, sampling, "every pair and every diagonal element")
-        return Found([found], layers={"Tr(H)": layers + rest})
-    count = probes or traces.pilot(engine.problem.layout.blocks)
-    drawn = engine.probe(count, lambda mean: f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
-    if probes is None and drawn is not None:  # decided once, from the pilot's spread: no looking at the running mean
-        pilot = traces.summarise(traces.Probes(drawn.groups[:, :count], drawn.layers[:, :count]), n, group)
-        size = abs(base + pilot.value)
+        # the number is decided here, once: stopping by the running error would be biased towards small errors
+        mean = traces.summarise(pilot.first(count), n, group)
+        size = abs(base + mean.value)
         wish = precision * size if precision else max(0.3 * part.sampling if part else 0.0, 1e-3 * size)
         wish = (max(wish**2 - (part.se**2 if part else 0.0), wish**2 / 4)) ** 0.5
-        count = int(min(most, max(count, round(count * (pilot.se / max(wish, 1e-300)) ** 2))))
-        drawn = engine.probe(count, lambda mean: f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
+        count = int(min(most, max(count, round(count * (mean.se / max(wish, 1e-300)) ** 2))))
+    if probes is None and count >= diagonal:
+        return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+    drawn = engine.probe(count, text)
     if drawn is None:
         return _nothing()
     mean = traces.summarise(drawn, n, group)
+    m = drawn.groups.shape[1]
+    how = f"{m} Hutchinson probes of H"
+    if part:
+        how = f"{part.how} + {m} probes of H - G on {int(engine.alive.sum())} of {names} tensors"
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
-    sampling = traces.sampling_error(rows, drawn.groups, engine.problem.layout.weights, group)
-    shared = int(engine.alive.sum())
-    m = drawn.groups.shape[1]
-    how = f"{part.how} + {m} probes of H - G on {shared} of {names} tensors" if part else f"{m} Hutchinson probes of H"
-    found = _trace_estimate(engine, base + mean.value, variance**0.5, dof, sampling, how)
+    found = _trace_over_groups(engine, part, drawn.groups, mean.value, how, variance**0.5, dof)
     spread = drawn.layers.std(1) / max(m, 1) ** 0.5 if m > 1 else torch.zeros(names, dtype=torch.float64)
+    layers = drawn.layers.mean(1)
     if part:
-        spread = (spread.square() + part.layer_se.square()).sqrt()
-    return Found([found], layers={"Tr(H)": layers + drawn.layers.mean(1), "± Tr(H)": spread})
+        layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
+    return Found([found], layers={"Tr(H)": layers, "± Tr(H)": spread})
+
+
+def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> Found:
+    """Every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements than those."""
+    forms, rest = traces.exact_rest(engine.problem, engine.rest, engine.alive)
+    how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
+    se, dof = (part.se, part.dof) if part else (0.0, 1)
+    found = _trace_over_groups(engine, part, forms[:, None], float(rest.sum()), how, se, dof)
+    return Found([found], layers={"Tr(H)": rest + part.layers if part else rest})
+
+
+def _trace_over_groups(
+    engine: Engine, part: GGNTrace | None, forms: torch.Tensor, rest: float, how: str, se: float, dof: float
+) -> Estimate:
+    """Tr(G) + rest, whose sampling error is that between groups of rows."""
+    layout = engine.problem.layout
+    rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
+    return trace_estimate(
+        engine,
+        (part.value if part else 0.0) + rest,
+        how,
+        se=se,
+        dof=dof,
+        sampling=traces.sampling_error(rows, forms, layout.weights, layout.group),
+        sampling_dof=layout.groups - 1,
+        positive=False,
+    )
+
+
+def _trace_text(base: float) -> Callable[[traces.Mean], str]:
+    return lambda mean: f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}"
 
 
 @QUANTITIES.add(order=3)
@@ -144,7 +171,7 @@ def density(engine: Engine, *, steps: int = 40, probes: int = 1, sigma: float | 
     """
     shared = engine.shared
     run = engine.krylov
-    engine.lanczos(lambda r: r.products / steps, steps, _text)
+    engine.lanczos(lambda r: r.products / steps, steps, progress_text)
     if not run.steps:
         return _nothing()
     runs = [quadrature(run, steps)]
@@ -194,12 +221,12 @@ def top(engine: Engine, *, k: int = 5, tol: float = 1e-3, bound: Bound = "residu
     k = min(k, engine.problem.size)
 
     def done(run: Lanczos) -> float:
-        return min((_done(run, -i, tol, bound) if i <= len(run.basis) else 0.0) for i in range(1, k + 1))
+        return min((closeness(run, -i, tol, bound) if i <= len(run.basis) else 0.0) for i in range(1, k + 1))
 
-    engine.lanczos(done, EVERY, _text)
+    engine.lanczos(done, EVERY, progress_text)
     estimates = []
     for i in range(1, min(k, len(engine.krylov.basis)) + 1):
-        found = _eigenvalue(engine, -i, tol, bound)
+        found = eigenvalue(engine, -i, tol, bound)
         estimates.append(replace(found, of=f"k={i}"))
     if not estimates:
         return _nothing()
@@ -216,107 +243,15 @@ def lambda_min(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") 
 
 
 def _extreme(engine: Engine, index: int, tol: float, bound: Bound) -> Found:
-    engine.lanczos(lambda run: _done(run, index, tol, bound), EVERY, _text)
+    engine.lanczos(lambda run: closeness(run, index, tol, bound), EVERY, progress_text)
     if not engine.krylov.basis:
         return _nothing()
-    found = _eigenvalue(engine, index, tol, bound)
+    found = eigenvalue(engine, index, tol, bound)
     vector = engine.krylov.vector(engine.krylov.ritz().coordinates[:, index])
     shares = torch.stack([p.square().sum() for p in torch.split(vector, engine.problem.sizes)]).cpu()
     which = "λmax" if index else "λmin"
     return Found(
         [found], plots=[figures.convergence(engine.krylov, index, which)], layers={f"share of {which} vector": shares}
-    )
-
-
-def _eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimate:
-    run = engine.krylov
-    ritz = run.ritz()
-    theta, error = float(ritz.values[index]), float(ritz.residuals[index])
-    if bound == "estimate":
-        error = ritz.value_error(index)
-    certificate = engine.certificate(index) if bound == "residual" else None
-    converged = _done(run, index, tol, bound) >= 1 or run.exhausted
-    if certificate is None:
-        return Estimate(
-            name="",
-            value=theta,
-            low=theta - error,
-            high=theta + error,
-            level=None,
-            how=f"{run.products} Lanczos products; "
-            + ("residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"),
-            reason="" if converged else f"not converged to {tol:g} after {run.products} products",
-            detail={
-                "residual": float(ritz.residuals[index]),
-                "estimator_low": theta - error,
-                "estimator_high": theta + error,
-                "sampling_se": None,
-            },
-        )
-    return _certified(engine, certificate, run, converged, tol)
-
-
-def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, tol: float) -> Estimate:
-    half = engine.shared.half_width(c.sampling, c.groups - 1)
-    shift = max(c.bias, 0.0), max(-c.bias, 0.0)  # sampling raises the top and lowers the bottom
-    detail: dict[str, Cell] = {
-        "residual": c.residual,
-        "estimator_low": c.value - c.residual,
-        "estimator_high": c.value + c.residual,
-        "sampling_se": c.sampling,
-        "sampling_bias": c.bias,
-        "products": run.products + 1,
-    }
-    return Estimate(
-        name="",
-        value=c.value,
-        low=c.value - c.residual - half - shift[0],
-        high=c.value + c.residual + half + shift[1],
-        se=c.sampling,
-        how=f"{run.products} Lanczos products and a true one, which bounds the error by {c.residual:.2g}",
-        reason="" if converged else f"not converged to {tol:g} after {run.products} products",
-        detail=detail,
-    )
-
-
-def _done(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
-    """How far an eigenvalue is from its tolerance, 1 when there (on a logarithmic scale)."""
-    ritz = run.ritz()
-    scale = max(abs(float(ritz.values[index])), 0.01 * float(ritz.values.abs().max()))
-    error = float(ritz.residuals[index])
-    if bound == "estimate":  # the gap is an estimate too: the value must have come to rest as well
-        column = 0 if index else 2
-        moved = abs(run.history[-1][column] - run.history[-2][column]) if len(run.history) > 1 else error
-        error = max(ritz.value_error(index), moved if index in (0, -1) else 0.0)
-    if len(ritz.values) < 2 and not run.exhausted:
-        return 0.0
-    if error <= tol * scale or scale == 0.0:
-        return 1.0
-    return min(0.99, max(0.0, 1.0 - torch.log10(torch.tensor(error / (tol * scale))).item() / 4))
-
-
-def _text(run: Lanczos) -> str:
-    top, error, bottom, _ = run.history[-1]
-    return f"λmax {top:.4g} ± {error:.1g}, λmin {bottom:.3g}, {run.products} products"
-
-
-def _trace_estimate(engine: Engine, value: float, se: float, dof: float, sampling: float, how: str) -> Estimate:
-    estimator = engine.shared.half_width(se, dof)
-    over_rows = engine.shared.half_width(sampling, engine.problem.layout.groups - 1)
-    half = (estimator**2 + over_rows**2) ** 0.5
-    return Estimate(
-        name="",
-        value=value,
-        low=value - half,
-        high=value + half,
-        se=(se**2 + sampling**2) ** 0.5,
-        how=how,
-        detail={
-            "estimator_se": se,
-            "estimator_low": value - estimator,
-            "estimator_high": value + estimator,
-            "sampling_se": sampling,
-        },
     )
 
 

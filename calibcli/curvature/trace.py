@@ -30,6 +30,9 @@ class Probes:
     groups: torch.Tensor
     layers: torch.Tensor
 
+    def first(self, count: int) -> Probes:
+        return Probes(self.groups[:, :count], self.layers[:, :count])
+
     def join(self, other: Probes) -> Probes:
         return Probes(torch.cat([self.groups, other.groups], 1), torch.cat([self.layers, other.layers], 1))
 

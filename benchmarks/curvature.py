@@ -1,0 +1,314 @@
+"""Curvature against PyHessian, hessian-eigenthings and curvlinops at equal accuracy: CPU seconds, true errors, memory.
+
+    python benchmarks/curvature.py                      an MLP and a ViT on random data
+    python benchmarks/curvature.py --data DIR           and a trained CIFAR-10 ResNet-20 on 256 and 1,000 images
+                                                        (DIR/cifar10_resnet20.safetensors, DIR/cifar10_test_1000.npz)
+
+Every run is a process of its own with one thread. What is run: λmax with each tool's own stopping rule (hessian-
+eigenthings' Lanczos is told how many steps to take, which its user must guess), our trace, and 12 Hutchinson probes of
+each tool. What is count × cost: Hutchinson to 1 % (probes from the spread of one), densities of 80 steps, and the
+top 5 and λmin of the others at the products our Lanczos run needs, though theirs need more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PEERS = {
+    "PyHessian, in memory": "pyhessian",
+    "PyHessian, loader": "pyhessian",
+    "eigenthings, power": "hessian_eigenthings",
+    "eigenthings, Lanczos": "hessian_eigenthings",
+    "curvlinops, ARPACK": "curvlinops",
+}
+LOSS = nn.functional.cross_entropy
+BATCH = 64
+PROBES = 12
+
+
+def network(name: str, rows: int, data: str) -> tuple[nn.Module, Tensor, Tensor]:
+    from calibcli.architectures import ARCHITECTURES
+
+    torch.manual_seed(0)
+    if name == "resnet20":
+        import numpy as np
+        from safetensors.torch import load_file
+
+        model = ARCHITECTURES.choose("resnet:depth=20")()
+        found = load_file(f"{data}/cifar10_resnet20.safetensors")
+        model.load_state_dict({k: v for k, v in found.items() if k in model.state_dict()}, strict=False)
+        file = np.load(f"{data}/cifar10_test_1000.npz")
+        x = torch.from_numpy(file["images"][:rows]).permute(0, 3, 1, 2).float() / 255
+        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+        return (
+            model.eval(),
+            (x - mean.view(3, 1, 1)) / std.view(3, 1, 1),
+            torch.from_numpy(file["labels"][:rows]).long(),
+        )
+    if name == "vit":
+        model = ARCHITECTURES.choose("vit")()
+        x = torch.randn(rows, 3, 32, 32)
+    else:
+        model = nn.Sequential(nn.Linear(784, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 10))
+        x = torch.randn(rows, 784)
+    y = torch.randint(0, 10, (rows,))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(10):  # off the initial point, where all rows look alike
+        optimizer.zero_grad()
+        LOSS(model(x[:64]), y[:64]).backward()
+        optimizer.step()
+    return model.eval(), x, y
+
+
+def ours(task: str, model: nn.Module, x: Tensor, y: Tensor, memory: str) -> dict[str, Any]:
+    from calibcli.curvature import measure
+
+    spec = {
+        "lambda": "lambda_max",
+        "estimate": "lambda_max:bound=estimate",
+        "reference": "lambda_max:tol=3e-6",
+        "trace": "trace:precision=0.01",
+        "steps": "density:steps=10",
+    }[task]
+    e = measure(model, (x, y), spec, memory=memory).estimates[0]  # type: ignore[arg-type]
+    return {"value": e.value, "products": e.detail.get("products"), "error": e.detail.get("estimator_se"), "how": e.how}
+
+
+def peer(tool: str, task: str, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    matvec, size, solve, setup = OPERATORS[tool](model, x, y)
+    if task == "lambda":
+        value, products = solve()
+        return {"value": value, "products": products}
+    forms = []
+    start = time.process_time()
+    for _ in range(PROBES):
+        v = torch.randint(0, 2, (size,)).float() * 2 - 1
+        forms.append(float(torch.dot(v, matvec(v))))
+    spread = torch.tensor(forms)
+    return {
+        "each": (time.process_time() - start) / PROBES,
+        "value": float(spread.mean()),
+        "sd": float(spread.std()),
+        "setup": setup,
+    }
+
+
+Matvec = Callable[[Tensor], Tensor]
+
+
+def batches(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(x.split(BATCH), y.split(BATCH)))
+
+
+def pyhessian(model: nn.Module, x: Tensor, y: Tensor, loader: bool) -> tuple[Matvec, int, Any, float]:
+    from pyhessian import hessian
+    from pyhessian.utils import hessian_vector_product
+
+    start = time.process_time()
+    kind: dict[str, Any] = {"dataloader": batches(x, y)} if loader else {"data": (x, y)}
+    h = hessian(model, LOSS, cuda=False, **kind)
+    shapes = [p.shape for p in h.params]
+    sizes = [s.numel() for s in shapes]
+    count = [0]
+
+    def matvec(v: Tensor) -> Tensor:
+        count[0] += 1
+        pieces = [p.view(s) for p, s in zip(v.split(sizes), shapes)]
+        out = h.dataloader_hv_product(pieces)[1] if loader else hessian_vector_product(h.gradsH, h.params, pieces)
+        return torch.cat([o.reshape(-1) for o in out])
+
+    def solve() -> tuple[float, int]:
+        import pyhessian.hessian as module
+
+        plain, name = (h.dataloader_hv_product, "") if loader else (hessian_vector_product, "hessian_vector_product")
+
+        def counted(*args: Any) -> Any:
+            count[0] += 1
+            return plain(*args)
+
+        if loader:
+            h.dataloader_hv_product = counted
+        else:
+            setattr(module, name, counted)
+        return float(h.eigenvalues(tol=1e-3)[0][0]), count[0]
+
+    return matvec, sum(sizes), solve, time.process_time() - start
+
+
+def eigenthings(model: nn.Module, x: Tensor, y: Tensor, lanczos: bool) -> tuple[Matvec, int, Any, float]:
+    import hessian_eigenthings as he
+
+    operator = he.HessianOperator(model, batches(x, y), lambda m, batch: LOSS(m(batch[0]), batch[1]))
+
+    def solve() -> tuple[float, int]:
+        if lanczos:
+            return float(he.lanczos(operator, k=1, max_iter=9, which="LA", seed=0).eigenvalues[0]), 9
+        found = he.deflated_power_iteration(operator, k=1, tol=1e-3, seed=0)
+        return float(found.eigenvalues[0]), int(found.iterations[0]) if hasattr(found, "iterations") else -1
+
+    return operator.matvec, operator.size, solve, 0.0
+
+
+def curvlinops(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Matvec, int, Any, float]:
+    import curvlinops as co
+    from scipy.sparse.linalg import eigsh
+
+    start = time.process_time()
+    params = [p for p in model.parameters() if p.requires_grad]
+    h = co.HessianLinearOperator(model, nn.CrossEntropyLoss(), params, batches(x, y))
+    setup = time.process_time() - start
+    count = [0]
+
+    def solve() -> tuple[float, int]:
+        from scipy.sparse.linalg import LinearOperator
+
+        operator = h.to_scipy()
+
+        def counted(v: Any) -> Any:
+            count[0] += 1
+            return operator @ v
+
+        wrapped = LinearOperator(operator.shape, counted, dtype=operator.dtype)
+        return float(eigsh(wrapped, k=1, which="LA", tol=1e-3, return_eigenvectors=False)[0]), count[0]
+
+    return (lambda v: h @ v), h.shape[0], solve, setup
+
+
+OPERATORS: dict[str, Callable[[nn.Module, Tensor, Tensor], tuple[Matvec, int, Any, float]]] = {
+    "PyHessian, in memory": lambda m, x, y: pyhessian(m, x, y, False),
+    "PyHessian, loader": lambda m, x, y: pyhessian(m, x, y, True),
+    "eigenthings, power": lambda m, x, y: eigenthings(m, x, y, False),
+    "eigenthings, Lanczos": lambda m, x, y: eigenthings(m, x, y, True),
+    "curvlinops, ARPACK": curvlinops,
+}
+
+
+def worker(tool: str, task: str, name: str, rows: int, data: str) -> None:
+    torch.set_num_threads(1)
+    model, x, y = network(name, rows, data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    if task == "training":
+        optimizer = torch.optim.SGD(model.train().parameters(), 0.0, momentum=0.9)
+        LOSS(model(x), y).backward()
+        optimizer.step()
+        found: dict[str, Any] = {}
+    elif tool.startswith("calib"):
+        found = ours(task, model, x, y, "low" if "low" in tool else "auto")
+    else:
+        found = peer(tool, task, model, x, y)
+    found["seconds"] = time.process_time() - start
+    found["peak"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print("RESULT " + json.dumps(found))
+
+
+def start(tool: str, task: str, name: str, rows: int, data: str) -> dict[str, Any] | None:
+    command = [sys.executable, __file__, "--worker", tool, task, name, str(rows), "--data", data]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if lines:
+        return json.loads(lines[-1][7:])
+    print(f"   {tool}, {task}: failed ({(done.stderr.strip().splitlines() or ['no message'])[-1][:100]})")
+    return None
+
+
+def installed(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+def compare(name: str, rows: int, data: str, short: bool) -> None:
+    print(f"\n{name}, {rows} rows")
+    peers = [p for p, module in PEERS.items() if installed(module)]
+    reference = None if short else start("calib", "reference", name, rows, data)
+    lead = {
+        t: start("calib", t, name, rows, data)
+        for t in (("trace", "steps") if short else ("lambda", "estimate", "trace", "steps"))
+    }
+    each = {}
+    for p in dict.fromkeys(p for p in peers if p not in ("eigenthings, power",)):
+        found = start(p, "probes", name, rows, data)
+        if found:
+            each[p] = found
+    if not short:
+        solved = {p: s for p in peers if (s := start(p, "lambda", name, rows, data))}
+        print("   (a) λmax to 1e-3                 CPU s  products   true error   peak MB")
+        true = reference["value"]
+        for label, s in (
+            ("calib, residual and sampling", lead["lambda"]),
+            ("calib, estimate", lead["estimate"]),
+            *solved.items(),
+        ):
+            print(
+                f"       {label:28} {s['seconds']:7.1f} {s['products']!s:>9} {abs(s['value'] / true - 1):12.1e} {s['peak']:9.0f}"
+            )
+        good = [s["seconds"] for s in solved.values()]
+        if good:
+            print(
+                f"       fastest peer / calib: {min(good) / lead['lambda']['seconds']:.2f} with the certificate, "
+                f"{min(good) / lead['estimate']['seconds']:.2f} without"
+            )
+        step, low = (
+            start("calib", "training", name, min(rows, 128), data),
+            start("calib low", "lambda", name, rows, data),
+        )
+        print(
+            f"       peak MB with --memory low {low['peak']:.0f}, of a training step of {min(rows, 128)} rows {step['peak']:.0f}"
+        )
+    trace = lead["trace"]
+    print(
+        f"   (b) trace: calib {trace['value']:.5g} ± {trace['error']:.2g} in {trace['seconds']:.2f} s ({trace['how']})"
+    )
+    product = lead["steps"]["seconds"] / 10
+    print(f"   one product: calib {product:.2f} s (run of 10, self-test and graphs included)")
+    totals = {}
+    for p, e in each.items():
+        probes = math.ceil((e["sd"] / (0.01 * abs(trace["value"]))) ** 2)
+        cost = e["setup"] + probes * e["each"]
+        totals[p] = e["setup"] + e["each"] * (probes + 80 + 12 + 15 + 30)
+        print(
+            f"       {p:28} {e['each']:6.2f} s a product ({e['each'] / product:.2f} ×), density {(e['setup'] + 80 * e['each']) / (80 * product):.2f} ×, "
+            f"{probes} probes to 1 % = {cost:.0f} s ({cost / trace['seconds']:.0f} ×), peak {e['peak']:.0f} MB"
+        )
+    if totals:
+        all_ours = 87 * product + trace["seconds"]
+        print(
+            f"   (d) λmax, top 5, λmin, trace, density of 80: calib {all_ours:.0f} s, fastest peer {min(totals.values()):.0f} s "
+            f"({min(totals.values()) / all_ours:.1f} ×); count × cost"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="")
+    parser.add_argument("--only", default="", help="mlp, vit, resnet20")
+    parser.add_argument("--worker", nargs=4, metavar=("TOOL", "TASK", "NETWORK", "ROWS"))
+    options = parser.parse_args()
+    if options.worker:
+        tool, task, name, rows = options.worker
+        worker(tool, task, name, int(rows), options.data)
+    else:
+        cases = [("mlp", 2000, False), ("vit", 64, False)]
+        if options.data and Path(options.data, "cifar10_resnet20.safetensors").exists():
+            cases += [("resnet20", 256, False), ("resnet20", 1000, True)]
+        else:
+            print("no --data with cifar10_resnet20.safetensors: the trained ResNet-20 is skipped")
+        for name, rows, short in cases:
+            if not options.only or name == options.only:
+                compare(name, rows, options.data, short)

@@ -1,0 +1,147 @@
+"""Do the intervals of `calib curvature` cover what they claim to? By simulation, against dense Hessians.
+
+    python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300]
+
+1. Estimator: over seeds, the trace's 95 % interval against the exact trace of three networks, and its bias.
+2. Bounds: on every one of them, |λmax - θ| <= the printed residual, at loose and tight tolerances.
+3. Sample: over data sets drawn from a large population, the 95 % intervals of trace and λmax against the population's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, hessian, vmap
+
+from calibcli.curvature import QUANTITIES, CrossEntropy, Tensors, measure
+from calibcli.curvature.engine import Engine, Shared
+from calibcli.curvature.problem import Problem
+from calibcli.curvature.settings import second_order
+
+torch.set_num_threads(1)
+
+
+class Block(nn.Module):
+    """LayerNorm and attention over four tokens of four features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.head = nn.LayerNorm(4), nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x.view(-1, 4, 4))).chunk(3, 2)
+        return self.head((x.view(-1, 4, 4) + nn.functional.scaled_dot_product_attention(q, k, v)).mean(1))
+
+
+def networks() -> dict[str, tuple[nn.Module, int]]:
+    torch.manual_seed(1)
+    return {
+        "MLP, tanh": (nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double(), 4),
+        "MLP, SiLU and LayerNorm": (
+            nn.Sequential(
+                nn.Linear(4, 5), nn.LayerNorm(5), nn.SiLU(), nn.Linear(5, 5), nn.SiLU(), nn.Linear(5, 3)
+            ).double(),
+            4,
+        ),
+        "attention": (Block().double(), 16),
+    }
+
+
+def data(n: int, width: int, spread: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Three classes around random centres; small spread of the centres makes it hard."""
+    stream = torch.Generator().manual_seed(seed)
+    centres = spread * torch.randn(3, width, generator=stream)
+    labels = torch.randint(0, 3, (n,), generator=stream)
+    return (centres[labels] + torch.randn(n, width, generator=stream)).double(), labels
+
+
+def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int = 200) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), 2e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+
+def hessians(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """(N, P, P) Hessian of each row's loss."""
+    sizes = [p.numel() for p in model.parameters()]
+    shapes = {n: p.shape for n, p in model.named_parameters()}
+    theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    def loss(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        parameters = {n: v.view(s) for (n, s), v in zip(shapes.items(), t.split(sizes))}
+        return nn.functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        chunks = [vmap(hessian(loss), (None, 0, 0))(theta, x, y) for x, y in zip(inputs.split(500), labels.split(500))]
+    return torch.cat(chunks)
+
+
+def share(hits: list[bool]) -> str:
+    p = sum(hits) / len(hits)
+    return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / len(hits)):.1f})"
+
+
+def estimator(seeds: int) -> None:
+    print(f"1. the trace's 95 % estimator interval, {seeds} seeds")
+    for name, (model, width) in networks().items():
+        x, y = data(256, width, 1.0)
+        train(model, x, y)
+        h = hessians(model, x, y).mean(0)
+        exact, top = float(h.trace()), float(torch.linalg.eigvalsh(h)[-1])
+        hits, errors, inside, far = [], [], [], 0.0
+        problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64, batch_size=256)
+        problem.classes = 3
+        shared = Shared(problem, 0, 0.95, None)
+        for seed in range(seeds):
+            shared.seed = seed
+            (e,) = QUANTITIES.choose("trace:precision=0.02")(Engine(shared, CrossEntropy())).estimates
+            hits.append(e.detail["estimator_low"] <= exact <= e.detail["estimator_high"])
+            errors.append((e.value - exact) / e.detail["estimator_se"])
+        for seed in range(20):
+            for tol in (0.3, 0.03, 1e-4):
+                e = measure(model, (x, y), f"lambda_max:tol={tol}", seed=seed).estimates[0]
+                inside.append(abs(e.value - top) <= e.detail["residual"] + 1e-12)
+                far = max(far, abs(e.value - top) / e.detail["residual"])
+        bias = sum(errors) / len(errors)
+        print(f"   {name:24} covers {share(hits)}, mean error {bias:+.2f} ± {1 / math.sqrt(seeds):.2f} standard errors")
+        print(
+            f"   {'':24} λmax within its residual in {share(inside)} of {len(inside)}; largest error / bound {far:.2g}"
+        )
+
+
+def sample(samples: int) -> None:
+    print(f"3. 95 % intervals over {samples} samples against the population of 8,000")
+    for label, spread, rows in (("hard", 0.8, 256), ("easy, heavy tails", 2.0, 256)):
+        torch.manual_seed(1)
+        models = {
+            "ReLU": nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double(),
+            "tanh": nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
+        }
+        for kind, model in models.items():
+            x, y = data(8_000, 4, spread)
+            train(model, x[:2000], y[:2000], 300)
+            h = hessians(model, x, y).mean(0)
+            true = {"trace": float(h.trace()), "lambda_max": float(torch.linalg.eigvalsh(h)[-1])}
+            hits: dict[str, list[bool]] = {k: [] for k in true}
+            for i in range(samples):
+                index = torch.randint(0, len(y), (rows,), generator=torch.Generator().manual_seed(i))
+                found = measure(model, (x[index], y[index]), "trace", "lambda_max", seed=i)
+                for k in true:
+                    e = found.get(k)
+                    hits[k].append(e.low <= true[k] <= e.high)
+            print(f"   {label:18} {kind} n = {rows:4}: trace {share(hits['trace'])}, λmax {share(hits['lambda_max'])}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--samples", type=int, default=300)
+    options = parser.parse_args()
+    with second_order(torch.device("cpu")):
+        estimator(options.seeds)
+    sample(options.samples)

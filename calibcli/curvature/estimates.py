@@ -1,0 +1,146 @@
+"""Numbers into estimates: the interval over the population, and beside it what the estimator leaves open."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from calibcli.curvature.certificate import Certificate
+from calibcli.curvature.engine import Engine
+from calibcli.curvature.ggn import GGNTrace
+from calibcli.curvature.lanczos import Lanczos
+from calibcli.result import Cell, Estimate
+
+Bound = Literal["residual", "estimate"]
+
+
+def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
+    """value ± half; for a quantity that is positive on every row, symmetric in its logarithm.
+
+    Curvature sits in few rows, so its sampling distribution is skewed: on the logarithmic scale the interval covers
+    from the smallest samples on. Half widths beyond twice the value are past that approximation.
+    """
+    if positive and 0 < half <= 2 * value:
+        return value * math.exp(-half / value), value * math.exp(half / value)
+    return value - half, value + half
+
+
+def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimate:
+    run = engine.krylov
+    ritz = run.ritz()
+    theta, error = float(ritz.values[index]), float(ritz.residuals[index])
+    if bound == "estimate":
+        error = ritz.value_error(index)
+    certificate = engine.certificate(index) if bound == "residual" else None
+    converged = closeness(run, index, tol, bound) >= 1 or run.exhausted
+    if certificate is None:
+        return Estimate(
+            name="",
+            value=theta,
+            low=theta - error,
+            high=theta + error,
+            level=None,
+            how=f"{run.products} Lanczos products; "
+            + ("residual²/gap, not a bound" if bound == "estimate" else "Ritz residual"),
+            reason="" if converged else f"not converged to {tol:g} after {run.products} products",
+            detail={
+                "residual": float(ritz.residuals[index]),
+                "estimator_low": theta - error,
+                "estimator_high": theta + error,
+                "sampling_se": None,
+            },
+        )
+    return _certified(engine, certificate, run, converged, tol)
+
+
+def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, tol: float) -> Estimate:
+    half = engine.shared.half_width(c.sampling, c.groups - 1)
+    low, high = interval(c.value, half, c.value > 0)
+    if c.value > 0:  # sampling raises the top, relative to itself
+        low *= max(0.0, 1 - max(c.bias, 0.0) / c.value)
+    else:
+        high += max(-c.bias, 0.0)
+    detail: dict[str, Cell] = {
+        "residual": c.residual,
+        "estimator_low": c.value - c.residual,
+        "estimator_high": c.value + c.residual,
+        "sampling_se": c.sampling,
+        "sampling_bias": c.bias,
+        "products": run.products + 1,
+    }
+    return Estimate(
+        name="",
+        value=c.value,
+        low=low - c.residual,
+        high=high + c.residual,
+        se=c.sampling,
+        how=f"{run.products} Lanczos products and a true one, which bounds the error by {c.residual:.2g}",
+        reason="" if converged else f"not converged to {tol:g} after {run.products} products",
+        detail=detail,
+    )
+
+
+def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
+    """How far an eigenvalue is from its tolerance, 1 when there (on a logarithmic scale)."""
+    ritz = run.ritz()
+    scale = max(abs(float(ritz.values[index])), 0.01 * float(ritz.values.abs().max()))
+    error = float(ritz.residuals[index])
+    if bound == "estimate":  # the gap is an estimate too: the value must have come to rest as well
+        column = 0 if index else 2
+        moved = abs(run.history[-1][column] - run.history[-2][column]) if len(run.history) > 1 else error
+        error = max(ritz.value_error(index), moved if index in (0, -1) else 0.0)
+    if len(ritz.values) < 2 and not run.exhausted:
+        return 0.0
+    if error <= tol * scale or scale == 0.0:
+        return 1.0
+    return min(0.99, max(0.0, 1.0 - math.log10(error / (tol * scale)) / 4))
+
+
+def progress_text(run: Lanczos) -> str:
+    top, error, bottom, _ = run.history[-1]
+    return f"λmax {top:.4g} ± {error:.1g}, λmin {bottom:.3g}, {run.products} products"
+
+
+def trace_estimate(
+    engine: Engine,
+    value: float,
+    how: str,
+    *,
+    se: float,
+    dof: float,
+    sampling: float,
+    sampling_dof: int,
+    positive: bool,
+) -> Estimate:
+    """A trace with the standard errors of its estimator (`se`, `dof`) and of its rows; `positive` on every row?"""
+    estimator = engine.shared.half_width(se, dof)
+    over_rows = engine.shared.half_width(sampling, sampling_dof)
+    low, high = interval(value, math.hypot(estimator, over_rows), positive)
+    return Estimate(
+        name="",
+        value=value,
+        low=low,
+        high=high,
+        se=math.hypot(se, sampling),
+        how=how,
+        detail={
+            "estimator_se": se,
+            "estimator_low": value - estimator,
+            "estimator_high": value + estimator,
+            "sampling_se": sampling,
+        },
+    )
+
+
+def trace_of_pairs(engine: Engine, part: GGNTrace, how: str) -> Estimate:
+    """Tr(G), whose rows have traces of their own."""
+    return trace_estimate(
+        engine,
+        part.value,
+        how,
+        se=part.se,
+        dof=part.dof,
+        sampling=part.sampling,
+        sampling_dof=len(part.rows) - 1,
+        positive=bool((part.rows >= 0).all()),
+    )
