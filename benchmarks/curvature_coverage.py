@@ -3,7 +3,8 @@
     python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300]
 
 1. Estimator: over seeds, the trace's 95 % interval against the exact trace of three networks, and its bias.
-2. Bounds: on every one of them, |λmax - θ| <= the printed residual, at loose and tight tolerances.
+2. Bounds: on every one of them, an eigenvalue lies within the printed residual, at loose and tight tolerances; and how
+   often it is the largest, to the tolerance.
 3. Sample: over data sets drawn from a large population, the 95 % intervals of trace and λmax against the population's.
 """
 
@@ -89,29 +90,28 @@ def share(hits: list[bool]) -> str:
 def estimator(seeds: int) -> None:
     print(f"1. the trace's 95 % estimator interval, {seeds} seeds")
     for name, (model, width) in networks().items():
-        x, y = data(256, width, 1.0)
+        x, y = data(128, width, 1.0)
         train(model, x, y)
         h = hessians(model, x, y).mean(0)
-        exact, top = float(h.trace()), float(torch.linalg.eigvalsh(h)[-1])
-        hits, errors, inside, far = [], [], [], 0.0
+        exact, spectrum = float(h.trace()), torch.linalg.eigvalsh(h)
+        top = float(spectrum[-1])
+        hits, errors, inside, largest = [], [], [], []
         problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64, batch_size=256)
         problem.classes = 3
         shared = Shared(problem, 0, 0.95, None)
         for seed in range(seeds):
             shared.seed = seed
-            (e,) = QUANTITIES.choose("trace:precision=0.02")(Engine(shared, CrossEntropy())).estimates
+            (e,) = QUANTITIES.choose("trace:precision=0.05")(Engine(shared, CrossEntropy())).estimates
             hits.append(e.detail["estimator_low"] <= exact <= e.detail["estimator_high"])
             errors.append((e.value - exact) / e.detail["estimator_se"])
         for seed in range(20):
-            for tol in (0.3, 0.03, 1e-4):
+            for tol in (0.3, 0.03, 1e-3):
                 e = measure(model, (x, y), f"lambda_max:tol={tol}", seed=seed).estimates[0]
-                inside.append(abs(e.value - top) <= e.detail["residual"] + 1e-12)
-                far = max(far, abs(e.value - top) / e.detail["residual"])
+                inside.append(float((spectrum - e.value).abs().min()) <= e.detail["residual"] + 1e-12)
+                largest.append(abs(e.value - top) <= max(tol, 1e-3) * top)
         bias = sum(errors) / len(errors)
         print(f"   {name:24} covers {share(hits)}, mean error {bias:+.2f} ± {1 / math.sqrt(seeds):.2f} standard errors")
-        print(
-            f"   {'':24} λmax within its residual in {share(inside)} of {len(inside)}; largest error / bound {far:.2g}"
-        )
+        print(f"   {'':24} an eigenvalue within the residual {share(inside)}, and it is λmax {share(largest)}")
 
 
 def sample(samples: int) -> None:

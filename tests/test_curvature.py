@@ -244,7 +244,7 @@ def test_seed_level_and_probes_have_an_effect() -> None:
     tight = options("trace:precision=0.05").estimates[0]
     assert 0 < tight.detail["estimator_se"] < loose.detail["estimator_se"]  # type: ignore[operator]
     assert tight.detail["estimator_se"] < 0.08 * tight.value  # type: ignore[operator]
-    assert "12 probes" in options("trace:precision=0.0001,most=12").estimates[0].how
+    assert " 12 probes" in options("trace:precision=0.0001,most=12").estimates[0].how
     assert options("trace:precision=0.0001").estimates[0].detail["estimator_se"] == 0.0  # 43 elements: all of them
 
 

@@ -12,6 +12,7 @@ from calibcli.curvature.lanczos import Lanczos
 from calibcli.result import Cell, Estimate
 
 Bound = Literal["residual", "estimate"]
+FEWEST = 6  # products before an eigenvalue may count as found: a start vector may favour its neighbour
 
 
 def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
@@ -89,7 +90,7 @@ def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
         column = 0 if index else 2
         moved = abs(run.history[-1][column] - run.history[-2][column]) if len(run.history) > 1 else error
         error = max(ritz.value_error(index), moved if index in (0, -1) else 0.0)
-    if len(ritz.values) < 2 and not run.exhausted:
+    if run.products < FEWEST and not run.exhausted:
         return 0.0
     if error <= tol * scale or scale == 0.0:
         return 1.0

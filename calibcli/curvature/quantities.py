@@ -85,7 +85,8 @@ def trace(
     """Tr(H), as Tr(G) from weighted pairs plus Tr(H - G) by Hutchinson probes where it does not vanish.
 
     `precision` is the relative standard error to reach (default: 0.3 of the sampling error, or 0.02 where the loss does
-    not split into pairs); `probes` fixes the number of probes instead, at most `most` are spent. `exact` takes every
+    not split into pairs); `probes` fixes the number of probes instead; after a pilot that decides it, at most
+    `most` are spent. `exact` takes every
     pair and every diagonal element, as is done unasked where that takes fewer products.
     """
     names = len(engine.problem.tensors)
@@ -101,21 +102,24 @@ def trace(
     diagonal = sum(size for size, alive in zip(engine.problem.sizes, engine.alive.tolist()) if alive)
     count = diagonal if exact else probes or traces.pilot(engine.problem.layout.blocks)
     text = _trace_text(base)
+    first = 0
     if probes is None and count < diagonal:
         pilot = engine.probe(count, text)
         if pilot is None:
             return _nothing()
-        # the number is decided here, once: stopping by the running error would be biased towards small errors
-        mean = traces.summarise(pilot.first(count), n, group)
+        # the pilot only says how many probes to take after it: a mean that helped to decide would be biased
+        mean = traces.summarise(pilot.between(0, count), n, group)
         size = abs(base + mean.value)
         wish = precision * size if precision else max(0.3 * part.sampling if part else 0.0, 1e-3 * size)
         wish = (max(wish**2 - (part.se**2 if part else 0.0), wish**2 / 4)) ** 0.5
-        count = int(min(most, max(count, round(count * (mean.se / max(wish, 1e-300)) ** 2))))
+        first = count
+        count += int(min(most, max(count, round(count * (mean.se / max(wish, 1e-300)) ** 2))))
     if probes is None and count >= diagonal:
         return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
     drawn = engine.probe(count, text)
     if drawn is None:
         return _nothing()
+    drawn = drawn.between(first, count) if drawn.groups.shape[1] > first else drawn
     mean = traces.summarise(drawn, n, group)
     m = drawn.groups.shape[1]
     how = f"{m} Hutchinson probes of H"

@@ -30,8 +30,8 @@ class Probes:
     groups: torch.Tensor
     layers: torch.Tensor
 
-    def first(self, count: int) -> Probes:
-        return Probes(self.groups[:, :count], self.layers[:, :count])
+    def between(self, first: int, last: int) -> Probes:
+        return Probes(self.groups[:, first:last], self.layers[:, first:last])
 
     def join(self, other: Probes) -> Probes:
         return Probes(torch.cat([self.groups, other.groups], 1), torch.cat([self.layers, other.layers], 1))
