@@ -63,9 +63,10 @@ def rows(plot: Plot, width: int) -> list[str]:
     named = [n for c in plot.curves if (n := stream.clean(c.label)) and c.kind in ("bars", "points", "line", "steps")]
     several = len(named) > 1
     texts = _texts([(c, i) for _, c, i in entries], width)
-    marks = {id(c): ("█" if c.kind == "bars" else MARKS[k % len(MARKS)]) for k, c in enumerate(plot.curves)}
-    if several:
-        marks = {id(c): MARKS[k % len(MARKS)] for k, c in enumerate(plot.curves)}
+    drawn = list({id(c): c for _, c, _ in entries}.values())
+    marks = {id(c): MARKS[k % len(MARKS)] for k, c in enumerate(drawn)}
+    if not several:
+        marks = {id(c): "█" if c.kind == "bars" else marks[id(c)] for c in drawn}
     names = [_name(plot.labels, x) for x, _, _ in entries]
     margin, figures = max(map(stream.width, names)), max(map(stream.width, texts))
     room = max(10, width - margin - figures - 3)

@@ -25,6 +25,7 @@ WIDE, HIGH, SQUARE = 4.9, 3.0, 4.4  # inches of a panel of its own
 SMALL = 2.1  # side of one of several panels
 STRIP, STRIP_GAP = 0.85, 0.12
 ROW_GAP, COLUMN_GAP, LEGEND_GAP, HEADING = 1.0, 0.8, 0.25, 0.3
+LEGEND = 2.9  # between panels that have legends of their own
 ACROSS = 3  # panels beside each other
 MOST = 36  # panels of a group
 DATES = {
@@ -83,40 +84,41 @@ class _Page:
     def _group(self, title: str, plots: Sequence[Plot]) -> None:
         drawn = plots[:MOST]
         self.top -= HEADING
-        columns = min(ACROSS, len(drawn))
-        if len(drawn) == 4:
-            columns = 2
-        wide, high = (SMALL, SMALL) if all(map(_square, drawn)) else (SMALL * 1.35, SMALL)
-        named = all(p.flip and p.labels for p in drawn)  # names down the side: once, or every panel a row of its own
-        if named:
-            columns = columns if len({tuple(p.labels) for p in drawn}) == 1 else 1
-            high = max(_size(p)[1] for p in drawn) * 0.8
         heading = title if len(plots) <= MOST else f"{title} (first {MOST} of {len(plots)})"
         self._at(1.0, self.top + 0.38, style.plain(heading), fontsize=11.5, fontweight="bold")
+
         same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
+        named = all(p.flip and p.labels for p in drawn)  # names down the side: once, or every panel a row of its own
+        own = len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1  # legends of their own
+        wide, high = (SMALL, SMALL) if all(map(_square, drawn)) else (SMALL * 1.35, SMALL)
+        high = max(_size(p)[1] for p in drawn) * 0.8 if named else high
+        columns = 2 if own or len(drawn) == 4 else min(ACROSS, len(drawn))
+        columns = 1 if named and len({tuple(p.labels) for p in drawn}) > 1 else columns
+        gap = LEGEND if own else 0.45 if same_y else COLUMN_GAP
         strip = 0.6 * STRIP + STRIP_GAP if any(p.name in self.strips for p in drawn) else 0.0
-        handles: Handles = {}
+        step = high + strip + 0.75
+
+        shared: Handles = {}
         for i, plot in enumerate(drawn):
             row, column = divmod(i, columns)
-            left = 1.0 + column * (wide + (COLUMN_GAP if not same_y else 0.45))
-            top = self.top - row * (high + strip + 0.75)
-            box = (left, top - high, wide, high)
+            box = (1.0 + column * (wide + gap), self.top - row * step - high, wide, high)
             axes = self._axes(box)
             axes.set_title(style.plain(plot.title or plot.name), fontsize=9, pad=5)
-            handles = {**panel.draw(axes, plot, self.colours, small=True), **handles}
+            handles = panel.draw(axes, plot, self.colours, small=True)
             self._strip(plot, axes, box, counts=False, share=0.6)
-            lowest = i + columns >= len(drawn)
+            if own:
+                self._legend(handles, box[0] + wide + LEGEND_GAP / 2, box[1] + high)
+            shared = {**shared, **handles}
             for a in (axes, *axes.child_axes):
-                if same_x and not lowest:
+                if same_x and i + columns < len(drawn):
                     a.set_xlabel("")
                 if same_y and column:
                     a.set_ylabel("")
             if named and column:
                 axes.tick_params(labelleft=False)
-        rows = -(-len(drawn) // columns)
-        right = 1.0 + columns * wide + (columns - 1) * (COLUMN_GAP if not same_y else 0.45)
-        self._legend(handles, right + LEGEND_GAP, self.top)
-        self.top -= rows * (high + strip + 0.75) - 0.75 + ROW_GAP
+        if not own:
+            self._legend(shared, 1.0 + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
+        self.top -= -(-len(drawn) // columns) * step - 0.75 + ROW_GAP
 
     def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
         """The low panel under `above`, with the same x axis; the inches it takes."""

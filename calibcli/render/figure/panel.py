@@ -27,9 +27,12 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     curves = _told_apart(plot.curves)
     beside = [i for i, c in enumerate(curves) if plot.labels and c.kind in ("bars", "points")]
     handles: Handles = {}
+    used: set[str] = set()
     for i, curve in enumerate(curves):
         place = (beside.index(i), len(beside)) if i in beside else (0, 1)
-        handle = marks.draw(axes, curve, colours.of(curve), plot, place, small)
+        colour = colours.of(curve, used)
+        used.add(colour)
+        handle = marks.draw(axes, curve, colour, plot, place, small)
         if curve.label and handle is not None:
             handles[style.plain(curve.label)] = handle
     if plot.kind == "heat" and plot.levels and plot.levels_label and plot.z:

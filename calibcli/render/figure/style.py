@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from calibcli.render import stream
@@ -63,23 +62,23 @@ PARAMETERS: dict[str, Any] = {
 
 
 class Colours:
-    """Colours by role; a role that has none takes the next of the palette and keeps it through the figure."""
+    """Colours by role; a role that has none takes one that its panel has not used, and keeps it through the figure."""
 
     def __init__(self, curves: Iterable[Curve]) -> None:
         taken = {ROLES[c.role] for c in curves if c.role in ROLES}
-        self._free = itertools.cycle([p for p in PALETTE if p not in taken] or PALETTE)
+        self._free = [p for p in PALETTE if p not in taken] or list(PALETTE)
         self._given: dict[str, str] = {}
 
-    def of(self, curve: Curve) -> str:
+    def of(self, curve: Curve, used: Collection[str]) -> str:
+        """The colour of `curve` in a panel that has `used` these."""
         if curve.role in ROLES:
             return ROLES[curve.role]
-        if not curve.role:
-            return next(self._free)
-        return self._given.setdefault(curve.role, "") or self._new(curve.role)
-
-    def _new(self, role: str) -> str:
-        self._given[role] = next(self._free)
-        return self._given[role]
+        colour = self._given.get(curve.role) or next((c for c in self._free if c not in used), self._free[0])
+        if curve.role:
+            self._given[curve.role] = colour
+        self._free.remove(colour)  # the longest unused comes first
+        self._free.append(colour)
+        return colour
 
 
 def plain(text: str) -> str:
