@@ -28,7 +28,11 @@ def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
         assert (tmp_path / f"a{suffix}").stat().st_size > 300
     render.write(result, tmp_path / "all/")
     names = {p.name for p in (tmp_path / "all").iterdir()}
-    assert names >= {"result.json", "summary.md", "estimates.csv", "classes.csv", "figure.png"}
+    assert names >= {"result.json", "summary.md", "estimates.csv", "bins.csv", "classes.csv", "figure.png"}
+    bins = (tmp_path / "all" / "bins.csv").read_text().splitlines()
+    assert bins[0] == "diagram,left,right,rows,accuracy,confidence,calibrated_low,calibrated_high"
+    assert [int(row.split(",")[3]) for row in bins[1:]] == cases.COUNTS
+    assert bins[1].endswith(",0,,,,")  # an empty bin
     render.write(render_odd.odd()["names"], tmp_path / "odd")  # names that are no file names stay in the folder
     assert all(p.parent == tmp_path / "odd" for p in (tmp_path / "odd").iterdir())
     render.write(render_odd.odd()["names"], tmp_path / "odd.json")

@@ -15,7 +15,7 @@ from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic
-from calibcli.render import csv, stream
+from calibcli.render import bins, csv, stream
 from calibcli.result import Result
 
 
@@ -102,7 +102,7 @@ def write(result: Result, path: Path) -> None:
                 and (result.checks or format.name != "junit")
             ):
                 _save(_render(result, format), path / format.report)
-        for table in result.tables:
+        for table in filter(None, [bins.table(result), *result.tables]):
             name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
             _save(csv.table(table), path / f"{name}.csv")
         return

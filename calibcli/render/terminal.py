@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from calibcli.render import canvas, stream
-from calibcli.result import Curve, Plot, Result
+from calibcli.render.bins import Bin, merged
+from calibcli.render.bins import bins as read
+from calibcli.result import Plot, Result
 
 MOST = 3  # diagrams in one table
 BINS = 30  # rows of a reliability diagram; more bins are merged
@@ -30,7 +30,7 @@ def diagram(plot: Plot, strip: Plot | None, width: int) -> list[str]:
     """One panel; nothing when it has nothing to draw."""
     if plot.kind == "heat":
         body = canvas.heat(plot, width)
-    elif _role(plot, "bars", "model") and _role(plot, "bars", "gap"):
+    elif read(plot):
         body = reliability(plot, strip, width)
     elif plot.labels:
         body = canvas.rows(plot, width)
@@ -41,7 +41,7 @@ def diagram(plot: Plot, strip: Plot | None, width: int) -> list[str]:
 
 def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
     """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
-    bins = _bins(plot, strip)
+    bins = _few(read(plot, strip))
     room = max(10, width - 42)
     title = stream.clean(plot.ylabel or "accuracy")
     axis = "0" + title.center(room - 2) + "1" if len(title) <= room - 4 else "0" + " " * (room - 2) + "1"
@@ -72,47 +72,9 @@ def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
     return lines
 
 
-class _Bin:
-    """A bin of a reliability diagram, or several merged ones."""
-
-    def __init__(self, left: float, right: float) -> None:
-        self.left, self.right = left, right
-        self.count: float | None = None
-        self.accuracy: float | None = None
-        self.confidence: float | None = None
-        self.low: float | None = None
-        self.high: float | None = None
-
-
-def _bins(plot: Plot, strip: Plot | None) -> list[_Bin]:
-    model, gap = _role(plot, "bars", "model"), _role(plot, "bars", "gap")
-    assert model is not None
-    assert gap is not None
-    counts = _role(strip, "bars", "count") if strip else None
-    band = _role(plot, "band", "null")
-    widths = model.width or [0.0] * len(model.x)
-    found = []
-    for i, x in enumerate(model.x):
-        b = _Bin(x, x + (_at(widths, i) or 0.0))
-        b.accuracy, b.confidence = _at(model.y, i), _at(gap.y, i)
-        b.count = _at(counts.y, i) if counts else None
-        if band and band.width and band.low and band.high and len(band.x) == len(model.x):
-            b.low, b.high = _at(band.low, i), _at(band.high, i)
-        found.append(b)
-    step = -(-len(found) // BINS)
-    return found if step <= 1 else [_merged(found[i : i + step]) for i in range(0, len(found), step)]
-
-
-def _merged(bins: Sequence[_Bin]) -> _Bin:
-    merged = _Bin(bins[0].left, bins[-1].right)
-    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in bins]
-    rows = [(n, a, c) for n, a, c in filled if a is not None and c is not None and n > 0]
-    total = sum(n for n, _, _ in rows)
-    merged.count = total if any(b.count is not None for b in bins) else None
-    if total > 0:
-        merged.accuracy = sum(n * a for n, a, _ in rows) / total
-        merged.confidence = sum(n * c for n, _, c in rows) / total
-    return merged
+def _few(bins: list[Bin]) -> list[Bin]:
+    step = -(-len(bins) // BINS)
+    return bins if step <= 1 else [merged(bins[i : i + step]) for i in range(0, len(bins), step)]
 
 
 def _bar(accuracy: float, confidence: float, room: int) -> str:
@@ -123,11 +85,3 @@ def _bar(accuracy: float, confidence: float, room: int) -> str:
     cells = ["█"] * solid + [shade] * (end - solid) + [" "] * (room - end)
     cells[end if confidence >= accuracy else solid] = "◆"
     return "".join(cells).rstrip()
-
-
-def _role(plot: Plot, kind: str, role: str) -> Curve | None:
-    return next((c for c in plot.curves if c.kind == kind and c.role == role), None)
-
-
-def _at(series: Sequence[float | None], i: int) -> float | None:
-    return series[i] if i < len(series) else None
