@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -14,7 +15,7 @@ from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 from calibcli.spec import Choice
 
-__all__ = ["DEFAULT", "METRICS", "Sample", "choose", "default", "estimates", "measure", "needed_class_bins"]
+__all__ = ["DEFAULT", "METRICS", "Sample", "choose", "default", "estimates", "measure", "needed_class_bins", "values"]
 Progress = Callable[[float, str], None]
 _ALL = (proper, binned, smooth, kernel, significance, gain)  # importing them fills the shelf
 
@@ -100,6 +101,15 @@ def measure(
         predictions, class_bins=needed_class_bins(choices, predictions.k), threads=threads, progress=progress
     )
     return estimates(Sample.of(table, predictions, seed), choices, level=level)
+
+
+def values(
+    predictions: Predictions, specs: Sequence[str] | None = None, *, threads: int | None = 1
+) -> dict[str, float]:
+    """The numbers alone, by spec: `measure` without uncertainty. nan where one is not defined."""
+    choices = choose(default(predictions.k) if specs is None else specs, predictions.k)
+    sample = dataclasses.replace(Sample.of(columns_of(predictions, choices, threads), predictions), lean=True)
+    return {choice.spec: float(choice(sample)) for choice in choices}
 
 
 def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, of: str = "") -> list[Estimate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.sample import METRICS, Of, Sample, View
-from calibcli.metrics.smooth import Noise, spread
+from calibcli.metrics.smooth import Noise, noise_of, spread
 from calibcli.predictions import Floats
 
 LEAST_SCALE = 2e-3  # exp(1 / scale) must be a number
@@ -24,10 +25,8 @@ def mmce_interval(ask: Ask) -> Interval:
     view = ask.sample.view(options["of"])
     draws = None
     if not options["weighted"]:
-        noise = Noise(view, ask)
-        centre = (np.arange(noise.CELLS) + 0.5) / noise.CELLS
-        kernel = np.exp(-np.abs(centre[:, None] - centre) / options["scale"])
-        root = np.linalg.cholesky(kernel + 1e-9 * np.eye(noise.CELLS))
+        noise = noise_of(ask)
+        root = _root(options["scale"])
         draws = np.sqrt((((noise.draws * noise.null) @ root) ** 2).sum(axis=1))
     null: dict[str, Any] = (
         {} if draws is None else {"null": float(draws.mean()), "null_high": float(np.quantile(draws, 0.95))}
@@ -47,6 +46,14 @@ def mmce_interval(ask: Ask) -> Interval:
         how=f"exact, by sorted sums; one-sided bounds, each {percent(ask.level)}; null level: normal noise",
         **null,
     )
+
+
+@lru_cache(maxsize=4)
+def _root(scale: float) -> Floats:
+    """Cholesky factor of the kernel between the cells of `Noise`."""
+    centre = (np.arange(Noise.CELLS) + 0.5) / Noise.CELLS
+    kernel = np.exp(-np.abs(centre[:, None] - centre) / scale)
+    return np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(Noise.CELLS)), dtype=np.float64)
 
 
 @METRICS.add(better="lower", unit="", interval=mmce_interval)

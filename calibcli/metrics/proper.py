@@ -49,7 +49,8 @@ def brier(sample: Sample) -> float:
 
 
 def _brier_top(sample: Sample) -> Column:
-    return sample.columns.brier_top, None
+    columns = sample.columns
+    return np.where(columns.correct, columns.rest, columns.confidence) ** 2, None
 
 
 def _brier_top_if_none(sample: Sample) -> tuple[float, float]:

@@ -78,6 +78,7 @@ class View:
     weights: Floats | None
     counts: bool  # weights are frequencies
     groups: Ints | None
+    lean: bool = False  # leave out what only intervals need (`spread` and `null` of tables are then 0)
     cache: dict[Any, Bins] = field(default_factory=dict)
 
     @property
@@ -95,9 +96,9 @@ class View:
             return self.total
         return self.total**2 / float(self.weights @ self.weights)
 
-    @cached_property
+    @property
     def residual(self) -> Floats:
-        """p - y."""
+        """p - y; worked out anew each time, as a column of its own would cost more memory than time."""
         return np.where(self.hit, -self.rest, self.p)
 
     @cached_property
@@ -151,7 +152,7 @@ class View:
     def _split(self, bins: int, method: Equal) -> Bins:
         """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
         cuts, order = self.cuts(bins), self.stable_order if method == "split" else self.order
-        p, rest, hit = self.p[order], self.rest[order], self.hit[order].astype(np.float64)
+        p, hit = self.p[order], self.hit[order].astype(np.float64)
         w = None if self.weights is None else self.weights[order]
         position = None if w is None else np.append(0.0, np.cumsum(w))
         at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
@@ -175,6 +176,13 @@ class View:
 
         edge = p[np.minimum(first, self.n - 1)]
         mean, share = between(p), between(hit)
+        spread = null = np.zeros(bins)
+        if not self.lean:
+            rest = self.rest[order]
+            null = between(p * rest, 2)
+            square, rest = rest * rest * hit, p * p
+            square += np.subtract(1, hit, out=hit) * rest
+            spread = between(square, 2)
         return Bins(
             lower=edge[:-1],
             upper=edge[1:],
@@ -184,8 +192,8 @@ class View:
             hit=share,
             d=mean - share,
             square=between(1.0, 2),
-            spread=between(hit * rest**2 + (1 - hit) * p**2, 2),
-            null=between(p * rest, 2),
+            spread=spread,
+            null=null,
             total=self.effective,
         )
 
@@ -210,8 +218,8 @@ class View:
             hit=self.sums(index, size, self.hit),
             d=self.sums(index, size, self.residual),
             square=self.sums(index, size, power=2),
-            spread=self.sums(index, size, self.residual**2, power=2),
-            null=self.sums(index, size, self.p * self.rest, power=2),
+            spread=np.zeros(size) if self.lean else self.sums(index, size, self.residual**2, power=2),
+            null=np.zeros(size) if self.lean else self.sums(index, size, self.p * self.rest, power=2),
             total=self.effective,
         )
 
@@ -225,7 +233,7 @@ class Sample:
         weights: (N,) float64, or None for equal weights.
         counts: whether weights are frequencies.
         predictions: the scores, for metrics that need to read them again.
-        seed: of what is simulated.
+        seed: of what is simulated.  lean: values alone are wanted, no intervals.
     """
 
     columns: Columns
@@ -233,6 +241,7 @@ class Sample:
     counts: bool = False
     predictions: Predictions | None = None
     seed: int = 0
+    lean: bool = False
     memo: dict[Any, Any] = field(default_factory=dict)  # what one metric's interval found and another may use
 
     @classmethod
@@ -247,13 +256,13 @@ class Sample:
     @cached_property
     def top(self) -> View:
         c = self.columns
-        return View(c.confidence, c.rest, c.correct, self.weights, self.counts, c.groups)
+        return View(c.confidence, c.rest, c.correct, self.weights, self.counts, c.groups, self.lean)
 
     @cached_property
     def positive(self) -> View:
         c = self.columns
         p, rest = c.positive, np.where(c.predicted == 1, c.rest, c.confidence)
-        return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups)
+        return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups, self.lean)
 
     def view(self, of: Of) -> View:
         return self.positive if of == "positive" else self.top

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -158,7 +158,7 @@ def smece_interval(ask: Ask) -> Interval:
     sigma = ask.choice.options["sigma"]
     detail = {} if sigma is not None else {"sigma": ask.value}
     how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
-    noise = Noise(view, ask)
+    noise = noise_of(ask)
     null_at = sigma if sigma is not None else noise.fixed_point(noise.null, 0.5)
     null = noise.quantile(noise.null, null_at, 0.5)
     null_high = noise.quantile(noise.null, sigma if sigma is not None else noise.fixed_point(noise.null, 0.95), 0.95)
@@ -196,11 +196,10 @@ class Noise:
         self.scale, self.null = np.sqrt(np.maximum(spread, null)), np.sqrt(null)
         self.unseen, self.spread = float(view.sums(cell, size, 1.0, 2).sum()), float(spread.sum())
         self.draws = draws = np.random.default_rng([ask.seed, size]).standard_normal((self.DRAWS, size))
-        k = np.arange(size)
-        basis = 2 * np.cos(math.pi * np.outer((k + 0.5) / size, k))
+        self.curves = _cosines(size, self.POINTS)
+        basis = 2 * _cosines(size, size).T
         basis[:, 0] = 1
         self.series = {id(s): (draws * s) @ basis for s in (self.scale, self.null)}
-        self.curves = np.cos(math.pi * np.outer(k, (np.arange(self.POINTS) + 0.5) / self.POINTS))
         self.cache: dict[tuple[int, float], Floats] = {}
 
     def norms(self, scale: Floats, sigma: float) -> Floats:
@@ -218,6 +217,21 @@ class Noise:
     def fixed_point(self, scale: Floats, level: float) -> float:
         """σ with quantile(σ) = σ."""
         return solve(lambda s: self.quantile(scale, s, level) - s)
+
+
+@lru_cache(maxsize=4)
+def _cosines(terms: int, points: int) -> Floats:
+    """cos πk (j + ½) / points, (terms, points)."""
+    return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
+
+
+def noise_of(ask: Ask) -> Noise:
+    """The noise of the view that a metric is of, worked out once."""
+    key = ("noise", ask.choice.options["of"])
+    if key not in ask.sample.memo:
+        ask.sample.memo[key] = Noise(ask.sample.view(ask.choice.options["of"]), ask)
+    found: Noise = ask.sample.memo[key]
+    return found
 
 
 def _lower_fixed_point(noise: Noise, found: Smoothed, level: float) -> float:
