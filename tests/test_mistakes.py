@@ -114,6 +114,27 @@ def test_several_files_need_shards(tmp_path: Path, capsys: pytest.CaptureFixture
     assert '"rows": 800' in capsys.readouterr().out
 
 
+def test_rows_that_were_fitted_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    z, y = model(1000)
+    np.savez(tmp_path / "fit.npz", logits=z[:600], labels=y[:600])
+    np.savez(tmp_path / "test.npz", logits=z[500:], labels=y[500:])
+    assert main(["scale", str(tmp_path / "fit.npz"), "--test", str(tmp_path / "test.npz")]) == Exit.REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "100 of 500 rows" in err
+    assert "--crossfit 5" in err
+
+
+@pytest.mark.parametrize("name", ["row counts differ", "nan", "softmax twice", "base"])
+def test_metrics_reads_like_inspect(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays, options, words = MISTAKES[name]
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert main(["metrics", str(tmp_path / "a.npz"), *options]) == Exit.REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert all(word in err for word in words)
+
+
 ACCEPTED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     # name: (arrays, options, what the note says)
     "weak binary": ({"probs": RNG.uniform(0.3, 0.7, N), "labels": RNG.integers(0, 2, N)}, [], "read as P of class 1"),

@@ -54,14 +54,16 @@ def evidence(found: Scan, kind: Kind) -> str:
     if found.k == 1:
         return f"one column in [{found.low:.4g}, {found.high:.4g}]"
     if kind == "probabilities":
-        share = 1 - (found.off + found.outside) / max(found.finite, 1)
+        others = found.off + found.outside
+        rows = "all rows" if others == 0 else f"all but {others:,} of {found.finite:,} rows"
         return (
-            f"{share:.4g} of rows lie in [0, 1] and sum to 1 within {found.sum_tolerance:.2g}, "
-            f"largest deviation {found.worst_sum:.2g}"
+            f"{rows} lie in [0, 1] and sum to 1 within {found.sum_tolerance:.2g} (largest deviation "
+            f"{found.worst_sum:.2g})"
         )
     if kind == "log_probabilities":
         return f"no score above 0 and |logsumexp| <= {found.log_tolerance:.0e} in every row"
-    return f"range {found.low:.4g} to {found.high:.4g}"
+    inside = found.low >= UNIT_LOW and found.high <= UNIT_HIGH
+    return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
 
 
 def refuse_nonfinite(found: Scan, kind: Kind, masks: bool, half: bool) -> None:
