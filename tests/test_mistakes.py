@@ -114,6 +114,18 @@ def test_several_files_need_shards(tmp_path: Path, capsys: pytest.CaptureFixture
     assert '"rows": 800' in capsys.readouterr().out
 
 
+def test_names_in_another_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names translate the labels; their order is then part of the mistake and confirms nothing."""
+    names = [f"c{i:02}" for i in range(K)]
+    np.savez(tmp_path / "a.npz", logits=Z, labels=np.array(names)[Y])
+    assert main(["inspect", str(tmp_path / "a.npz"), "--classes", ",".join(names)]) == Exit.OK
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "a.npz"), "--classes", ",".join(names[::-1])]) == Exit.REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "score column -> label c11 -> c00" in err
+
+
 def test_rows_that_were_fitted_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     z, y = model(1000)
     np.savez(tmp_path / "fit.npz", logits=z[:600], labels=y[:600])
@@ -123,6 +135,32 @@ def test_rows_that_were_fitted_on(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert out == ""
     assert "100 of 500 rows" in err
     assert "--crossfit 5" in err
+
+
+FILES = {
+    "no header": ("0.1,0.9,1\n0.2,0.8,0\n", "a.csv", "no header row"),
+    "not a number": ("label,p0,p1\n0,.5,.5\n1,abc,.5\n", "a.csv", "row 1 of column 'p0'"),
+    "a column missing": ("p0,p1,p3,y\n.5,.2,.3,1\n", "a.csv", "but not p_2"),
+    "cells missing": ("p0,p1,y\n.5,.5,1\n.5,.5\n", "a.csv", "row 1 of"),
+    "columns twice": ("p0,p1,y,y\n.5,.5,1,1\n", "a.csv", "two columns 'y'"),
+    "no rows": ("p0,p1,y\n", "a.csv", "a header but no rows"),
+    "not JSON": ('{"logits": [1, 2], "label": 0}\n{"logits": [1,\n', "a.jsonl", "row 1 of"),
+    "not an object": ("[1, 2]\n", "a.jsonl", "a JSON list"),
+    "key missing": ('{"logits": [1, 2], "label": 0}\n{"logits": [1, 2]}\n', "a.jsonl", "row 1 of"),
+    "pickle": ("\x80\x04K\x01.", "a.pkl", "a pickle"),
+    "gzip": ("\x1f\x8b\x08", "a.csv.gz", "gzip"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_mistakes_of_text(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, file, words = FILES[name]
+    (tmp_path / file).write_bytes(text.encode("latin-1"))
+    assert main(["inspect", str(tmp_path / file)]) == Exit.REFUSED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert "\n  fix: " in err
 
 
 @pytest.mark.parametrize("name", ["row counts differ", "nan", "softmax twice", "base"])

@@ -79,7 +79,7 @@ def predictions(
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
         if labels is not None and found.predicted:
             predicted, compared = np.concatenate(found.predicted), np.concatenate(found.compared)
-            order = refuse_class_order(predicted, compared, k, classes, confirmed)
+            order = refuse_class_order(predicted, compared, k, classes, confirmed and not labels.names)
             notes += [order] if order else []
         further = _further(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
@@ -163,7 +163,9 @@ def _checked(
     half = scores.dtype.itemsize <= 2
     forced, declared = _kind_option(reading.kind), keys.declared_kind(contents, name)
     masks = ragged or forced is not None
-    if reading.drop_nonfinite and found.finite:
+    if drop and not found.finite:
+        raise InputError(f"all {found.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
+    if drop:
         kind = decide_kind(found, declared, forced, name)
         bad: Ints = np.concatenate(found.bad) if found.bad else np.empty(0, np.int64)
         if found.masked and not masks and kind != "log_probabilities":

@@ -20,12 +20,13 @@ WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Codes of all rows. `dropped`: mask of the rows to leave out (`--ignore-label`), or None."""
+    """Codes of all rows. `dropped`: mask of the rows to leave out, or None. `names`: they were names of classes."""
 
     codes: Any
     dropped: Array | None = None
     notes: Sequence[str] = ()
     counts: Mapping[int, int] = field(default_factory=dict)
+    names: bool = False
 
 
 def read_labels(
@@ -97,7 +98,8 @@ def read_labels(
         notes.append(f"{total:,} rows with label {ignore_label} dropped")
         dropped = dropped if total else None
     held = whole(codes) if n <= HELD else Column(codes)
-    return Labels(held, dropped, notes, dict(sorted(counts.items())))
+    names = labels.dtype.kind in "USO" and bool(classes)
+    return Labels(held, dropped, notes, dict(sorted(counts.items())), names)
 
 
 def _one_dimension(labels: Named, name: str, n: int, k: int, columns: int, notes: list[str]) -> Named:

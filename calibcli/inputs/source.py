@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -18,15 +19,22 @@ from calibcli.errors import InputError
 
 MEMORY = 8 << 30  # most bytes that what must be decoded (compressed, text) may take in memory
 COPY = 1 << 20
+OTHERS = {
+    b"\x1f\x8b": ("compressed with gzip", "unpack it first, or pipe it: gunzip -c FILE | calib metrics -"),
+    b"\x80": ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)"),
+    b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
+}
 
 
 def memory_limit() -> int:
-    """Bytes that decoded contents may take: half of this machine's memory, at most MEMORY."""
-    try:
-        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return MEMORY
-    return min(MEMORY, physical // 2)
+    """Bytes that decoded contents may take: half of the memory of this machine or container, at most MEMORY."""
+    present = [2 * MEMORY]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        present.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(ValueError, OSError):  # "max": no limit
+            present.append(int(Path(path).read_text()))
+    return min(present) // 2
 
 
 class Source:
@@ -95,6 +103,9 @@ class Source:
             return "npy"
         if head.startswith(b"PAR1"):
             return "parquet"
+        for magic, (what, fix) in OTHERS.items():
+            if head.startswith(magic) and suffix not in ("pt", "pth"):
+                raise InputError(f"{self.name} is {what}", fix)
         if head.startswith(b"PK\x03\x04") or head.startswith(b"PK\x05\x06"):
             return suffix if suffix in ("pt", "pth") else "npz"
         if suffix in ("pt", "pth", "npz", "npy", "safetensors", "csv", "tsv", "jsonl", "parquet"):

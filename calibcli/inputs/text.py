@@ -52,12 +52,14 @@ def _read(source: Source, delimiter: str) -> Contents:
         )
     rows = _rows(source, delimiter)
     header = [cell.strip() for cell in next(rows)]
-    groups, classes = score_groups(header, source.name)
-    if not groups and all(_number(cell) for cell in header):
+    if len(header) == 1 and _number(header[0]):  # one column of labels may do without a name
+        rows, header = _rows(source, delimiter), [source.stem]
+    if len(header) > 1 and all(_number(cell) for cell in header):
         raise InputError(
             f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}",
             "name the columns in the first row: logit_0,logit_1,...,label",
         )
+    groups, classes = score_groups(header, source.name)
     in_group = {i for columns in groups.values() for i in columns}
     others = [i for i in range(len(header)) if i not in in_group]
     numbers: dict[str, list[Array]] = {name: [] for name in groups}

@@ -205,4 +205,6 @@ def refuse_class_order(predicted: Ints, labels: Ints, k: int, classes: Sequence[
     )
     if confirmed:
         return text
-    raise InputError(text, "reorder the score columns; if this order is right, say so with --classes NAMES")
+    raise InputError(
+        text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
+    )
