@@ -289,6 +289,16 @@ def test_pictures_of_odd_results(case: str) -> None:
     assert len(figure.render(render_odd.odd()[case], "png")) > 500
 
 
+def test_gaps_within_the_band_are_drawn_faintly() -> None:
+    from calibcli.render.figure import marks
+
+    plot = cases.reliability()
+    gap = next(c for c in plot.curves if c.role == "gap")
+    loud = [i for i, (n, usual) in enumerate(zip(cases.COUNTS, marks.by_chance(plot, gap))) if n and not usual]
+    assert loud == [10, 12]  # the bins that the terminal marks with a star
+    assert marks.by_chance(cases.layers(), cases.layers().curves[0]) is None
+
+
 def test_curves_of_one_role_are_told_apart() -> None:
     from calibcli.render import figure
 

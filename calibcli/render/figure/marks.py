@@ -17,6 +17,7 @@ Axes = Any  # matplotlib's own types differ between the versions we support
 ORDER = {"bars": 2.0, "band": 3.0, "vline": 3.5, "hline": 3.5, "steps": 4.0, "line": 5.0, "points": 6.0}
 FILL = {"null": 0.26, "smooth": 0.17}  # opacity of a band
 CROWDED = 40  # bins beyond which bars lose their outlines
+QUIET: dict[str, Any] = {"facecolor": style.FAINT_GAP, "edgecolor": style.MID_GAP, "linewidth": 0.6}  # a gap by chance
 OUTLINE = [Stroke(linewidth=3.2, foreground="#303048", alpha=0.7), Normal()]  # of what is drawn on a heat map
 
 
@@ -30,7 +31,8 @@ def draw(axes: Axes, curve: Curve, colour: str, plot: Plot, place: tuple[int, in
     order = ORDER[curve.kind] + (0.4 if curve.role == "gap" else 0.2 if curve.role == "smooth" else 0.0)
     flip = plot.flip
     if curve.kind == "bars":
-        return _bars(axes, curve, (x, y, low, high, base), colour, place, flip, order, bool(plot.labels))
+        usual = by_chance(plot, curve)
+        return _bars(axes, curve, (x, y, low, high, base, usual), colour, place, flip, order, bool(plot.labels))
     if curve.kind == "points":
         return _points(axes, curve, (x, y, low, high), colour, place, flip, order, plot, small)
     if curve.kind == "band":
@@ -60,6 +62,15 @@ def draw(axes: Axes, curve: Curve, colour: str, plot: Plot, place: tuple[int, in
     return Line2D([], [], color=colour, path_effects=effects, **look)
 
 
+def by_chance(plot: Plot, curve: Curve) -> Any:
+    """For a gap: the bins whose accuracy lies in the band of a calibrated model. None without such a band."""
+    band = next((c for c in plot.curves if c.kind == "band" and c.role == "null" and c.width), None)
+    if curve.role != "gap" or curve.base is None or band is None or list(band.x) != list(curve.x):
+        return None
+    low, high, accuracy = (_padded(s, len(curve.x)) for s in (band.low, band.high, curve.base))
+    return None if low is None or high is None else (accuracy >= low) & (accuracy <= high)
+
+
 def _bars(
     axes: Axes,
     curve: Curve,
@@ -70,7 +81,7 @@ def _bars(
     order: float,
     categories: bool,
 ) -> Patch:
-    x, y, low, high, base = data
+    x, y, low, high, base, usual = data
     k, several = place
     if curve.width:
         width, align = _padded(curve.width, len(x)), "edge"
@@ -88,9 +99,11 @@ def _bars(
         look = {"facecolor": style.PALE_GAP, "edgecolor": colour, "hatch": "////", "linewidth": 0.7}
         if len(x) > CROWDED:
             look = {"facecolor": style.MID_GAP, "linewidth": 0}
-    draw_bars = axes.barh if flip else axes.bar
-    spans = (y - start)[fine], width[fine]
-    draw_bars(left[fine], *spans, **{"left" if flip else "bottom": start[fine]}, align=align, zorder=order, **look)
+    bars = axes.barh if flip else axes.bar
+    usual = np.zeros(len(x), dtype=bool) if usual is None else fine & usual
+    for drawn, how in ((fine & ~usual, look), (usual, QUIET)):
+        side = {"left" if flip else "bottom": start[drawn]}
+        bars(left[drawn], (y - start)[drawn], width[drawn], **side, align=align, zorder=order, **how)
     if low is not None and high is not None:
         middle = left + (width / 2 if align == "edge" else 0)
         _whiskers(axes, middle, y, low, high, style.INK, flip, order + 0.3)

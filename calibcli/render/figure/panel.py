@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from calibcli.render.figure import marks, style
@@ -35,6 +36,8 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
         handle = marks.draw(axes, curve, colour, plot, place, small)
         if curve.label and handle is not None:
             handles[style.plain(curve.label)] = handle
+            if marks.by_chance(plot, curve) is not None:
+                handles[f"{style.plain(curve.label)} that chance can explain"] = Patch(**marks.QUIET)
     if plot.kind == "heat" and plot.levels and plot.levels_label and plot.z:
         handles[style.plain(plot.levels_label)] = Line2D([], [], color="white", linewidth=1.5, path_effects=OUTLINE)
     _axes(axes, plot, small)

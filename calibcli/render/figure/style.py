@@ -24,7 +24,11 @@ ROLES = {
     "best": "#111111",
     "ridge": "#ffffff",
 }
-PALE_GAP, MID_GAP = "#fbe6d8", "#f0ab7c"  # opaque, so that a gap looks the same on and above a bar
+FAINT_GAP, PALE_GAP, MID_GAP = (
+    "#fdf3ec",
+    "#fbe6d8",
+    "#f0ab7c",
+)  # opaque, so that a gap looks the same on and above a bar
 PARAMETERS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
