@@ -107,14 +107,18 @@ def exact(n: int, confidence: float, errors: float) -> tuple[float, float]:
 
 
 def simulated(
-    draw: Callable[[np.random.Generator], tuple[np.ndarray, ...]], truth: float, runs: int, seed: int
+    draw: Callable[[np.random.Generator], tuple[np.ndarray, ...]],
+    truth: float,
+    runs: int,
+    seed: int,
+    method: str = "score",
 ) -> tuple[float, float]:
     """False PASS and false FAIL at the limit `truth` over `runs` data sets."""
     rng = np.random.default_rng(seed)
     false_pass = false_fail = 0
     for _ in range(runs):
         confidence, correct, *groups = draw(rng)
-        bounds = ece_bounds(confidence, correct, alpha=ALPHA, groups=groups[0] if groups else None)
+        bounds = ece_bounds(confidence, correct, alpha=ALPHA, groups=groups[0] if groups else None, method=method)
         false_pass += bounds.upper <= truth
         false_fail += bounds.lower > truth + 1e-12
     return false_pass / runs, false_fail / runs
@@ -285,6 +289,45 @@ def share_of_accuracy(runs: int) -> None:
     print(f"  accuracy >= 0.9, truth 0.92, PASS at 80 %: n = {planned:.0f}; {text} (exact); {within}")
 
 
+def adversarial(runs: int, sizes: tuple[int, ...] = SIZES) -> Iterator[tuple[str, float, float]]:
+    """Sharp bounds where they are most at risk: every filled bin has a gap of x times its noise, signs alternate."""
+    shapes = {"spread": (6.0, 0.9), "wide": (2.0, 1.0), "saturated": (30.0, 0.5)}
+    for shape, (a, b) in shapes.items():
+        confidence = np.random.default_rng(1).beta(a, b, POOL)
+        index = bin_index(confidence, 15)
+        mass = np.bincount(index, minlength=15) / POOL
+        variance = np.bincount(index, weights=confidence * (1 - confidence), minlength=15) / POOL
+        sign = np.where(np.arange(15) % 2, 1.0, -1.0)
+        for n in (s for s in sizes if s <= 5000):
+            for x in (0.3, 0.7, 1.0, 1.5, 2.5, 4.0):
+                gap = sign * x * np.sqrt(variance / n) / np.maximum(mass, 1e-12)
+                pool = Pool("", confidence, np.clip(confidence - gap[index], 0, 1))
+                draw = partial(pool.draw, n)
+                yield f"sharp {shape} x={x} n={n}", *simulated(draw, pool.ece, runs, n, "sharp")
+
+
+def sharp_power(runs: int) -> None:
+    """Share of PASS and FAIL with either kind of bounds on the same data."""
+    print("\nPower of the score and the sharp bounds, accuracy .87")
+    for limit, truth, sizes in (
+        (0.02, 0.0, (3000, 4000, 5000)),
+        (0.05, 0.08, (2000, 4000)),
+        (0.06, 0.075, (10000, 20000)),
+    ):
+        for n in sizes:
+            rng = np.random.default_rng(n)
+            reached = {"score": 0, "sharp": 0}
+            for _ in range(runs):
+                confidence = rng.beta(6, 6 * 0.13 / 0.87, n)
+                correct = rng.random(n) < confidence - truth
+                for method in reached:
+                    bounds = ece_bounds(confidence, correct, method=method)  # type: ignore[arg-type]
+                    reached[method] += bounds.upper <= limit if truth <= limit else bounds.lower > limit
+            verdict = "PASS" if truth <= limit else "FAIL"
+            text = ", ".join(f"{method} {count / runs:.3f}" for method, count in reached.items())
+            print(f"  ece <= {limit}, truth {truth}, n = {n}: {verdict} {text}", flush=True)
+
+
 def report(title: str, rows: Iterator[tuple[str, float, float]], show: int = 4) -> list[tuple[str, float, float]]:
     """Print the worst scenarios; return all."""
     found = list(rows)
@@ -311,6 +354,7 @@ def main() -> None:
         "baseline": lambda: report("Baseline gate, both calibrated", against_baseline(runs // 2, sizes)),
         "off": lambda: temperature_off(runs // 2),
         "plan": lambda: plans(runs),
+        "sharp": lambda: (report("Sharp bounds", adversarial(runs // 2, sizes)), sharp_power(runs // 2)),
     }
     for name, part in parts.items():
         if arguments.only in ("", name):

@@ -164,6 +164,11 @@ def test_groups_cost_rows(capsys: Any) -> None:
     assert grouped["value"] == plain["value"]
     assert grouped["high"] - grouped["value"] > 2 * (plain["high"] - plain["value"])
     assert grouped["detail"]["groups"] == n // 10
+    rng = np.random.default_rng(3)
+    model(w=rng.pareto(3, 2000) + 0.1, name="w.npz")
+    weighted = check(capsys, "w.npz", "--max", "ece=0.5", "--weights", "w")[1]
+    assert 200 < weighted["facts"]["n_eff"] < 1900
+    assert weighted["checks"][0]["estimate"]["detail"]["n_eff"] == weighted["facts"]["n_eff"]
 
 
 # --- results of other commands ------------------------------------------------------------------------------------
@@ -377,6 +382,19 @@ def test_options_have_effects(capsys: Any) -> None:
     stricter = check(capsys, "t.npz", "--max", "ece=0.5", "--alpha", "0.01")[1]["checks"][0]["estimate"]
     assert stricter["low"] < base["low"]
     assert stricter["high"] > base["high"]
+
+
+def test_sharp_bounds_are_an_option(capsys: Any) -> None:
+    model(8000, 1.5)
+    plain = check(capsys, "t.npz", "--max", "ece=0.5")[1]["checks"][0]["estimate"]
+    sharp = check(capsys, "t.npz", "--max", "ece=0.5", "--bounds", "sharp")[1]["checks"][0]["estimate"]
+    assert sharp["value"] == plain["value"]
+    assert sharp["high"] <= plain["high"]
+    assert sharp["low"] > plain["low"]
+    assert "sharp" in sharp["how"]
+    Path("calib.toml").write_text('[stats]\nbounds = "sharp"\n')
+    assert check(capsys, "t.npz", "--max", "ece=0.5")[1]["checks"][0]["estimate"] == sharp
+    assert refused(capsys, "t.npz", "--max", "ece=0.5", "--bounds", "shrp")[0] == 2
 
 
 def test_annotations_of_forty_failing_slices(capsys: Any) -> None:

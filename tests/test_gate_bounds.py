@@ -156,3 +156,53 @@ def test_coverage(truth: Any) -> None:
         above += bounds.lower > ece + 1e-12
         below += bounds.upper < ece - 1e-12
     assert max(above, below) <= 0.06 * runs
+
+
+def test_sharp_bounds_are_within_the_plain_ones_or_nearly() -> None:
+    for n, m in ((2000, 1.0), (2000, 0.9), (20000, 0.9)):
+        plain, sharp = ece_bounds(*vector(n, m)), ece_bounds(*vector(n, m), method="sharp")
+        assert sharp.value == plain.value
+        assert plain.value < sharp.upper <= plain.upper
+        assert sharp.lower >= plain.lower - 0.03 * (plain.value - plain.lower)
+    assert sharp.lower > plain.lower + 0.004  # every gap is surely there: half the distance
+    calibrated = ece_bounds(*rows(1, 4000), method="sharp")
+    assert calibrated.method == "sharp"
+    grouped = ece_bounds(*rows(1), method="sharp", groups=np.arange(400) // 2)
+    assert grouped.method == "score"
+
+
+def test_sharp_upper_bound_against_a_search_over_gaps() -> None:
+    """The dual bound of the quantile is below the normal quantile of E at random gaps of the same sum."""
+    from calibcli.metrics import sharp
+
+    rng = np.random.default_rng(0)
+    spread = rng.random(8) * 1e-5
+    sigma = np.sqrt(spread)
+    x, mean, variance = sharp._folded()
+    for tau in (0.002, 0.01, 0.03):
+        found = sharp._quantile(tau, sigma, spread, 0.0, Z)
+        assert found >= tau - Z * math.sqrt(spread.sum()) - 1e-12
+        for _ in range(300):
+            gap = rng.dirichlet(np.full(8, rng.choice([0.1, 1.0, 10.0]))) * tau
+            at = gap / sigma
+            centre = float(sigma @ np.interp(at, x, mean))
+            assert found <= centre - Z * math.sqrt(float(spread @ np.interp(at, x, variance))) + 1e-6
+
+
+@pytest.mark.parametrize("times", [0.7, 1.5, 4.0])
+def test_sharp_coverage_where_it_is_hardest(times: float) -> None:
+    """Gaps of a size with their noise, in every bin."""
+    rng, n, runs = np.random.default_rng(5), 1000, 200
+    population = rng.beta(6, 0.9, 100_000)
+    index = bin_index(population, 15)
+    mass = np.maximum(np.bincount(index, minlength=15) / 100_000, 1e-9)
+    noise = np.sqrt(np.bincount(index, weights=population * (1 - population), minlength=15) / 100_000 / n) / mass
+    chance = np.clip(population - (np.where(np.arange(15) % 2, 1, -1) * times * noise)[index], 0, 1)
+    ece = np.abs(np.bincount(index, weights=population - chance, minlength=15)).sum() / 100_000
+    above = below = 0
+    for _ in range(runs):
+        drawn = rng.integers(0, 100_000, n)
+        bounds = ece_bounds(population[drawn], rng.random(n) < chance[drawn], method="sharp")
+        above += bounds.lower > ece
+        below += bounds.upper < ece
+    assert max(above, below) <= 0.05 * runs + 3 * (0.05 * 0.95 * runs) ** 0.5

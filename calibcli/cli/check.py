@@ -54,6 +54,10 @@ def command(
         Optional[int],  # noqa: UP045
         typer.Option("--bins", min=1, help="Bins of binned metrics.  [default: 15]"),
     ] = None,
+    bounds: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--bounds", help="Bounds of ece: score, or sharp (fewer rows decide).  [default: score]"),
+    ] = None,
     config: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--config", help="Instead of calib.toml and [tool.calib] of pyproject.toml here."),
@@ -95,6 +99,7 @@ def command(
         on_inconclusive=on_inconclusive,
         alpha=alpha,
         bins=bins,
+        bounds=bounds,
         config=config,
         fit=fit,
         keep_rows=keep_rows,

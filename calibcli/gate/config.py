@@ -63,6 +63,7 @@ class Config:
         slices, group, weights, weight_kind, ids, scores, labels, kind, classes: how the scores files are read, as the
             options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
+        bounds: of `ece`: `score`, or `sharp` for independent rows.
         sources: files that were read.
     """
 
@@ -80,6 +81,7 @@ class Config:
     alpha: float = 0.05
     bins: int = 15
     edges: str = "right"
+    bounds: str = "score"
     seed: int = 0
     gates: tuple[Gate, ...] = ()
     sources: tuple[str, ...] = ()
@@ -295,7 +297,13 @@ DATA: dict[str, Reader] = {
     "classes": _texts,
     "weight_kind": _one_of("sampling", "count"),
 }
-STATS: dict[str, Reader] = {"alpha": alpha, "bins": _count(1), "edges": _one_of(*EDGES), "seed": _count(0)}
+STATS: dict[str, Reader] = {
+    "alpha": alpha,
+    "bins": _count(1),
+    "edges": _one_of(*EDGES),
+    "bounds": _one_of("score", "sharp"),
+    "seed": _count(0),
+}
 GATE: dict[str, Reader] = {
     **dict.fromkeys(("metric", "by", "of", "baseline"), _text),
     **dict.fromkeys(("limit", "max", "min", "margin"), _number),

@@ -30,6 +30,7 @@ class Request:
     on_inconclusive: str | None = None
     alpha: float | None = None
     bins: int | None = None
+    bounds: str | None = None
     config: Path | None = None
     fit: str | None = None
     keep_rows: bool = False
@@ -46,6 +47,8 @@ def settings(request: Request) -> Config:
         config.alpha(request.alpha, "--alpha")
     if request.on_inconclusive not in (None, "fail", "warn"):
         raise UsageError(f"--on-inconclusive {request.on_inconclusive}", "pass fail or warn")
+    if request.bounds not in (None, "score", "sharp"):
+        raise UsageError(f"--bounds {request.bounds}", "pass score or sharp")
     found = config.load(request.config)
     how = request.reading
     found = found.over(
@@ -54,6 +57,7 @@ def settings(request: Request) -> Config:
         slices=tuple(how["by"]) if how.get("by") else None,
         alpha=request.alpha,
         bins=request.bins,
+        bounds=request.bounds,
         seed=request.seed,
         **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind") if how.get(key)},
     )
@@ -95,6 +99,8 @@ def run(request: Request, settings: Config, progress: reading.Progress | None = 
         p = source.predictions
         notes += p.notes
         facts |= {"n": p.n, "classes": p.k, "kind": p.kind}
+        if p.weights is not None and p.weight_kind == "sampling":
+            facts["n_eff"] = round(float(p.weights.sum() ** 2 / (p.weights @ p.weights)), 1)
         if p.groups is not None:
             facts["groups"] = len(set(p.groups.tolist()))
         if settings.fit and (overlap := reading.check_overlap(settings.fit, p, how)):

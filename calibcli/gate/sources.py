@@ -136,6 +136,7 @@ class Scores:
             weights=c.weights,
             weight_kind="count" if c.weight_kind == "count" else "sampling",
             groups=c.groups,
+            method="sharp" if self.config.bounds == "sharp" else "score",
             seed=self.config.seed,
         )
         estimate = ece_estimate(bounds, choice.spec)
@@ -203,7 +204,7 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
         sided="each",
         unit="probability",
         better="lower",
-        how=f"one-sided bounds, each {1 - bounds.alpha:.4g}{clustered}{family}",
+        how=f"one-sided {bounds.method} bounds, each {1 - bounds.alpha:.4g}{clustered}{family}",
         n=bounds.n,
         null=bounds.floor,
         null_high=bounds.null_high,

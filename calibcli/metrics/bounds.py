@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from calibcli.columns import Edges, bin_index
 from calibcli.errors import UsageError
+from calibcli.metrics import sharp
 
 DRAWS = 20_000
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
 WeightKind = Literal["sampling", "count"]
+Method = Literal["score", "sharp"]
 Floats = NDArray[np.float64]
 
 
@@ -41,7 +43,7 @@ class Bounds:
         n: rows (the sum of the weights when they are counts).
         n_eff: (Σw)²/Σw²; equal to n without sampling weights.
         groups: number of groups that rows were clustered in, or None.
-        alpha, family: as passed.
+        alpha, family: as passed.  method: the one used.
     """
 
     value: float
@@ -54,6 +56,7 @@ class Bounds:
     groups: int | None
     alpha: float
     family: int
+    method: Method
 
 
 def ece_bounds(
@@ -67,6 +70,7 @@ def ece_bounds(
     weights: Any = None,
     weight_kind: WeightKind = "sampling",
     groups: Any = None,
+    method: Method = "score",
     seed: int = 0,
 ) -> Bounds:
     """ECE of fixed equal-width bins with one-sided bounds for its population value.
@@ -81,6 +85,8 @@ def ece_bounds(
         weight_kind: `sampling` (importance: n_eff = (Σw)²/Σw²) or `count` (row i stands for w_i rows).
         groups: (N,) labels of rows that belong together (patients, documents), or None for independent rows.
             Variances then come from signed group sums per bin, and quantiles from Student's t with G - 1 degrees.
+        method: `score`, or `sharp` (see `calibcli.metrics.sharp`) where rows are independent and alpha / family is
+            not so small that its quantile cannot be simulated.
         seed: seed of the 20,000 normal draws of the lower bound.
 
     Raises:
@@ -102,7 +108,7 @@ def ece_bounds(
     share = w / total
     r = c - y
     signed = share * r
-    d = np.bincount(index, weights=signed, minlength=width)
+    d: Floats = np.bincount(index, weights=signed, minlength=width).astype(np.float64)
     value = float(np.abs(d).sum())
 
     # a row that stands for w rows adds w r²/n², one with importance w adds (w r)²/n²
@@ -127,9 +133,17 @@ def ece_bounds(
     noise = norm_quantile(covariance + np.diag(deficit), level, seed)
     if groups is not None:
         noise *= quantile(level) / NormalDist().inv_cdf(level)
+    lower = max(0.0, value - noise)
+    if method == "sharp" and groups is None:
+        variance: Floats = np.diag(covariance)
+        each = (square * r * r) ** 2 / (np.maximum(w, 1) if counts else 1)
+        fourth = np.bincount(index, weights=each, minlength=width).astype(np.float64)
+        upper = sharp.upper(value, upper, d, variance, fourth, unseen, alpha)
+        if (1 - level) * DRAWS >= FEWEST_BEYOND:
+            lower = sharp.lower(value, d, np.maximum(variance, null), _draws(width, seed), 1 - level)
     return Bounds(
         value=value,
-        lower=max(0.0, value - noise),
+        lower=lower,
         upper=upper,
         floor=math.sqrt(2 / math.pi) * float(np.sqrt(null).sum()),
         null_high=norm_quantile(np.diag(null), 0.95, seed),
@@ -138,6 +152,7 @@ def ece_bounds(
         groups=count,
         alpha=alpha,
         family=family,
+        method="score" if groups is not None else method,
     )
 
 

@@ -1,0 +1,107 @@
+"""Sharper one-sided bounds for the binned calibration error of independent rows.
+
+The plain bounds take the worst case twice over: above, that every bin's sign is known (E then carries no upward bias,
+although it does wherever a gap is small beside its noise); below, that every bin is calibrated (E then carries all of
+that bias, although it does not where a gap is surely there). These bounds take the worst case that the data leave open.
+
+With normal bins, d̂_b = d_b + σ_b Z_b and x_b = |d_b|/σ_b, a bin adds σ_b |x_b + Z_b| to the estimate E.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
+CAUTION = 1.0  # standard errors by which a bin's variance is lowered before its bias is counted on
+SHARE = 0.05  # of alpha, spent on the confidence set of the gaps
+STEPS = 16
+NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def upper(value: float, plain: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float) -> float:
+    """The largest ECE that E does not contradict at level alpha.
+
+    An ECE of τ is contradicted when E is below the α quantile of E for every way to spread τ over the bins. That
+    quantile is at least min_d [μ(d) - z √V(d)], μ = Σ σ f(x), V = Σ σ² v(x), f and v mean and variance of |x + Z|
+    (sums of |x + Z| are skewed to the right, so the normal quantile is too low). The minimum is bounded from below by
+    duality: √V <= V/(2s) + s/2 for every s makes it separable, a multiplier ν takes care of Σ|d_b| = τ.
+
+    Args:
+        value: E.  plain: the plain bound, never exceeded.
+        d: (B,) signed gaps.
+        spread: (B,) Σ (r_i/n)², the variance of d̂_b about 0.  fourth: (B,) Σ (r_i/n)⁴, its sampling error squared.
+        unit: 1 / n_eff.
+    """
+    z = NormalDist().inv_cdf(1 - alpha)
+    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
+    least = np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+    # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
+    unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
+    # an E lower than nearly any model shows is not taken as evidence of being better than perfect
+    usual = math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
+    value = max(value, usual)
+    low, high = 0.0, plain
+    if not least.any() or _quantile(high, least, spread, unseen, z) < value:
+        return plain
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        if _quantile(middle, least, spread, unseen, z) < value:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _quantile(tau: float, least: Floats, spread: Floats, unseen: float, z: float) -> float:
+    """A lower bound on the α quantile of E over all gaps with Σ|d_b| = tau."""
+    x, mean, variance = _folded()
+    s = math.sqrt(float(spread.sum()) + unseen)
+    on = least > 0
+    size = least[on, None]
+    rest = float(spread[~on].sum()) + unseen
+    gaps, means = size * x, size * mean
+    ratio = np.sqrt(spread[on, None]) / size
+    variances = spread[on, None] * np.interp(x / ratio, x, variance)
+    best = tau - z * s
+    for near in NEAR:
+        base = means - z / (2 * near * s) * variances
+        dual = (base[None] - MULTIPLIERS[:, None, None] * gaps[None]).min(axis=2).sum(axis=1) + MULTIPLIERS * tau
+        best = max(best, float(dual.max()) - z * rest / (2 * near * s) - z * near * s / 2)
+    return best
+
+
+MULTIPLIERS = np.linspace(0, 1, 21)
+
+
+@lru_cache(maxsize=1)
+def _folded() -> tuple[Floats, Floats, Floats]:
+    """x, mean and variance of |x + Z|; the last x stands for infinity."""
+    x = np.append(np.linspace(0, 4, 41), 60.0)
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    mean = 2 * density + x * np.array([math.erf(v / math.sqrt(2)) for v in x])
+    return x, mean, np.maximum(1 + x * x - mean**2, 0)
+
+
+def lower(value: float, d: Floats, variance: Floats, draws: Floats, alpha: float) -> float:
+    """The smallest ECE that E does not contradict at level alpha.
+
+    E - ECE = Σ σ (|x_b + Z_b| - x_b), which only shrinks as the gaps grow. With probability 1 - .05 α every gap is at
+    least |d̂_b| - k σ_b, and at these smallest gaps the quantile is taken at the rest of alpha (Berger and Boos 1994).
+
+    Args:
+        d: (B,) signed gaps.  variance: (B,) of d̂.  draws: (m, B) standard normal.
+    """
+    used = variance > 0
+    if not used.any():
+        return value
+    sigma = np.sqrt(variance[used])
+    k = NormalDist().inv_cdf(1 - SHARE * alpha / int(used.sum()) / 2)
+    least = np.maximum(np.abs(d[used]) / sigma - k, 0)
+    excess = (np.abs(draws[:, used] + least) - least) @ sigma
+    return max(0.0, value - float(np.quantile(excess, 1 - (1 - SHARE) * alpha)))
