@@ -24,6 +24,7 @@ def softmax(z: Any) -> Any:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
 
 
 def model(n: int = 2000, factor: float = 1.0, seed: int = 0, name: str = "t.npz", **columns: Any) -> str:
@@ -208,6 +209,7 @@ def stored(name: str = "r.json") -> str:
         (["--min", "temperature=1.7"], 1),
         (["--max", "ece=0.03", "--of", "after"], 0),
         (["--max", "ece=0.03", "--of", "before"], 1),
+        (["--max", "ece=0.03", "--max", "temperature=1.66", "--of", "after"], 0),
         (["--max", "ece=0.03", "--of", "never"], 5),
         (["--max", "brier=1"], 5),
         (["--max", "grad_norm=2"], 5),

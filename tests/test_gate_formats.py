@@ -153,6 +153,12 @@ def unescaped(text: str, is_property: bool) -> str:
     return text
 
 
+@pytest.fixture(autouse=True)
+def no_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
 def test_github_annotations() -> None:
     found = commands(github.render(mixed()))
     assert [c for c, _, _ in found] == ["error", "error", "error", "error", "warning"]
@@ -160,6 +166,15 @@ def test_github_annotations() -> None:
     assert found[0][1]["line"] == "7"
     assert "ece 0.040" in found[0][2]
     assert all(properties["title"] for _, properties, _ in found)
+
+
+def test_github_paths_start_at_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path / "models")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    assert commands(github.render(mixed()))[0][1]["file"] == "models/c.toml"
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "elsewhere"))
+    assert commands(github.render(mixed()))[0][1]["file"] == "c.toml"
 
 
 def test_github_says_how_many_more() -> None:

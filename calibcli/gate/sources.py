@@ -237,7 +237,8 @@ class Results:
         if gate.by:
             parts = {e.of.removeprefix(f"{gate.by}="): e for e in found if e.of.startswith(f"{gate.by}=")}
             return parts or f"{self.source} holds no {gate.metric} by {gate.by}"
-        wanted = [e for e in found if e.of == gate.of]
+        chosen = gate.of if any(e.of for e in found) else ""  # a number that is there once needs no choice
+        wanted = [e for e in found if e.of == chosen]
         if not wanted and not gate.of and len(found) == 1:
             wanted = found
         if not wanted:

@@ -41,12 +41,22 @@ def _command(check: Check) -> str:
     level = "error" if check.fatal else "warning"
     where = {}
     if check.file:
-        where["file"] = check.file
+        where["file"] = _in_repository(check.file)
         if check.line:
             where["line"] = str(check.line)
     where["title"] = verdicts.title(check)
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
     return f"::{level} {properties}::{_data(verdicts.sentence(check))}"
+
+
+def _in_repository(path: str) -> str:
+    """`path` as GitHub wants it: from the top of the repository, whatever the step's working folder."""
+    top = os.environ.get("GITHUB_WORKSPACE")
+    if top:
+        inside = os.path.relpath(os.path.abspath(path), os.path.abspath(top))
+        if not inside.startswith(os.pardir):
+            return inside.replace(os.sep, "/")
+    return path
 
 
 def _data(text: str) -> str:
