@@ -86,6 +86,7 @@ def one(loss: str, seed: int, parts: Parts, args: argparse.Namespace, out: Path)
         batch_size=args.batch,
         lr=args.lr,
         optimizer=f"sgd:weight_decay={args.weight_decay}",
+        schedule=args.schedule,
         augment=args.augment,
         seed=seed,
     )
@@ -160,13 +161,15 @@ def main() -> int:
     parser.add_argument("--lr", type=float)
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--augment")
+    parser.add_argument("--schedule")
     args = parser.parse_args()
     if args.data is None or not (args.data / "cifar10_train_5000.npz").exists():
         print("skipped: pass --data DIR with cifar10_train_5000.npz and cifar10_test_1000.npz")
         return 0
     torch.set_num_threads(1)
-    short = {"arch": "cnn:widths=32/64/128", "epochs": 24, "batch": 64, "lr": 0.05, "weight_decay": 1e-4, "augment": ""}
-    full = {"arch": "resnet:depth=20", "epochs": 350, "batch": 128, "lr": 0.1, "weight_decay": 5e-4}
+    short = {"arch": "cnn:widths=32/64/128", "epochs": 20, "batch": 32, "lr": 0.05, "weight_decay": 1e-4}
+    short |= {"augment": "", "schedule": "step:at=0.6/0.85"}
+    full = {"arch": "resnet:depth=20", "epochs": 350, "batch": 128, "lr": 0.1, "weight_decay": 5e-4, "schedule": "step"}
     for name, value in {**short, **(full if args.full else {})}.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
@@ -177,7 +180,8 @@ def main() -> int:
     size = "x".join(map(str, parts.train.shape[1:]))
     print(f"{args.arch}, {args.epochs} epochs, batch {args.batch}, SGD {args.lr:g}/momentum .9/weight decay ", end="")
     print(
-        f"{args.weight_decay:g}, steps at 3/7 and 5/7, augmentation: {args.augment or 'none'}; {size} images: ", end=""
+        f"{args.weight_decay:g}, schedule {args.schedule}, augmentation: {args.augment or 'none'}; {size} images: ",
+        end="",
     )
     print(", ".join(f"{len(data):,} {role}" for role, data in parts.items()) + "\n")
     report(found)

@@ -200,23 +200,53 @@ def test_invariances(seed: int, spec: str, shift: float) -> None:
     torch.testing.assert_close(loss(z + shift, y), loss(z, y), rtol=1e-9, atol=1e-11)
 
 
-def test_against_torch_and_plain_formulas() -> None:
+def oracles() -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Logits, labels, and what each loss of the shelf is on them, row by row in plain Python."""
     torch.manual_seed(3)
-    z, y = torch.randn(20, 4, dtype=torch.float64), torch.randint(4, (20,))
-    p = z.softmax(1)
-    py = p[torch.arange(20), y]
-    alpha = torch.tensor([0.5, 2, 1, 3], dtype=torch.float64)
-    plain = {
-        "ce": F.cross_entropy(z, y, reduction="none"),
-        "ce:alpha=0.5/2/1/3": F.cross_entropy(z, y, alpha, reduction="none"),
-        "label_smoothing:epsilon=0.1": F.cross_entropy(z, y, reduction="none", label_smoothing=0.1),
-        "focal:gamma=0,smoothing=0.1": F.cross_entropy(z, y, reduction="none", label_smoothing=0.1),
-        "brier": (p - F.one_hot(y, 4)).square().sum(1),
-        "fla-532": -((1 - py) ** torch.where(py < 0.2, 5.0, torch.where(py < 0.5, 3.0, 2.0))) * py.log(),
-        "fla-53": -((1 - py) ** torch.where(py < 0.2, 5.0, 3.0)) * py.log(),
-    }
-    for spec, want in plain.items():
-        torch.testing.assert_close(of(spec)(z, y), want, rtol=1e-12, atol=0.0)
+    z, y = 2 * torch.randn(20, 4, dtype=torch.float64), torch.randint(4, (20,))
+    log, power = math.log, math.pow
+    rows = [(p, p[k], k) for p, k in zip(z.softmax(1).tolist(), y.tolist())]
+    below = [max((q for q in p if q < t), default=0.0) for p, t, _ in rows]
+    h = torch.from_numpy(log_phi_inverse(z.numpy(), 2.0)).exp().tolist()
+    alpha = [0.5, 2, 1, 3]
+    return (
+        z,
+        y,
+        {
+            "ce": [-log(t) for _, t, _ in rows],
+            "ce:alpha=0.5/2/1/3": [-alpha[k] * log(t) for _, t, k in rows],
+            "label_smoothing:epsilon=0.1": [-0.9 * log(t) - 0.025 * sum(map(log, p)) for p, t, _ in rows],
+            "focal:gamma=1.5": [-power(1 - t, 1.5) * log(t) for _, t, _ in rows],
+            "focal:gamma=0,smoothing=0.1": [-0.9 * log(t) - 0.025 * sum(map(log, p)) for p, t, _ in rows],
+            "focal_scheduled:gammas=4/2/1": [-power(1 - t, 4) * log(t) for _, t, _ in rows],
+            "fla-532": [-power(1 - t, 5 if t < 0.2 else 3 if t < 0.5 else 2) * log(t) for _, t, _ in rows],
+            "fla-53": [-power(1 - t, 5 if t < 0.2 else 3) * log(t) for _, t, _ in rows],
+            "brier": [sum((q - (c == k)) ** 2 for c, q in enumerate(p)) for p, _, k in rows],
+            "dual_focal:gamma=3": [-power(1 - t + b, 3) * log(t) for (_, t, _), b in zip(rows, below)],
+            "inverse_focal:gamma=2": [-power(1 + t, 2) * log(t) for _, t, _ in rows],
+            "adafocal": [-(1 - t) * log(t) for _, t, _ in rows],
+            "proper_focal:gamma=2": [-power(1 - q[k], 2) * log(q[k]) for q, (_, _, k) in zip(h, rows)],
+        },
+    )
+
+
+def test_every_loss_against_its_formula() -> None:
+    z, y, wanted = oracles()
+    for spec, values in wanted.items():
+        want = torch.tensor(values, dtype=torch.float64)
+        torch.testing.assert_close(of(spec)(z, y), want, rtol=1e-9, atol=1e-14)
+        with pytest.raises(AssertionError):
+            torch.testing.assert_close(1.01 * of(spec)(z, y), want, rtol=1e-9, atol=1e-14)
+    named = {losses.objective(spec).spec.partition(":")[0] for spec in wanted}
+    assert named == set(losses.LOSSES.entries), "a loss of the shelf has no oracle"
+    assert {losses.objective(spec).spec.partition(":")[0] for spec in SPECS} == named
+
+
+def test_against_torch() -> None:
+    z, y, _ = oracles()
+    torch.testing.assert_close(of("ce")(z, y), F.cross_entropy(z, y, reduction="none"))
+    smoothed = F.cross_entropy(z, y, reduction="none", label_smoothing=0.05)
+    torch.testing.assert_close(of("label_smoothing")(z, y), smoothed)
     assert torch.equal(of("focal:gamma=0")(z, y), of("ce")(z, y))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert of("focal:gamma=2")(z.bfloat16(), y).dtype == torch.float32

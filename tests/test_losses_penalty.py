@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -66,11 +68,27 @@ def test_trace_and_its_gradient_are_unbiased(kind: str) -> None:
         slopes.append(torch.cat([v.flatten() for v in g]))
     spread = torch.tensor(values, dtype=torch.float64)
     error = float(spread.std() / len(values) ** 0.5)
-    assert abs(float(spread.mean()) - float(want)) < 4 * error
-    assert error < 0.05 * float(want)
+    assert abs(float(spread.mean()) - float(want.detach())) < 4 * error
+    assert error < 0.05 * float(want.detach())
     stacked = torch.stack(slopes)
     scores = (stacked.mean(0) - gradient) / (stacked.std(0) / len(values) ** 0.5 + 1e-12)
     assert float(scores.abs().max()) < 5
+
+
+def test_mmce_against_loops() -> None:
+    model, x, y = setting()
+    y[0] = model(x[:1]).argmax()  # one row right at least, and one wrong
+    y[1] = (model(x[1:2]).argmax() + 1) % 3
+    p, top = model(x).softmax(1).max(1)
+    r, a = p.tolist(), (top == y).tolist()
+    n = {True: sum(a), False: len(a) - sum(a)}
+    total = 0.0
+    for i in range(len(a)):
+        for j in range(len(a)):
+            total += (a[i] - r[i]) * (a[j] - r[j]) * math.exp(-abs(r[i] - r[j]) / 0.4) / (n[a[i]] * n[a[j]])
+    got = float(losses.MMCE(weight=3.0)(batch(model, x, y)).detach())
+    assert got == pytest.approx(3 * math.sqrt(total + 1e-10), rel=1e-12)
+    assert set(losses.PENALTIES.entries) == {"mmce", "trace"}, "a penalty of the shelf has no oracle"
 
 
 def test_zero_weight_is_the_plain_loss_and_relu_is_never_negative() -> None:
@@ -79,7 +97,7 @@ def test_zero_weight_is_the_plain_loss_and_relu_is_never_negative() -> None:
     assert torch.equal(losses.objective("ce+trace:weight=0")(batch(model, x, y)), plain)
     for seed in range(20):
         penalty = losses.Trace(weight=1.0, kind="relu")
-        assert float(penalty(batch(*setting(seed), step=seed))) >= 0
+        assert float(penalty(batch(*setting(seed), step=seed)).detach()) >= 0
 
 
 def test_every_applies_n_times_as_strong() -> None:

@@ -143,8 +143,8 @@ def test_it_is_a_plain_loop() -> None:
 
 def test_log_has_what_it_promises() -> None:
     history = trainer(Recipe(loss="focal:gamma=2+mmce", epochs=2)).run()
-    keys = "epoch lr train_loss gamma penalty_mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct nll_wrong"
-    keys += " entropy accuracy ece adaece error p_true temperature"
+    keys = "epoch lr train_loss gamma penalty_mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct"
+    keys += " nll_wrong entropy accuracy ece adaece error p_true temperature"
     assert [list(record) for record in history] == [keys.split()] * 2
     assert history[0]["gamma"] == "2"
 
@@ -317,6 +317,32 @@ def test_sum_reduction_is_mean_times_rows() -> None:
         Trainer(net, recipe, Loader.holding(x, y)).run()
         models.append(net)
     torch.testing.assert_close(models[0][1].weight, models[1][1].weight, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"keep": "best"}, {"patience": 2}, {"loss": "adafocal"}])
+def test_what_needs_validation_rows_says_so(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="need validation rows"):
+        Trainer(Net(), Recipe(epochs=2, **options), rows()[0])
+
+
+def test_named_inputs(tmp_path: Path) -> None:
+    """Rows of tokens and masks are passed to the model by name."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.linear = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            x = self.embed(input_ids) * attention_mask.unsqueeze(2)
+            return self.linear(x.sum(1))  # type: ignore[no-any-return]
+
+    rng = np.random.default_rng(0)
+    ids, mask = rng.integers(0, 9, (40, 5)), rng.integers(0, 2, (40, 5))
+    np.savez(tmp_path / "t.npz", input_ids=ids, attention_mask=mask, labels=(ids[:, 0] > 4).astype(int))
+    loader = Loader(dataset.load(tmp_path / "t.npz"), torch.device("cpu"), torch.float32)
+    history = Trainer(Tokens(), Recipe(epochs=3, batch_size=8), loader, loader).run()
+    assert history[-1]["nll"] < history[0]["nll"]
 
 
 def test_objective_matches_its_spec() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +66,6 @@ def run_all(
         start, parts = begin(setup, int(options.get("seed", 0)))
         runs: list[Fitted] = []
         for i, (one, folder) in enumerate(zip(recipes, folders)):
-            done = False
             try:
                 runs.append(
                     fit(
@@ -86,10 +83,11 @@ def run_all(
                         progress=_part(progress, i, len(recipes), one.loss),
                     )
                 )
-                done = True
-            finally:
-                if not done and folder is not None and (folder / state.FILE).exists() and not devices.rank():
-                    note(f"the state is kept in {folder}; to go on: {resume_command(sys.argv)}")
+            except BaseException as error:
+                kept = folder is not None and (folder / state.FILE).exists()
+                if kept and not isinstance(error, Exception) and not devices.rank():  # Ctrl-C or SIGTERM
+                    note(f"the state is kept in {folder}: the same command with --resume goes on from there")
+                raise
         progress(1.0, "")
     if devices.rank():
         return Result(command="fit"), []
@@ -204,12 +202,6 @@ def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
 def slug(spec: str) -> str:
     """A folder name of a loss: `focal-gamma-3`."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in spec)
-
-
-def resume_command(argv: Sequence[str]) -> str:
-    """The command line that goes on."""
-    kept = [a for a in argv[1:] if a not in ("--overwrite", "--resume")]
-    return shlex.join(["calib", *kept, "--resume"])
 
 
 def _part(progress: Progress, index: int, count: int, loss: str) -> Progress:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibcli import device, losses
-from calibcli.errors import InputError
+from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.inputs import checkpoint
 from calibcli.train import augment, measure, ranks, state
@@ -57,6 +57,10 @@ class Trainer:
         self.identity = {"recipe": recipe.as_dict(), **(identity or {})}
         self.progress = progress or (lambda fraction, text: None)
         self.device = train.device
+        if validation is None and (recipe.keep == "best" or recipe.patience or recipe.loss.startswith("adafocal")):
+            raise UsageError(
+                "--keep best, --patience and adafocal need validation rows", "pass --validation or --val-fraction 0.1"
+            )
         self.objective = losses.objective(recipe.loss).to(self.device)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -264,7 +268,7 @@ class Trainer:
         pending, self._pending = self._pending, []
         for number, tensor, rows in pending:
             value = float(tensor)
-            if not math.isfinite(value) and self.recipe.amp != "fp16":  # fp16's scaler skips such steps by itself
+            if not math.isfinite(value):
                 what = "not a number" if math.isnan(value) else "infinite"
                 raise self._diverged(f"the loss became {what} at step {number}")
             self.position.loss_sum += value if self.recipe.reduction == "sum" else value * rows

@@ -66,7 +66,7 @@ def save(
     local = gather(
         {
             "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state() if generator.device.type == "cuda" else None,
+            "cuda": torch.cuda.get_rng_state(generator.device) if generator.device.type == "cuda" else None,
             "generator": generator.get_state(),
             "buffers": {k: v.detach().cpu() for k, v in model.named_buffers()},
         }
@@ -124,7 +124,7 @@ def load(
         buffer.copy_(local["buffers"][name])
     torch.set_rng_state(local["torch"])
     if local["cuda"] is not None:
-        torch.cuda.set_rng_state(local["cuda"])
+        torch.cuda.set_rng_state(local["cuda"], generator.device)
     generator.set_state(local["generator"])
     return position
 
