@@ -6,7 +6,6 @@ All minimise a convex penalised NLL of softmax(W x + b); they differ in x, in th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,74 +14,13 @@ from calibcli.errors import UsageError
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
+from calibcli.scalers.regression import Shape, minimise
 from calibcli.scalers.rows import fold_of_rows
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 
 PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
 CV_FOLDS = 3
-SETTLED = 1e-9  # gradient of the mean loss at which the optimiser stops
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How parameters θ become W and b: `full` (K²), `diagonal` (K) or `scalar` (1) W, then K biases."""
-
-    kind: str
-    k: int
-
-    @property
-    def weights(self) -> int:
-        return {"full": self.k * self.k, "diagonal": self.k, "scalar": 1}[self.kind]
-
-    def start(self) -> Array:
-        one = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
-        return np.append(one, np.zeros(self.k))
-
-    def scores(self, theta: Array, x: Array) -> Array:
-        w, b = theta[: self.weights], theta[self.weights :]
-        result: Array = (x @ w.reshape(self.k, self.k).T if self.kind == "full" else x * w) + b
-        return result
-
-    def pull(self, residual: Array, x: Array) -> Array:
-        """Gradient in θ from that in the scores, (n, K)."""
-        bias = residual.sum(axis=0)
-        if self.kind == "full":
-            return np.append((residual.T @ x).ravel(), bias)
-        product = (residual * x).sum(axis=0)
-        return np.append(product if self.kind == "diagonal" else product.sum(), bias)
-
-    def penalty(self, theta: Array, lam: float, mu: float) -> tuple[float, Array]:
-        """ODIR: λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j² (Kull et al. 2019), and its gradient."""
-        w, b = theta[: self.weights], theta[self.weights :]
-        bias = 2 * mu / self.k * b
-        value = mu / self.k * float(b @ b)
-        if self.kind != "full":
-            return value, np.append(np.zeros(self.weights), bias)
-        off = w.reshape(self.k, self.k) * (1 - np.eye(self.k))
-        scale = lam / (self.k * (self.k - 1))
-        return value + scale * float((off * off).sum()), np.append(2 * scale * off.ravel(), bias)
-
-
-def minimise(
-    shape: Shape, x: Array, labels: Any, weights: Array | None, lam: float, mu: float, start: Array | None = None
-) -> Array:
-    """θ of the smallest mean NLL plus penalty (L-BFGS on a convex function, to a gradient of 1e-9)."""
-    from scipy.optimize import minimize
-
-    w = np.full(len(x), 1 / len(x)) if weights is None else weights / weights.sum()
-    rows = np.arange(len(x))
-
-    def objective(theta: Array) -> tuple[float, Array]:
-        log_p = log_softmax(shape.scores(theta, x))
-        residual = np.exp(log_p)
-        residual[rows, labels] -= 1
-        value, gradient = shape.penalty(theta, lam, mu)
-        return value - float(w @ log_p[rows, labels]), gradient + shape.pull(residual * w[:, None], x)
-
-    options = {"maxiter": 2000, "maxcor": 30, "ftol": 1e-15, "gtol": SETTLED}
-    found = minimize(objective, shape.start() if start is None else start, jac=True, method="L-BFGS-B", options=options)
-    result: Array = found.x
-    return result
+ROUGH = 1e-5  # gradient at which the optimiser stops while penalties are compared
 
 
 def apply(parameters: Parameters, logits: Array) -> Array:
@@ -269,6 +207,7 @@ def _choose(
                 lam,
                 mu,
                 starts.get(fold),
+                ROUGH,
             )
             starts[fold] = theta
             nll = -log_softmax(shape.scores(theta, x[out]))[np.arange(len(out)), predictions.labels[out]]
@@ -290,7 +229,7 @@ def _choose(
     if lam is None and mu is None:
         lam, _ = along([(p, p) for p in PENALTIES])
         starts.clear()
-        _, mu = along([(lam, p) for p in (lam * 10, lam, lam / 10, lam / 100)])
+        _, mu = along([(lam, p) for p in (min(lam * 10, PENALTIES[0]), lam, lam / 10, lam / 100)])
     elif lam is None:
         assert mu is not None
         lam, mu = along([(p, mu) for p in PENALTIES])
