@@ -134,6 +134,13 @@ def test_jsonl_ragged_probabilities(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.exp(p.logits[1]), [0.9, 0.1] + [0] * 8, rtol=1e-12)
 
 
+def test_jsonl_rounded_probabilities(tmp_path: Path) -> None:
+    p = np.exp(Z) / np.exp(Z).sum(axis=1, keepdims=True)
+    rows = [{"probs": [round(float(v), 2) for v in row], "label": int(y)} for row, y in zip(p, Y)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert logits.read(tmp_path / "a.jsonl").kind == "probabilities"
+
+
 def sample(i: int, choices: list[float], target: Any, text: bool) -> dict[str, Any]:
     return {
         "doc_id": i,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from calibcli.errors import InputError, UsageError
+from calibcli.files import sha256
 from calibcli.inputs import arrays, logits, shape
 from calibcli.predictions import Predictions
 
@@ -48,6 +50,32 @@ def test_npz_stored_and_compressed(tmp_path: Path) -> None:
 def test_npz_layouts(tmp_path: Path, dtype: str, order: Any) -> None:
     np.savez(tmp_path / "a.npz", logits=np.array(Z, dtype=dtype, order=order), labels=Y.astype(">i2"))
     same(logits.read(tmp_path / "a.npz"))
+
+
+def test_provenance(tmp_path: Path) -> None:
+    np.save(tmp_path / "z.npy", Z)
+    np.save(tmp_path / "z.labels.npy", Y)
+    p = logits.read(tmp_path / "z.npy")
+    same(p)
+    files = [{"path": str(path), "sha256": sha256(path)} for path in (tmp_path / "z.npy", tmp_path / "z.labels.npy")]
+    assert logits.provenance(p) == files
+    assert p.sha256 == files[0]["sha256"]
+
+
+def test_every_command_has_the_same_reading_options() -> None:
+    from calibcli.cli import check, compare, inspect, metrics, scale
+    from calibcli.cli.reading import READING
+
+    for module in (check, compare, inspect, metrics, scale):
+        names = set(signature(module.command).parameters)
+        assert set(READING) <= names, module.__name__
+        assert "reading" not in names
+
+
+def test_unknown_options_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown option 'label'") as error:
+        logits.read(tmp_path / "a.npz", label="y")
+    assert "labels" in error.value.fix
 
 
 def test_npy_with_labels_file(tmp_path: Path) -> None:

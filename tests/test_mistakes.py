@@ -57,6 +57,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     ),
     "negative": ({"logits": Z, "labels": np.where(np.arange(N) == 30, -100, Y)}, [], ["-100", "row 30", "--ignore-label -100"]),
     "base": ({"logits": Z, "labels": Y + 1}, [], ["from 1 to 12", "--label-base 1"]),
+    "base, last class absent": ({"logits": LARGE[0][LARGE[1] < K - 1], "labels": LARGE[1][LARGE[1] < K - 1] + 1}, [], ["0 -> 1", "--label-base 1"]),
     "outside": ({"logits": Z, "labels": np.where(np.arange(N) == 8, 77, Y)}, [], ["label 77", "row 8", "outside 0..11"]),
     "soft": ({"logits": Z, "labels": np.where(np.arange(N)[:, None] == 3, 1 / K, np.eye(K)[Y])}, [], ["soft targets", "row 3"]),
     "soft binary": ({"logits": Z[:, :2], "labels": np.where(np.arange(N) == 9, 0.5, 1.0)}, [], ["row 9 has 0.5", "soft"]),

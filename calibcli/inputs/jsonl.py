@@ -17,6 +17,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.arrays import Contents, Memory, Named
 from calibcli.inputs.keys import LABELS, SCORES
 from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.text import decimals_of
 from calibcli.predictions import Array
 from calibcli.spec import normal
 
@@ -76,7 +77,10 @@ def read_jsonl(source: Source) -> Contents:
             ragged.add(key)
     for key, cells in texts.items():
         arrays[key] = Memory(_column(cells))
-    return Contents("jsonl", arrays, ragged=frozenset(ragged))
+    decimals = {
+        key: max(decimals_of(repr(v)) for row in lists[key][:1000] for v in row) for key in lists if key in arrays
+    }
+    return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged))
 
 
 def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> Contents:

@@ -121,7 +121,7 @@ def scan(
     n, k = scores.shape
     step = rows_of(scores)
     coarse = _coarse(scores.read(0, min(n, 1000)), scores.dtype)
-    tolerance = max(1e-4, coarse, 0.0 if decimals is None else k * 0.5 * 10.0 ** -min(decimals, 300))
+    tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
     found = Scan(n, k, tolerance, 1e-2 if coarse else 1e-3, collect)
     every = max(1, math.ceil(n / PAIRS))
     with np.errstate(all="ignore"):

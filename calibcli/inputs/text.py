@@ -72,7 +72,7 @@ def _read(source: Source, delimiter: str) -> Contents:
             cells = [[row[i] for i in columns] for row in chunk]
             numbers[name].append(_floats(cells, [header[i] for i in columns], done, source.name))
             if done == 0:
-                decimals[name] = max(_decimals(cell) for row in cells[:1000] for cell in row)
+                decimals[name] = max(decimals_of(cell) for row in cells[:1000] for cell in row)
         for i in others:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
@@ -188,7 +188,7 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
     return out
 
 
-def _decimals(cell: str) -> int:
+def decimals_of(cell: str) -> int:
     """Digits after the point: 3 for 0.125, 7 for 1.25e-5."""
     mantissa, _, exponent = cell.strip().lower().partition("e")
     digits = len(mantissa.partition(".")[2])

@@ -205,6 +205,8 @@ def refuse_class_order(predicted: Ints, labels: Ints, k: int, classes: Sequence[
     )
     if confirmed:
         return text
+    if all(c == (r + 1) % k for r, c in moved.items()) and not (labels == 0).any():
+        raise InputError(text, "no label is 0: --label-base 1, if the first class is called 1")
     raise InputError(
         text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
     )
