@@ -306,6 +306,36 @@ def test_baseline_that_cannot_be_used(capsys: Any) -> None:
     assert (code, "damaged" in error) == (4, True)
 
 
+def test_probability_zero_on_a_label_is_not_run(capsys: Any) -> None:
+    rng = np.random.default_rng(0)
+    p = softmax(rng.normal(size=(600, 3)))
+    y = (p.cumsum(1) < rng.random((600, 1))).sum(1)
+    hard = p.copy()
+    hard[:5] = np.eye(3)[(y[:5] + 1) % 3]
+    np.savez("p.npz", probs=p, labels=y)
+    np.savez("hard.npz", probs=hard, labels=y)
+    _, result = check(capsys, "hard.npz", "--max", "nll=9", "--max", "recal_gain=9", "--max", "brier=2", "--keep-rows")
+    assert [c["outcome"] for c in result["checks"]] == ["not_run", "not_run", "pass"]
+    margins = ["--margin", "nll=9", "--margin", "recal_gain=9", "--margin", "brier=1"]
+    _, result = check(capsys, "hard.npz", "--baseline", "p.npz", *margins)
+    assert [c["outcome"] for c in result["checks"]] == ["not_run", "not_run", "pass"]
+    assert "probability 0" in result["checks"][0]["message"]
+
+
+def test_positive_class_of_a_binary_problem(capsys: Any) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 3, 2000)
+    np.savez("b.npz", probs=np.stack([1 - p, p], 1), labels=(rng.random(2000) < p).astype(int))
+    _, result = check(capsys, "b.npz", "--max", "ece:of=positive=0.1", "--max", "ece=0.1")
+    from calibcli.metrics.bounds import ece_bounds
+
+    with np.load("b.npz") as data:
+        bounds = ece_bounds(data["probs"][:, 1], data["labels"])
+    e = result["checks"][0]["estimate"]
+    assert (e["value"], e["high"]) == pytest.approx((bounds.value, bounds.upper), rel=1e-9)
+    assert e["value"] != result["checks"][1]["estimate"]["value"]
+
+
 def test_baseline_in_the_configuration(capsys: Any) -> None:
     model()
     model(factor=1.3, name="off.npz")

@@ -96,7 +96,9 @@ class Rows:
 def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     """The rows of one evaluation; a new salt unless one is given."""
     salt = salt or secrets.token_hex(8)
-    gain, _ = cross_fit_beta(predictions.logits, predictions.labels, folds(predictions), predictions.weights)
+    gain: Array = np.full(predictions.n, np.nan)  # where a label has probability 0 no temperature helps
+    if np.isfinite(columns.nll).all():
+        gain, _ = cross_fit_beta(predictions.logits, predictions.labels, folds(predictions), predictions.weights)
     return Rows(
         n=predictions.n,
         salt=salt,
@@ -165,7 +167,7 @@ def pair(new: Rows, base: Rows) -> Pairing | str:
 def identical(new: Rows, base: Rows, pairing: Pairing) -> bool:
     """Whether every kept value of every shared row is the same: the same predictions."""
     i, j = pairing.new, pairing.base
-    return all(np.array_equal(getattr(new, key)[i], getattr(base, key)[j]) for key in (*KEPT, "correct"))
+    return all(getattr(new, key)[i].tobytes() == getattr(base, key)[j].tobytes() for key in (*KEPT, "correct"))
 
 
 def _scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

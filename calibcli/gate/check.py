@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.gate import baseline, paired
 from calibcli.gate.baseline import Rows
@@ -132,7 +134,10 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
     if n < gate.min_n:
         return _check(gate, text, "not_run", limit=limit, message=f"{n} shared rows are fewer than {gate.min_n}")
     i, j = pairing.new, pairing.base
-    delta = new.column(gate.metric)[i] - base.column(gate.metric)[j]
+    new_values, base_values = new.column(gate.metric)[i], base.column(gate.metric)[j]
+    if not (np.isfinite(new_values).all() and np.isfinite(base_values).all()):
+        return _check(gate, text, "not_run", limit=limit, message="a label has probability 0 (--clip bounds it)")
+    delta = new_values - base_values
     weights, groups, kind = _design(source)
     moments = paired.mean(
         delta,
