@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from calibcli.architectures import ARCHITECTURES, build
 from calibcli.errors import UsageError
+from calibcli.inputs import checkpoint
 
 torch.set_num_threads(1)
+DOCS = Path(__file__).parent.parent / "docs" / "checkpoints.md"
 
 
 # parameter counts: He et al. 2016 (.27, .46, .66, .85, 1.7 M), torchvision's ResNets with another stem and head,
@@ -106,3 +112,17 @@ def test_refused(spec: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         build(spec)
     assert caught.value.fix == fix
+
+
+def test_the_docs_list_every_option_with_its_default() -> None:
+    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `")]
+    for name, options, _ in ARCHITECTURES.help():
+        row = next(line for line in rows if f"`{name}`" in line.split("|")[1])
+        listed = re.sub(r" \([^)]*\)", "", row.split("|")[2]).replace("`", "").replace(" ", "")
+        assert listed == options
+
+
+def test_the_docs_metadata_is_accepted(tmp_path: Path) -> None:
+    text = DOCS.read_text().partition("```json\n")[2].partition("```")[0]
+    checkpoint.save(tmp_path / "m.safetensors", build("mlp:inputs=64"), json.loads(text))
+    assert checkpoint.load(tmp_path / "m.safetensors").metadata == json.loads(text)

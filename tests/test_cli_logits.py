@@ -139,6 +139,7 @@ def test_memory_that_runs_out_halves_the_batch(files: Path, monkeypatch: pytest.
         (["{m}", "--save", "{d}/no/o.npz"], 2, "no folder"),
         (["{m}", "--save", "{d}/o.npz", "--data", "{d}/no.npz"], 4, "no data set"),
         (["{m}", "--save", "{d}/o.npz", "--data", "{d}/d.npz"], 4, "holds the splits test"),
+        (["{d}/moved.safetensors", "--save", "{d}/o.npz"], 4, "says its data lies, is not there"),
         (["{d}/no.pt", "--save", "{d}/o.npz"], 4, "cannot read"),
         (["{d}/plain.pt", "--save", "{d}/o.npz"], 4, "does not say which architecture"),
         (
@@ -158,6 +159,7 @@ def test_memory_that_runs_out_halves_the_batch(files: Path, monkeypatch: pytest.
 def test_refusals(files: Path, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, problem: str) -> None:
     good = checkpoint.load(files / "model.safetensors")
     torch.save(good.model.state_dict(), files / "plain.pt")
+    checkpoint.save(files / "moved.safetensors", good.model, {**good.metadata, "data": {"test": "gone.npz#test"}})
     torch.save({"epoch": 3}, files / "none.pt")
     np.savez(files / "far.npz", x=np.ones((2, 6)), y=np.array([0, 9]))
     np.savez(files / "wide.npz", x=np.ones((2, 7)), y=np.array([0, 1]))

@@ -59,6 +59,8 @@ class Checkpoint:
         source = given or next((self.data[role] for role in roles if role in self.data), None)
         if source is None:
             raise UsageError(f"{self.source} does not say where its data lies", "pass --data FILE")
+        if given is None and not Path(source.rpartition("#")[0] or source).exists():
+            raise InputError(f"{source}, where {self.source} says its data lies, is not there", "pass --data FILE")
         options.setdefault("preprocess", self.metadata.get("preprocess"))
         found = dataset.load(source, **options)
         if given is None:
@@ -148,15 +150,23 @@ def _filled(
     }
     if narrow:
         renamed.append(f"weights stored as {', '.join(sorted(narrow))} were widened to float32")
-    if light:
-        model.to_empty(device="cpu")
-    with torch.no_grad():
-        for name, target in model.state_dict().items():
-            if name in tensors:
-                target.copy_(tensors[name])
-            elif light:
-                target.zero_()
+    if light:  # the file's tensors become the parameters: a large model is in memory once
+        own = {
+            k: _owned(tensors[k], v) if k in tensors else torch.zeros_like(v, device="cpu") for k, v in expected.items()
+        }
+        model.load_state_dict(own, assign=True)
+    else:
+        with torch.no_grad():
+            for name, target in expected.items():
+                if name in tensors:
+                    target.copy_(tensors[name])
     return model, notes + renamed
+
+
+def _owned(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`found` in the dtype of `like`, with memory of its own."""
+    found = found.detach().to(like.dtype).contiguous()
+    return found if found.untyped_storage().nbytes() == found.nbytes else found.clone()
 
 
 def _unknown(source: str, contents: Contents, key: str) -> InputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -143,9 +144,17 @@ def finite(model: nn.Module, source: str) -> None:
         InputError: a parameter or buffer is not finite.
     """
     tensors = dict(model.state_dict())
-    bad = [k for k, v in tensors.items() if v.is_floating_point() and not bool(torch.isfinite(v).all())]
+    # smallest and largest: NaN shows in both, and nothing of the tensor's size is made
+    bad = [
+        k for k, v in tensors.items() if v.is_floating_point() and v.numel() and not all(map(math.isfinite, _range(v)))
+    ]
     if bad:
         raise InputError(
             f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'",
             "use an earlier checkpoint: the training diverged or the file is damaged",
         )
+
+
+def _range(tensor: Tensor) -> tuple[float, float]:
+    low, high = torch.aminmax(tensor.detach())
+    return float(low), float(high)
