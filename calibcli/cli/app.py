@@ -68,15 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     """The Typer application with these commands. One command is built alone, so that others cost no start-up."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=cli_help())
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=cli_help())
 
     @app.callback()
     def top(
-        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+        ] = False,
     ) -> None:
-        if version:
-            print(f"calib {__version__}")
-            raise typer.Exit
+        """Options of calib itself."""
 
     for name in names:
         module = importlib.import_module(f"calibcli.cli.{name}")
@@ -88,7 +88,16 @@ def cli_help() -> str:
     return "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"calib {__version__}")
+        raise typer.Exit
+
+
 def _run(args: list[str]) -> int:
+    if not args:
+        build()(["--help"], prog_name="calib", standalone_mode=False)
+        return int(Exit.USAGE)
     names = [args[0]] if args and args[0] in COMMANDS else COMMANDS
     code = build(names)(args, prog_name="calib", standalone_mode=False)
     return int(code or 0)

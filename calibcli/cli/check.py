@@ -60,7 +60,7 @@ def command(
     ] = None,
     config: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--config", help="Instead of calib.toml and [tool.calib] of pyproject.toml here."),
+        typer.Option("--config", help="Instead of calib.toml, and tool.calib in pyproject.toml, here."),
     ] = None,
     fit: Annotated[
         Optional[str],  # noqa: UP045
@@ -78,7 +78,7 @@ def command(
     """Judge limits on metrics: PASS, FAIL, INCONCLUSIVE or NOT RUN.
 
     PASS and FAIL are claims about the population that hold with 95 % confidence, not about these rows. Rules come from
-    --max, --min and --baseline, else from calib.toml, else from [tool.calib] of pyproject.toml.
+    --max, --min and --baseline, else from calib.toml, else from tool.calib in pyproject.toml.
 
     Exit codes: 0 passed, 1 failed, 3 inconclusive, 5 not run (or no rule), 2 wrong request, 4 input refused.
 

@@ -1,0 +1,72 @@
+"""The frame of the command line: version, help, and what a command costs before it works."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from calibcli import __version__
+from calibcli.cli.app import COMMANDS, main
+
+ROOT = Path(__file__).parent.parent
+TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test", "validation"))
+HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "pandas", "sklearn", "rich")
+
+
+def calib(*argv: str, flags: tuple[str, ...] = ()) -> tuple[subprocess.CompletedProcess[str], float]:
+    """A command in a process of its own, and the CPU seconds it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *flags, "-m", "calibcli", *argv]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"calib {__version__}\n"
+
+
+def test_no_arguments_show_the_help_and_are_a_wrong_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr()
+    assert all(name in shown.out for name in COMMANDS)
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"Example: calib {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--help",),
+        ("metrics", TEST),
+        ("scale", VALIDATION, "--test", TEST),
+        ("scale", VALIDATION, "--method", "focal-temperature"),
+        ("check", TEST, "--max", "ece=0.2"),
+        ("plan", "--max", "ece=0.05"),
+        ("inspect", TEST),
+    ],
+    ids=lambda argv: " ".join(Path(a).name for a in argv),
+)
+def test_light_commands_import_nothing_heavy(argv: tuple[str, ...]) -> None:
+    done, _ = calib(*argv, flags=("-X", "importtime"))
+    assert done.returncode == 0, done.stderr[-500:]
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    # --help is drawn by Typer with rich
+    assert not {m for m in loaded if m.startswith(tuple(h for h in HEAVY if argv != ("--help",) or h != "rich"))}
+
+
+@pytest.mark.parametrize(("argv", "most"), [(("--help",), 0.5), (("metrics", TEST), 1.2)], ids=["help", "metrics"])
+def test_start_is_quick(argv: tuple[str, ...], most: float) -> None:
+    assert min(calib(*argv)[1] for _ in range(3)) < most
