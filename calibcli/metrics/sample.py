@@ -251,7 +251,7 @@ class Sample:
 
     @property
     def n(self) -> int:
-        return self.columns.n
+        return self.columns.condensed or self.columns.n
 
     @cached_property
     def top(self) -> View:
