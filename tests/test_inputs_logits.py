@@ -52,6 +52,17 @@ def test_npz_layouts(tmp_path: Path, dtype: str, order: Any) -> None:
     same(logits.read(tmp_path / "a.npz"))
 
 
+def test_labels_that_are_not_needed_may_be_wrong(tmp_path: Path) -> None:
+    for labels in (np.full(300, -1), Y[:7], np.array(["?"] * 300), Y / 2):
+        np.savez(tmp_path / "a.npz", logits=Z, labels=labels)
+        p = logits.read(tmp_path / "a.npz", need_labels=False)
+        assert not p.facts["labelled"]
+        assert any("labels are not used" in note for note in p.notes)
+        np.testing.assert_array_equal(p.logits, Z)
+        with pytest.raises(InputError):
+            logits.read(tmp_path / "a.npz")
+
+
 def test_provenance(tmp_path: Path) -> None:
     np.save(tmp_path / "z.npy", Z)
     np.save(tmp_path / "z.labels.npy", Y)

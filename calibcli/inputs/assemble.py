@@ -68,18 +68,20 @@ def predictions(
             f"no labels in {where}: it holds {keys.describe(first)}",
             "choose them with --labels KEY, or --labels FILE for a file of their own",
         )
-    scores = shape.two_dimensional(raw, name, where, None if raw_labels is None else raw_labels.shape[0])
+    needed = raw_labels if reading.need_labels else None
+    scores = shape.two_dimensional(raw, name, where, None if needed is None else needed.shape[0])
     scores = shape.held(scores)
     n, width = scores.shape
     k = max(width, 2)
     classes, confirmed = _classes(first, reading, name, k)
     notes: list[str] = [remark for c in contents for remark in c.about]
     with Digests([*sources, *label_file]) as digests:
-        labels = _labels(raw_labels, label_name, scores, classes, reading)
+        labels = _labels(raw_labels, label_name, scores, classes, reading, notes)
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
         if labels is not None and found.predicted:
             predicted, compared = np.concatenate(found.predicted), np.concatenate(found.compared)
-            order = refuse_class_order(predicted, compared, k, classes, confirmed and not labels.names)
+            sure = (confirmed and not labels.names) or not reading.need_labels
+            order = refuse_class_order(predicted, compared, k, classes, sure)
             notes += [order] if order else []
         further = _further(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
@@ -125,22 +127,33 @@ class _Rows:
 
 
 def _labels(
-    raw: Named | None, name: str, scores: Named, classes: Sequence[str] | None, reading: Reading
+    raw: Named | None,
+    name: str,
+    scores: Named,
+    classes: Sequence[str] | None,
+    reading: Reading,
+    notes: list[str],
 ) -> Labels | None:
     if raw is None:
         return None
     n, width = scores.shape
-    return read_labels(
-        raw,
-        name,
-        n=n,
-        k=max(width, 2),
-        columns=width,
-        top=lambda rows: _top(scores, rows),
-        classes=classes,
-        label_base=reading.label_base,
-        ignore_label=reading.ignore_label,
-    )
+    try:
+        return read_labels(
+            raw,
+            name,
+            n=n,
+            k=max(width, 2),
+            columns=width,
+            top=lambda rows: _top(scores, rows),
+            classes=classes,
+            label_base=reading.label_base,
+            ignore_label=reading.ignore_label,
+        )
+    except InputError as error:
+        if reading.need_labels:
+            raise
+        notes.append(f"labels are not used: {error.problem}")
+        return None
 
 
 def _checked(

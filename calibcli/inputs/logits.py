@@ -27,7 +27,8 @@ def read(path: Paths, *, multilabel: bool = False, progress: Progress | None = N
         drop_nonfinite: drop rows with NaN or infinite scores.
         clip: raise probabilities to 1e-15, so that the NLL is finite.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
-        need_labels: whether labels must be there; without any, all are 0 and `facts["labelled"]` is False.
+        need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
+            and `facts["labelled"]` is False.
         progress: called with (fraction, text).
 
     Returns:

@@ -8,8 +8,8 @@ from typing import Any
 
 from calibcli.inputs import foreign, logits
 from calibcli.inputs.arrays import Contents
-from calibcli.inputs.assemble import Reading, predictions
-from calibcli.inputs.keys import candidates, shape_text
+from calibcli.inputs.assemble import Reading, changed, label_array, predictions
+from calibcli.inputs.keys import candidates, pick_scores, shape_text
 from calibcli.inputs.readers import load_any, open_all
 from calibcli.inputs.shape import distinct
 from calibcli.predictions import Predictions
@@ -39,6 +39,9 @@ def inspect(
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
             return Result(command="inspect", facts=facts), [{"path": source.path, "sha256": source.sha256()}]
+    name = pick_scores(contents[0], wanted.scores, sources[0].name)
+    labelled = label_array(contents, sources, wanted, name)[1] is not None
+    wanted = changed(wanted, need_labels=labelled)
     if reading.get("multilabel"):
         from calibcli.inputs.multilabel import split
 
