@@ -376,6 +376,15 @@ def snapshot(model: nn.Module) -> list[Any]:
     ]
 
 
+def test_tokens_beyond_the_vocabulary(tmp_path: Path) -> None:
+    ids = np.array([[1, 2], [3, 4], [5, 10]])
+    np.savez(tmp_path / "d.npz", input_ids=ids, attention_mask=np.ones_like(ids), labels=np.zeros(3, int))
+    data = dataset.load(tmp_path / "d.npz")
+    assert dataset.check(data, Keyed()) == 3
+    with pytest.raises(InputError, match="rows 2 to 2 do not fit the model"):
+        list(checkpoint.predict(Keyed(), data, batch_size=2))
+
+
 @pytest.mark.parametrize("rows", [8, 7])
 def test_the_callers_model_and_state_are_unchanged(tmp_path: Path, rows: int) -> None:
     np.savez(tmp_path / "d.npz", x=np.ones((rows, 4), np.float32), y=np.arange(rows) % 3)

@@ -10,6 +10,7 @@ import typer
 
 from calibcli.cli import options as opt
 from calibcli.cli.run import Run
+from calibcli.metrics.intervals import wilson
 from calibcli.result import Estimate, Result
 
 PANEL = "Measure"
@@ -99,15 +100,13 @@ def command(
 
 def accuracy(correct: int, rows: int) -> Estimate:
     """Share of rows whose largest logit is the label, with its 95 % interval (Wilson 1927)."""
-    z = NormalDist().inv_cdf(0.975)
     p = correct / rows
-    centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
-    half = z / (1 + z * z / rows) * (p * (1 - p) / rows + z * z / (4 * rows * rows)) ** 0.5
+    low, high = wilson(p, rows, NormalDist().inv_cdf(0.975))
     return Estimate(
         name="accuracy",
         value=p,
-        low=max(0.0, centre - half),
-        high=min(1.0, centre + half),
+        low=low,
+        high=high,
         level=0.95,
         better="higher",
         unit="probability",

@@ -88,6 +88,9 @@ def predict(
             if device.type == "cuda":
                 torch.cuda.empty_cache()
             continue
+        except IndexError as error:  # an embedding: "index out of range in self"
+            problem = f"rows {rows.start} to {rows.stop - 1} do not fit the model ({error})"
+            raise InputError(problem, "check that no token is beyond the model's vocabulary") from None
         bad = torch.isnan(out).any(1).nonzero()
         if len(bad):
             row = done + int(bad[0])

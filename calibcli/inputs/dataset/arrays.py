@@ -1,15 +1,15 @@
 """Arrays in files, opened without reading them: rows come from disk when asked for.
 
-Uncompressed .npz, .npy and .safetensors are read with pread, so that resident memory stays small; compressed .npz
+Uncompressed .npz, .npy and .safetensors are read row by row, so that resident memory stays small; compressed .npz
 and .pt files are held in memory. Nothing here unpickles objects.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -70,26 +70,24 @@ class OnDisk:
         return np.dtype(np.float32) if self.bfloat16 else self.stored
 
     def read(self, rows: NDArray[np.int64]) -> Array:
-        """Rows in the order asked for: one pread per run of consecutive rows."""
+        """Rows in the order asked for: one read per run of consecutive rows."""
         out = np.empty((len(rows), *self.shape[1:]), self.stored)
         size = self.stored.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
         view = memoryview(cast(Any, out.reshape(-1).view(np.uint8)))
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         starts = np.concatenate([[0], breaks]) if len(rows) else breaks
         ends = np.append(breaks, len(rows))
-        file = os.open(self.path, os.O_RDONLY)
-        try:
+        with self.path.open("rb", buffering=0) as file:
             for start, end in zip(starts.tolist(), ends.tolist()):
-                self._fill(file, view[start * size : end * size], self.offset + int(rows[start]) * size)
-        finally:
-            os.close(file)
+                file.seek(self.offset + int(rows[start]) * size)
+                self._fill(file, view[start * size : end * size])
         return (out.astype(np.uint32) << 16).view(np.float32) if self.bfloat16 else out
 
-    def _fill(self, file: int, view: memoryview, offset: int) -> None:
+    def _fill(self, file: FileIO, view: memoryview) -> None:
         done = 0
         while done < len(view):
-            got = os.preadv(file, [view[done:]], offset + done)
-            if got == 0:
+            got = file.readinto(view[done:])
+            if not got:
                 raise InputError(f"{self.path} ends early", "the file changed or is truncated: fetch it again")
             done += got
 
@@ -110,7 +108,7 @@ def open_arrays(path: Path, *, trust: bool = False) -> dict[str, Rows]:
         return _pt(path, trust)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror or error})", "check the path") from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
         raise InputError(f"{path} is damaged or not what its suffix says ({error})", "write it again") from None
 
 
