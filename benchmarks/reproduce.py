@@ -167,8 +167,8 @@ def main() -> int:
         print("skipped: pass --data DIR with cifar10_train_5000.npz and cifar10_test_1000.npz")
         return 0
     torch.set_num_threads(1)
-    short = {"arch": "cnn:widths=32/64/128", "epochs": 20, "batch": 32, "lr": 0.05, "weight_decay": 1e-4}
-    short |= {"augment": "", "schedule": "step:at=0.6/0.85"}
+    short = {"arch": "cnn:widths=32/64/128", "epochs": 24, "batch": 32, "lr": 0.05, "weight_decay": 1e-4}
+    short |= {"augment": "", "schedule": "step:at=0.75/0.9"}
     full = {"arch": "resnet:depth=20", "epochs": 350, "batch": 128, "lr": 0.1, "weight_decay": 5e-4, "schedule": "step"}
     for name, value in {**short, **(full if args.full else {})}.items():
         if getattr(args, name) is None:

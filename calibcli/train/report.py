@@ -105,32 +105,48 @@ def facts(run: Fitted) -> dict[str, Any]:
 
 
 PANELS = (
-    ("nll", "NLL", ("nll", "train_loss")),
-    ("nll_split", "NLL of right and wrong rows", ("nll_correct", "nll_wrong")),
-    ("calibration", "calibration error", ("ece", "adaece")),
-    ("temperature", "best temperature", ("temperature",)),
-    ("confidence", "entropy and probability of the label", ("entropy", "p_true")),
-    ("norms", "norms of the last layer", ("last_weight_norm", "last_gradient_norm")),
-    ("curvature", "curvature of cross-entropy", ("lambda_max", "trace")),
+    ("nll", "NLL", {"nll": "validation", "train_loss": "training loss"}),
+    ("nll_split", "NLL of right and wrong rows", {"nll_correct": "right", "nll_wrong": "wrong"}),
+    ("calibration", "calibration error", {"ece": "ECE", "adaece": "AdaECE"}),
+    ("temperature", "best temperature", {"temperature": "T"}),
+    ("confidence", "entropy and probability of the label", {"entropy": "entropy", "p_true": "probability"}),
+    ("norms", "norms of the last layer", {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}),
+    ("curvature", "curvature of cross-entropy", {"lambda_max": "λmax", "trace": "trace"}),
 )
-LABELS = {"nll": "NLL", "train_loss": "train loss", "nll_correct": "right", "nll_wrong": "wrong", "ece": "ECE"}
-LABELS |= {"adaece": "AdaECE", "temperature": "T*", "entropy": "entropy", "p_true": "p of the label"}
-LABELS |= {"lambda_max": "λmax", "trace": "trace"}
-LABELS |= {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}
+COMPARED = {
+    "nll": "NLL",
+    "train_loss": "training loss",
+    "error": "error",
+    "ece": "ECE",
+    "temperature": "best temperature",
+    "nll_wrong": "NLL of wrong rows",
+    "entropy": "entropy",
+    "last_weight_norm": "weight norm of the last layer",
+    "trace": "trace of the curvature of cross-entropy",
+}
 
 
 def plots(runs: Sequence[Fitted]) -> list[Plot]:
-    """One panel per quantity over epochs, validation rows unless its label says otherwise."""
-    found = []
-    for name, title, keys in PANELS:
-        curves = []
-        for run in runs:
-            for key in keys:
-                points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
-                if points:
-                    label = f"{run.recipe.loss}: {LABELS[key]}" if len(runs) > 1 else LABELS[key]
-                    x, y = zip(*points)
-                    curves.append(Curve(label=label, kind="line", x=x, y=y, role="model"))
-        if curves:
-            found.append(Plot(name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="log"))
-    return found
+    """The logs over epochs, on validation rows: of one run its quantities in pairs, of several one panel each."""
+    if len(runs) > 1:
+        panels = [
+            _panel(key, title, [(run, key, run.recipe.loss, run.recipe.loss) for run in runs])
+            for key, title in COMPARED.items()
+        ]
+    else:
+        panels = [
+            _panel(name, title, [(runs[0], key, label, key) for key, label in keys.items()])
+            for name, title, keys in PANELS
+        ]
+    return [panel for panel in panels if panel.curves]
+
+
+def _panel(name: str, title: str, series: Sequence[tuple[Fitted, str, str, str]]) -> Plot:
+    """A panel of (run, key of its log, label, role)."""
+    curves = []
+    for run, key, label, role in series:
+        points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
+        if points:
+            x, y = zip(*points)
+            curves.append(Curve(label=label, kind="line", x=x, y=y, role=role))
+    return Plot(name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="log")
