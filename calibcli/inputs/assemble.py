@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs import keys, shape
-from calibcli.inputs.arrays import Contents, Joined, Memory, Named, Picked, whole
-from calibcli.inputs.labels import HELD, Labels, read_labels
+from calibcli.errors import InputError
+from calibcli.inputs import keys, per_row, shape
+from calibcli.inputs.arrays import Contents, Joined, Named, Picked, whole
+from calibcli.inputs.labels import Labels, read_labels
 from calibcli.inputs.readers import load_any
+from calibcli.inputs.reading import Reading, kind_option
 from calibcli.inputs.scan import LARGE, Scan, scan
 from calibcli.inputs.source import Digests, Source
 from calibcli.inputs.validate import (
@@ -26,32 +26,9 @@ from calibcli.inputs.validate import (
     refuse_empty,
     refuse_nonfinite,
 )
-from calibcli.predictions import Array, Ints, Kind, Predictions
-from calibcli.spec import normal
+from calibcli.predictions import Ints, Kind, Predictions
 
-KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 Progress = Callable[[float, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How to read; each field is an option of the command line. See `logits.read`."""
-
-    scores: str | None = None
-    labels: str | None = None
-    classes: str | Sequence[str] | None = None
-    kind: str | None = None
-    label_base: int | None = None
-    ignore_label: int | None = None
-    drop_nonfinite: bool = False
-    clip: bool = False
-    weights: str | None = None
-    weight_kind: str = "sampling"
-    ids: str | None = None
-    group: str | None = None
-    by: Sequence[str] = ()
-    shards: bool = False
-    need_labels: bool = True
 
 
 def predictions(
@@ -83,7 +60,7 @@ def predictions(
             sure = (confirmed and not labels.names) or not reading.need_labels
             order = refuse_class_order(predicted, compared, k, classes, sure)
             notes += [order] if order else []
-        further = _further(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     return Predictions(
         scores=shape.as_scores(rows.scores, kind, clip=reading.clip),
@@ -100,7 +77,7 @@ def predictions(
             "labelled": labels is not None,
             "dtype": str(scores.dtype),
             "kind": kind,
-            "why": "given by --kind" if _kind_option(reading.kind) else evidence(found, kind),
+            "why": "given by --kind" if kind_option(reading.kind) else evidence(found, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
             "repeated_rows": found.repeated,
@@ -174,7 +151,7 @@ def _checked(
     decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
     found = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, progress=progress)
     half = scores.dtype.itemsize <= 2
-    forced, declared = _kind_option(reading.kind), keys.declared_kind(contents, name)
+    forced, declared = kind_option(reading.kind), keys.declared_kind(contents, name)
     masks = ragged or forced is not None
     if drop and not found.finite:
         raise InputError(f"all {found.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
@@ -196,20 +173,6 @@ def _checked(
     refuse_empty(found, kind)
     notes += _remarks(found, kind, forced is not None, reading, scores.shape[1])
     return rows, found, kind
-
-
-def changed(reading: Reading, **fields: Any) -> Reading:
-    """The same reading with other fields."""
-    return dataclasses.replace(reading, **fields)
-
-
-def _kind_option(kind: str | None) -> Kind | None:
-    if kind is None or normal(kind) == "auto":
-        return None
-    for known in KINDS:
-        if normal(kind) in (known, {"probabilities": "probs", "log_probabilities": "log_probs"}.get(known)):
-            return known
-    raise UsageError(f"--kind {kind} is not a kind of scores", did_you_mean(normal(kind), KINDS))
 
 
 def _joined_scores(
@@ -318,45 +281,3 @@ def _remarks(found: Scan, kind: Kind, forced: bool, reading: Reading, width: int
             f"samples, the intervals are too narrow"
         )
     return notes
-
-
-def _further(
-    contents: Sequence[Contents],
-    sources: Sequence[Source],
-    reading: Reading,
-    n: int,
-    keep: Ints | None,
-    score_name: str,
-    label_name: str,
-    notes: list[str],
-) -> dict[str, Any]:
-    """Weights, ids, groups and slices of the rows that are kept."""
-
-    def column(name: str, option: str) -> Array:
-        parts: list[Named] = [c.arrays[keys.named(c, name, option, s.name)] for c, s in zip(contents, sources)]
-        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([shape.texts(whole(p)) for p in parts]))
-        return shape.per_row(array, name, option, n, keep)
-
-    def fits(array: Named) -> bool:
-        return array.shape == (n,) and array.dtype.kind in "iuUSO"
-
-    out: dict[str, Any] = {}
-    ids = reading.ids
-    if ids is None and len(contents) == 1 and n <= HELD:
-        ids = contents[0].ids or keys.first_of(contents[0], keys.IDS, fits)
-        ids = None if ids in (score_name, label_name) else ids
-    if ids:
-        out["ids"] = column(ids, "--ids")
-        unique = shape.distinct(out["ids"])
-        if unique < len(out["ids"]):
-            notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
-    if reading.weights:
-        if reading.weight_kind not in ("sampling", "count"):
-            raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
-        out["weights"] = shape.weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
-        out["weight_kind"] = reading.weight_kind
-    if reading.group:
-        out["groups"] = np.unique(column(reading.group, "--group"), return_inverse=True)[1].astype(np.int64)
-    if reading.by:
-        out["slices"] = {name: shape.texts(column(name, "--by")) for name in reading.by}
-    return out

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.inputs.assemble import Reading, predictions
+from calibcli.inputs.assemble import predictions
 from calibcli.inputs.readers import Paths, load, open_all
+from calibcli.inputs.reading import Reading
 from calibcli.predictions import Predictions
 
 __all__ = ["Reading", "load", "open_all", "predictions", "provenance", "read", "read_multilabel"]

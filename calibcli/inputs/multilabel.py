@@ -9,6 +9,7 @@ import numpy as np
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import assemble, keys, shape
 from calibcli.inputs.arrays import Contents, Converted, Memory, Named
+from calibcli.inputs.reading import Reading, changed
 from calibcli.inputs.source import Source
 from calibcli.predictions import Predictions
 
@@ -16,7 +17,7 @@ from calibcli.predictions import Predictions
 def split(
     contents: Sequence[Contents],
     sources: Sequence[Source],
-    reading: assemble.Reading,
+    reading: Reading,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Predictions]:
     """One binary data set per label, by its name.
@@ -58,7 +59,7 @@ def split(
             scores=score_name,
             labels=label_name,
         )
-        alone = assemble.changed(reading, classes=None, labels=label_name, scores=score_name)
+        alone = changed(reading, classes=None, labels=label_name, scores=score_name)
         out[name] = assemble.predictions([one], sources, alone, progress)
     return out
 

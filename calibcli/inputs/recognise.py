@@ -8,9 +8,10 @@ from typing import Any
 
 from calibcli.inputs import foreign, logits
 from calibcli.inputs.arrays import Contents
-from calibcli.inputs.assemble import Reading, changed, label_array, predictions
+from calibcli.inputs.assemble import label_array, predictions
 from calibcli.inputs.keys import candidates, pick_scores, shape_text
 from calibcli.inputs.readers import load_any, open_all
+from calibcli.inputs.reading import Reading, changed
 from calibcli.inputs.shape import distinct
 from calibcli.predictions import Predictions
 from calibcli.result import Result, Table
