@@ -87,9 +87,11 @@ def share(hits: list[bool]) -> str:
     return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / len(hits)):.1f})"
 
 
-def estimator(seeds: int) -> None:
+def estimator(seeds: int, only: str) -> None:
     print(f"1. the trace's 95 % estimator interval, {seeds} seeds")
     for name, (model, width) in networks().items():
+        if only not in name:
+            continue
         x, y = data(128, width, 1.0)
         train(model, x, y)
         h = hessians(model, x, y).mean(0)
@@ -114,7 +116,7 @@ def estimator(seeds: int) -> None:
         print(f"   {'':24} an eigenvalue within the residual {share(inside)}, and it is λmax {share(largest)}")
 
 
-def sample(samples: int) -> None:
+def sample(samples: int, only: str) -> None:
     print(f"3. 95 % intervals over {samples} samples against the population of 8,000")
     for label, spread, rows in (("hard", 0.8, 256), ("easy, heavy tails", 2.0, 256)):
         torch.manual_seed(1)
@@ -123,6 +125,8 @@ def sample(samples: int) -> None:
             "tanh": nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
         }
         for kind, model in models.items():
+            if only not in f"{label} {kind}":
+                continue
             x, y = data(8_000, 4, spread)
             train(model, x[:2000], y[:2000], 300)
             h = hessians(model, x, y).mean(0)
@@ -141,7 +145,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--only", default="", help="part of a network's or a population's name")
     options = parser.parse_args()
     with second_order(torch.device("cpu")):
-        estimator(options.seeds)
-    sample(options.samples)
+        estimator(options.seeds, options.only)
+    sample(options.samples, options.only)

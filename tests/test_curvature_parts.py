@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from curvature_models import Focal, setup
+from curvature_models import MODELS, Focal, setup
 
 from calibcli.curvature.density import density, quadrature
 from calibcli.curvature.lanczos import Lanczos
+from calibcli.curvature.layers import outer
 from calibcli.curvature.loss import CrossEntropy, Pairs, logit_hessian
+from calibcli.curvature.norms import RowNorms
 from calibcli.curvature.problem import Problem
-from calibcli.curvature.rows import Layout, normal, signs
+from calibcli.curvature.rows import Layout, Tensors, normal, signs
 
 
 class Planted:
@@ -135,20 +137,30 @@ def test_pairs_are_the_hessian_in_the_logits(loss: CrossEntropy) -> None:
     assert torch.allclose(pairs.mass.flatten(), (pairs.weights.flatten().abs() * u.square().sum(1)), atol=1e-12)
 
 
-def test_row_by_row_norms_equal_vmap() -> None:
-    from calibcli.curvature.norms import RowNorms
-
-    model, inputs, labels = setup("cnn")
-    from calibcli.curvature.rows import Tensors
-
+@pytest.mark.parametrize("name", MODELS)
+def test_row_norms_by_layer_by_vmap_and_row_by_row(name: str) -> None:
+    model, inputs, labels = setup(name)
     problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
     problem.classes = 3
     norms = RowNorms(problem)
-    assert norms.mapped
-    rows, u = torch.tensor([3, 0, 5]), torch.randn(3, 3).double()
-    mapped = norms(rows, u)
-    norms.mapped = False
-    assert torch.allclose(mapped, norms(rows, u), rtol=1e-12)
+    rows, u = torch.tensor([3, 0, 5, 3]), torch.randn(4, 3).double()
+    first = norms(rows, u)
+    assert norms.mapped == (name != "gru")
+    assert bool(norms.by_layer.all()) == (name not in ("tied", "gru"))  # used twice; without a rule, nor vmap
+    if name == "gru":
+        return
+    norms.by_vmap, norms.by_layer = torch.ones_like(norms.by_vmap), torch.zeros_like(norms.by_layer)
+    assert torch.allclose(first, norms(rows, u), rtol=1e-10)
+    norms.by_vmap = torch.zeros_like(norms.by_vmap)
+    assert not norms.mapped
+    assert torch.allclose(first, norms(rows, u), rtol=1e-10)
+
+
+def test_both_ways_to_the_norm_of_an_outer_product() -> None:
+    torch.manual_seed(0)
+    for places, i, o in ((2, 9, 8), (30, 3, 4)):  # by Gram matrices, and directly
+        a, d = torch.randn(5, places, i).double(), torch.randn(5, places, o).double()
+        assert torch.allclose(outer(a, d), torch.einsum("nlo,nli->noi", d, a).square().sum((1, 2)))
 
 
 RANKS = """

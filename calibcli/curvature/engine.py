@@ -45,7 +45,7 @@ class Shared:
     @cached_property
     def norms(self) -> RowNorms:
         found = RowNorms(self.problem)
-        if not found.mapped and found.chunk > 1:
+        if not found.mapped:
             self.notes.append("per-row gradients are taken one row at a time: the model does not run under vmap")
         return found
 

@@ -16,6 +16,7 @@ from calibcli.curvature.loss import Loss, Pairs
 from calibcli.curvature.norms import RowNorms
 from calibcli.curvature.problem import Problem
 
+PILOT = 48  # draws from which the number of draws is decided
 FEWEST, MOST = 32, 20_000  # draws for the rest
 
 
@@ -79,12 +80,17 @@ def ggn_trace(
     order = flat.argsort(descending=True, stable=True)
     order = order[: int((flat > 0).sum())]
     left = torch.cat([flat[order].sum()[None], flat[order].sum() - flat[order].cumsum(0)]).clamp(min=0)
-    if exact:
-        take = len(order)
-    else:  # fewest backward passes: pairs taken + draws for the rest, with a coefficient of variation near 1
-        cost = torch.arange(len(order) + 1) + (left / (target * left[0]).clamp(min=1e-300)) ** 2
-        take = int(cost.argmin())
-        take = len(order) if len(order) - take <= FEWEST else take
+    stream = np.random.Generator(np.random.Philox(key=np.array([seed, 1 << 62], np.uint64)))
+    take, count = len(order), 0
+    if not exact and len(order) > 2 * PILOT:
+        # how much l ‖Jᵀu‖² / mass varies, from a pilot that serves for nothing else: what follows stays unbiased
+        pilot = _ratios(problem, norms, pairs, order[_draw(stream, flat[order], PILOT)]).sum(1)
+        spread = float(pilot.std() / pilot.mean().abs().clamp(min=1e-300))
+        # fewest backward passes: pairs taken + draws that bring the rest to the target
+        draws = (left * spread / (target * left[0]).clamp(min=1e-300)) ** 2
+        take = int((torch.arange(len(order) + 1) + draws).argmin())
+        count = max(FEWEST, min(MOST, round(float(draws[take]))))
+        take = take if take + count < len(order) else len(order)
     heavy, rest = order[:take], order[take:]
     # exact part
     square = _norms_of(problem, norms, pairs, heavy)  # (take, tensors)
@@ -96,12 +102,8 @@ def ggn_trace(
     second = float(rows.square().sum())  # Σ_n t_n²
     if len(rest):
         left_mass = float(flat[rest].sum())
-        chance = (flat[rest] / left_mass).numpy()
-        stream = np.random.Generator(np.random.Philox(key=np.array([seed, 1 << 62], np.uint64)))
-        # how many is decided before the first draw, from the spread among the heavy pairs: no bias from stopping
-        count = _draws(signed.sum(1) / flat[heavy], flat[heavy], left_mass, target)
-        draws = stream.choice(len(rest), count, p=chance / chance.sum())
-        ratio = _ratios(problem, norms, pairs, rest[torch.from_numpy(draws)])
+        drawn_pairs = rest[_draw(stream, flat[rest], count)]
+        ratio = _ratios(problem, norms, pairs, drawn_pairs)
         drawn = len(ratio)
         scale = left_mass / n
         total = ratio.sum(1)
@@ -110,7 +112,7 @@ def ggn_trace(
         layers = layers + scale * ratio.mean(0)
         layer_variance = scale**2 * ratio.var(0) / drawn
         # Σ_n t_n² with t_n = exact + rest; the rest's square bounded by Cauchy-Schwarz over its pairs
-        which = rest[torch.from_numpy(draws)] // k
+        which = drawn_pairs // k
         row_mass = torch.zeros(n, dtype=torch.float64).index_add_(0, rest // k, flat[rest])
         second += left_mass * float((2 * rows[which] * total + row_mass[which] * total.square()).mean())
         rows = rows + row_mass * float(total.mean())
@@ -129,14 +131,10 @@ def ggn_trace(
     )
 
 
-def _draws(ratio: torch.Tensor, mass: torch.Tensor, left: float, target: float) -> int:
-    """Draws that bring the rest's standard error to `target`, if l ‖Jᵀu‖² / mass varies there as among heavy pairs."""
-    mean, deviation = 1.0, 1.0
-    if len(ratio) >= 16:
-        mean = float((mass * ratio).sum() / mass.sum())
-        deviation = float((mass * (ratio - mean).square()).sum() / mass.sum()) ** 0.5
-    total = abs(mean) * (float(mass.sum()) + left)
-    return max(FEWEST, min(MOST, round((left * deviation / max(target * total, 1e-300)) ** 2)))
+def _draw(stream: np.random.Generator, mass: torch.Tensor, count: int) -> torch.Tensor:
+    """(count,) positions drawn with replacement, in proportion to mass."""
+    chance = mass.numpy() / mass.numpy().sum()
+    return torch.from_numpy(stream.choice(len(chance), count, p=chance))
 
 
 def _ratios(problem: Problem, norms: RowNorms, pairs: Pairs, flat: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.func import functional_call, grad, vmap
 
+from calibcli.curvature.layers import layer_norms, square
 from calibcli.curvature.problem import Problem
 from calibcli.curvature.rows import Inputs
 
@@ -14,37 +15,78 @@ CHUNK = 128 << 20  # bytes of per-row gradients held at once
 
 
 class RowNorms:
-    """Squared per-row gradient norms, by vmap where the model allows it, else row by row.
+    """Squared per-row gradient norms: from the layers' inputs and output gradients where there is a rule, by vmap for
+    the other tensors, row by row where vmap cannot run the model.
 
-    Which way is decided on two rows: both must agree there.
+    Which way serves which tensor is decided on two rows, where it must agree with plain gradients.
 
     Args:
         problem: the problem.
+
+    Attributes:
+        by_layer, by_vmap: (tensors,) which tensors each way serves; the rest goes row by row.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.mapped = self.chunk > 1 and self._vmap_agrees()
+        rows = torch.arange(2) % problem.layout.n
+        inputs, _ = problem.batch(rows)
+        u = torch.randn(2, problem.classes, generator=torch.Generator().manual_seed(0))
+        u = u.to(problem.device, problem.dtype)
+        true = self._row_by_row(inputs, u)
+        self.by_layer = _agree(self._layers(inputs, u), true)
+        self.by_vmap = torch.zeros_like(self.by_layer)
+        if not bool(self.by_layer.all()):
+            self.by_vmap = ~self.by_layer
+            try:
+                mapped = self._vmap(inputs, u)
+            except (RuntimeError, ValueError, NotImplementedError, TypeError, AttributeError):  # what vmap cannot do
+                self.by_vmap = torch.zeros_like(self.by_layer)
+            else:
+                self.by_vmap &= _agree(mapped, true)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether no tensor has to go row by row."""
+        return bool((self.by_layer | self.by_vmap).all())
 
     @property
     def chunk(self) -> int:
-        row = self.problem.size * torch.empty((), dtype=self.problem.dtype).element_size()
-        return max(1, min(64, CHUNK // row, self.problem.layout.micro))
+        """Rows at once: what per-row gradients of the tensors without a rule leave room for."""
+        row = sum(s for s, layer in zip(self.problem.sizes, self.by_layer.tolist()) if not layer)
+        row *= torch.empty((), dtype=self.problem.dtype).element_size()
+        return max(1, min(CHUNK // max(row, 1), self.problem.layout.micro))
 
     def __call__(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
         """(n,) row indices and (n, K) cotangents to (n, tensors) float64 squared norms, on the CPU."""
         return self.problem.guard(lambda: self._all(rows, cotangents))
 
     def _all(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
-        out = []
+        out = [torch.zeros(0, len(self.problem.tensors), dtype=torch.float64)]
         for r, u in zip(torch.split(rows, self.chunk), torch.split(cotangents, self.chunk)):
+            if not len(r):
+                continue
             inputs, _ = self.problem.batch(r)
             u = u.to(self.problem.device, self.problem.dtype)
-            out.append((self._by_vmap if self.mapped and len(r) > 1 else self._by_row)(inputs, u))
-        return torch.cat(out) if out else torch.zeros(0, len(self.problem.tensors), dtype=torch.float64)
+            if not self.mapped:
+                out.append(self._row_by_row(inputs, u))
+                continue
+            found = self._layers(inputs, u) if bool(self.by_layer.any()) else torch.zeros(len(r), len(self.by_layer))
+            if bool(self.by_vmap.any()):
+                found = torch.where(self.by_vmap, self._vmap(inputs, u), found)
+            out.append(found)
+        return torch.cat(out)
 
-    def _by_vmap(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
+    def _layers(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
+        """NaN for tensors of layers without a rule."""
         problem = self.problem
+        found = layer_norms(problem.model, lambda: problem.forward(problem.model, inputs), u)
+        missing = torch.full((len(u),), float("nan"), dtype=torch.float64)
+        return torch.stack([found[n].cpu() if n in found else missing for n in problem.names], 1)
+
+    def _vmap(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
+        problem = self.problem
+        wanted = {n: t.detach() for n, t, on in zip(problem.names, problem.tensors, self.by_vmap.tolist()) if on}
 
         def one(parameters: dict[str, torch.Tensor], x: Inputs, cotangent: torch.Tensor) -> torch.Tensor:
             def model(*args: Any, **kwargs: Any) -> Any:
@@ -53,33 +95,21 @@ class RowNorms:
             single = {k: v[None] for k, v in x.items()} if isinstance(x, dict) else x[None]
             return (problem.forward(model, single)[0] * cotangent).sum()
 
-        parameters = {n: t.detach() for n, t in zip(problem.names, problem.tensors)}
-        found = vmap(grad(one), in_dims=(None, 0, 0))(parameters, inputs, u)
-        return torch.stack([_square_norms(found[n]) for n in problem.names], 1).cpu()
+        found = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
+        nothing = torch.zeros(len(u), dtype=torch.float64)
+        return torch.stack([square(found[n]).cpu() if n in found else nothing for n in problem.names], 1).detach()
 
-    def _by_row(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
+    def _row_by_row(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
         problem = self.problem
         out = []
         for i in range(len(u)):
             single = {k: v[i : i + 1] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[i : i + 1]
             z = problem.forward(problem.model, single)
             found = torch.autograd.grad((z[0] * u[i]).sum(), problem.tensors, materialize_grads=True)
-            out.append(torch.stack([_square_norms(g[None])[0] for g in found]))
+            out.append(torch.cat([square(g[None]) for g in found]))
         return torch.stack(out).cpu()
 
-    def _vmap_agrees(self) -> bool:
-        rows = torch.arange(2) % self.problem.layout.n
-        inputs, _ = self.problem.batch(rows)
-        u = torch.randn(2, self.problem.classes, generator=torch.Generator().manual_seed(0))
-        u = u.to(self.problem.device, self.problem.dtype)
-        try:
-            mapped = self._by_vmap(inputs, u)
-        except (RuntimeError, ValueError, NotImplementedError, TypeError, AttributeError):  # whatever vmap cannot do
-            return False
-        return torch.allclose(mapped, self._by_row(inputs, u), rtol=1e-3, atol=1e-6 * float(mapped.max()))
 
-
-def _square_norms(gradients: torch.Tensor) -> torch.Tensor:
-    """(n, ...) to (n,) float64."""
-    norms: torch.Tensor = torch.linalg.vector_norm(gradients.flatten(1), dim=1, dtype=torch.float64)
-    return norms.square()
+def _agree(found: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
+    """(tensors,) bool: equal to rounding on every row."""
+    return ((found - true).abs() <= 1e-3 * true + 1e-7 * true.max()).all(0)
