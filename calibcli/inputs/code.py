@@ -13,6 +13,9 @@ from typing import Any, cast
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 
+# what code of the user's own may raise; anything else is ours
+FAILURES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
+            SyntaxError, TypeError, ValueError)  # fmt: skip
 NAMES_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -31,8 +34,8 @@ def from_module(name: str, attribute: str) -> Callable[..., Any]:
         if error.name and not f"{name}.".startswith(f"{error.name}."):
             raise InputError(f"module '{name}' needs '{error.name}', which is not installed", "install it") from None
         raise UsageError(f"no module '{name}' here or installed", "pass module:function, or a file") from None
-    except (ImportError, SyntaxError) as error:
-        raise InputError(f"module '{name}' cannot be imported ({error})", "mend it") from None
+    except FAILURES as error:
+        raise InputError(f"module '{name}' cannot be imported ({type(error).__name__}: {error})", "mend it") from None
     return _attribute(module, attribute, name)
 
 
@@ -49,8 +52,8 @@ def from_file(path: Path, attribute: str) -> Callable[..., Any]:
     sys.modules[spec.name] = module  # dataclasses and pickles look their module up
     try:
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise InputError(f"{path} cannot be imported ({error})", "mend it") from None
+    except FAILURES as error:
+        raise InputError(f"{path} cannot be imported ({type(error).__name__}: {error})", "mend it") from None
     return _attribute(module, attribute, str(path))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from calibcli.architectures import ARCHITECTURES
 from calibcli.errors import InputError, UsageError, did_you_mean, nearest
-from calibcli.inputs.code import from_file, from_module
+from calibcli.inputs.code import FAILURES, from_file, from_module
 from calibcli.spec import normal
 
 ZOOS = ("torchvision", "timm")
@@ -108,7 +108,7 @@ def _call(factory: Callable[..., Any], options: str, defaults: Mapping[str, Any]
                 given[name] = value
     try:
         return _module(factory(**given), spec)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except FAILURES as error:
         raise InputError(
             f"the factory of '{spec}' failed: {type(error).__name__}: {error}", "mend its options"
         ) from None

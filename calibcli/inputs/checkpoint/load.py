@@ -91,6 +91,10 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     if contents.module is not None and arch is None and arch_file is None:
         notes: list[str] = []
         model, architecture = contents.module, contents.container
+        narrow = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
+        if narrow:
+            model = model.float()
+            notes = [f"weights stored as {_name(dtype)} were converted to float32" for dtype in narrow]
     else:
         if named is None:
             raise contents.refusal or _unknown(source, contents, key)
@@ -145,11 +149,8 @@ def _filled(
     expected = model.state_dict()
     tensors, renamed = weights.fit_names(tensors, expected)
     tensors = weights.matched(tensors, expected, source, architecture)
-    narrow = {
-        str(v.dtype).removeprefix("torch.") for v in tensors.values() if v.dtype in (torch.float16, torch.bfloat16)
-    }
-    if narrow:
-        renamed.append(f"weights stored as {', '.join(sorted(narrow))} were widened to float32")
+    changed = {(v.dtype, expected[k].dtype) for k, v in tensors.items() if expected[k].is_floating_point()}
+    renamed += [f"weights stored as {_name(a)} were converted to {_name(b)}" for a, b in changed if a != b]
     if light:  # the file's tensors become the parameters: a large model is in memory once
         own = {
             k: _owned(tensors[k], v) if k in tensors else torch.zeros_like(v, device="cpu") for k, v in expected.items()
@@ -161,6 +162,10 @@ def _filled(
                 if name in tensors:
                     target.copy_(tensors[name])
     return model, notes + renamed
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _owned(found: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -53,6 +53,10 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
     for name, kind in FIELDS.items():
         if name in found and not isinstance(found[name], kind):
             raise InputError(f"{source}: metadata '{name}' is a {type(found[name]).__name__}", fix)
+    for name, value in found.get("preprocess", {}).items():
+        whole = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
+        if not (whole if name in ("mean", "std") else isinstance(value, str if name == "layout" else int | float)):
+            raise InputError(f"{source}: metadata preprocess '{name}' is {value!r}", fix)
     architecture = found.get("architecture")
     if architecture is not None and not is_built_in(architecture):
         problem = f"{source}: its metadata names the architecture '{architecture}', which is not built in"

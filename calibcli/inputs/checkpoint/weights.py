@@ -66,10 +66,12 @@ def fit_names(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[Tensors
     """Rename a file's tensors to the model's names: wrappers' prefixes off, torchvision's names for ours."""
     notes: list[str] = []
     wanted = set(expected)
-    if wanted <= set(tensors):
+    if not wanted or wanted <= set(tensors):
         return tensors, notes
     best = tensors
-    prefixes = {key[: i + 1] for key in tensors for i, c in enumerate(key) if c == "."}
+    names = list(expected)
+    probes = {n for name in (names[0], names[len(names) // 2], names[-1]) for n in (name, *_older(name))}
+    prefixes = {key.removesuffix(probe) for key in tensors for probe in probes if key.endswith(f".{probe}")}
     hits = len(wanted & set(tensors))
     for prefix in sorted(prefixes, key=len):
         inner = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
@@ -84,6 +86,10 @@ def fit_names(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[Tensors
         best = renamed
         notes.append("fc and downsample were read as linear and shortcut")
     return best, notes
+
+
+def _older(name: str) -> list[str]:
+    return [name.replace(new, old) for old, new in RENAMED if new in name]
 
 
 def _renamed(tensors: Tensors) -> Tensors:

@@ -8,6 +8,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli.errors import InputError
+from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset.rows import Dataset
 
 
@@ -30,7 +31,9 @@ def check(data: Dataset, model: nn.Module) -> int:
         model.eval()
         with torch.no_grad(), devices.unchanged_rng(where), devices.full_float32():
             out = logits(model, inputs)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except FAILURES as error:
+        if devices.is_out_of_memory(error):
+            raise InputError("out of memory with two rows", "pass --device cpu, or free memory") from None
         raise InputError(_misfit(data, model, error), "pass --layout, or a data set made for this model") from None
     finally:
         for module, mode in modes:

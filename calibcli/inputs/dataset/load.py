@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
-from calibcli.inputs.code import NAMES_CODE, from_module
+from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.inputs.dataset import folder, own, table
 from calibcli.inputs.dataset.arrays import SUFFIXES, open_arrays
 from calibcli.inputs.dataset.keys import Found, pick, splits_of
@@ -87,7 +87,10 @@ def _read(
     if not path.exists():
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
-        made = from_module(*name.split(":"))()
+        try:
+            made = from_module(*name.split(":"))()
+        except FAILURES as error:
+            raise InputError(f"{name} failed ({type(error).__name__}: {error})", "mend it") from None
         return made if isinstance(made, Dataset) else own.read(made, name, inputs_key, labels_key)
     if path.suffix in (".csv", ".tsv"):
         return table.read(path, label_column)
