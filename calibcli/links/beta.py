@@ -13,12 +13,13 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibcli.links.moments import Array, Block, Source, Sums, chunks, cumulants, evaluate, shift
+from calibcli.links.moments import Array, Block, Source, Sums, chunks, evaluate, expectation, series, shift
 
 Status = Literal["ok", "separable", "anti_informative", "constant", "bound"]
 
 SMALL = 1 << 19  # logits: below, every pass is in float64
-ENOUGH = 1e-9  # relative standard error of β at which a sampled correction is trusted
+ENOUGH = 2.5e-9  # relative standard error of β at which a sampled correction is trusted: four of them are 1e-8
+ROUGH = 0.015  # the same where the expansion about the last pass is checked afterwards
 SETTLED = 1e-4  # |Δ ln β| after which the (third-order) step just made is accurate to rounding
 
 
@@ -67,7 +68,7 @@ def fit_beta(
 
     Small inputs are solved in float64. Large ones: warm starts on samples of rows, then full passes with float32
     exponentials, whose rounding and whose fourth-order remainder are measured against float64 on a random sample and
-    removed; where the standard error of that correction exceeds 1e-9 of β, a float64 pass decides. β has a relative
+    removed; where four standard errors of that correction exceed 1e-8 of β, a float64 pass decides. β has a relative
     error below 1e-8.
 
     Args:
@@ -200,7 +201,7 @@ class _Run:
             return self._descend(lambda b: self._pass(b, np.float64), beta)
         if start is None:
             beta = self._warm(beta)
-        rough = self._descend(lambda b: self._pass(b, np.float32), beta, settled=3e-3)
+        rough = self._descend(lambda b: self._pass(b, np.float32), beta, settled=ROUGH)
         if rough.status != "ok":
             return rough
         sums, at = self._last
@@ -214,18 +215,18 @@ class _Run:
     def _warm(self, beta: float) -> float:
         """β from ever larger parts of the rows: a solution on the first, one step on each of the others."""
         count = len(self.sample[0])
-        part = _take(self.sample, np.arange(0, count, 8))
-        level = _Run(lambda: (part,), len(part[0]), self.k, part, part)
+        eighth = _take(self.sample, np.arange(0, count, 8))
+        level = _Run(lambda: (eighth,), len(eighth[0]), self.k, eighth, eighth)
         fit = level._descend(lambda b: level._pass(b, np.float32), beta, settled=0.1)
-        self.passes += level.passes * len(part[0]) / self.n
+        self.passes += level.passes * len(eighth[0]) / self.n
         if fit.status != "ok":
             return beta
         beta = _step(evaluate(lambda: (self.sample,), fit.beta, np.float32).means(), fit.beta)
         self.passes += count / self.n
         if self.arrays is not None and self.n > 16 * count:
-            tenth = tuple(b for i, b in enumerate(chunks(self.arrays)) if i % 10 == 5)
-            beta = _step(evaluate(lambda: tenth, beta, np.float32).means(), beta)
-            self.passes += 0.1
+            part = tuple(b for i, b in enumerate(chunks(self.arrays, 1 << 17)) if i % 16 == 8)
+            beta = _step(evaluate(lambda: part, beta, np.float32).means(), beta)
+            self.passes += 1 / 16
         return min(max(beta, 10 * self.floor), self.cap / 10)
 
     def _refine(self, sums: Sums, at: float, rough: BetaFit) -> BetaFit:
@@ -247,9 +248,7 @@ class _Run:
         """Mean over the sample of float64 F'_i(β) minus the float32 expansion about `at`, and its standard error."""
         differences, weights = [], []
         for z, y, w in chunks(self.sample):
-            exact = cumulants(z, y, beta, np.float64)[1]
-            _, *series = cumulants(z, y, at, np.float32)
-            differences.append(exact - _shifted(series, beta - at)[0])
+            differences.append(expectation(z, y, beta) - _shifted(series(z, y, at), beta - at)[0])
             weights.append(np.ones(len(y)) if w is None else w)
         d, weight = np.concatenate(differences), np.concatenate(weights)
         mean = float(np.average(d, weights=weight))

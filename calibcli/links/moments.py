@@ -16,6 +16,9 @@ Source = Callable[[], Iterable[Block]]
 Array = NDArray[np.float64]
 
 BLOCK = 1 << 15  # elements per block: a handful of temporaries stay in the second-level cache
+FAST = 1 << 17  # the same where three arrays are all there is
+SPAN, ROWS = 1 << 21, 1 << 13  # elements and rows whose sums are turned into cumulants at once
+TINY = 1e-30  # of a sum of exponentials: below, digits are lost
 VECDOT = getattr(np, "vecdot", None)  # NumPy 2: one BLAS dot per row
 WIDE = 48  # classes from which rows are reduced along memory; narrower blocks are transposed first
 
@@ -35,7 +38,7 @@ class Sums:
 
     Attributes:
         rows, weight: number of rows and Σ w.
-        excess: Σ w (max z - z_y); zero when no row is wrong.
+        excess: Σ w (max z - z_y); zero when no row is wrong; NaN where it was not needed.
         derivatives: Σ w (E z - z_y), Σ w κ2, Σ w κ3, Σ w κ4, cumulants of z under softmax(β z): F' to F''''.
         psi2: Σ w² (E z - z_y)².
     """
@@ -53,17 +56,84 @@ class Sums:
 def evaluate(source: Source, beta: float, dtype: Any) -> Sums:
     """One pass at this β with the exponentials in `dtype`."""
     total = Sums()
+    fast = dtype is np.float32
     for whole in source():
-        for logits, labels, weights in chunks(whole):
-            excess, psi, *kappa = cumulants(logits, labels, beta, dtype)
-            weights = np.ones(len(psi)) if weights is None else np.asarray(weights, np.float64)
-            total.rows += len(psi)
-            total.weight += float(weights.sum())
-            total.excess += float(weights @ excess)
-            total.derivatives += [weights @ psi, *(weights @ k for k in kappa)]
-            wide = weights * psi
-            total.psi2 += float(wide @ wide)
+        z = whole[0]
+        if fast and z.dtype == np.float32 and z.flags.c_contiguous:
+            power = _Powers(z.shape[1], beta)
+            for block in chunks(whole, min(SPAN, ROWS * z.shape[1])):
+                _add(total, block, power(*block[:2]) or cumulants(*block[:2], beta, dtype))
+        else:
+            for block in chunks(whole):
+                _add(total, block, cumulants(*block[:2], beta, dtype))
     return total
+
+
+def _add(total: Sums, block: Block, found: list[Array]) -> None:
+    excess, psi, *kappa = found
+    weights = block[2]
+    total.rows += len(psi)
+    if weights is None:
+        total.weight += len(psi)
+        total.excess += float(excess.sum())
+        total.derivatives += [psi.sum(), *(k.sum() for k in kappa)]
+        total.psi2 += float(psi @ psi)
+        return
+    total.weight += float(weights.sum())
+    total.excess += float(weights @ excess)
+    total.derivatives += [weights @ psi, *(weights @ k for k in kappa)]
+    wide = weights * psi
+    total.psi2 += float(wide @ wide)
+
+
+class _Powers:
+    """Cumulants of contiguous float32 rows without the row maximum taken out, in memory that blocks reuse.
+
+    Where exponentials overflow or vanish it returns None, and the shifted form has to do.
+    """
+
+    def __init__(self, k: int, beta: float) -> None:
+        self.k, self.beta = k, np.float32(beta)
+        self.rows = max(1, FAST // k)
+        self.e, self.q = np.empty((2, self.rows * k), np.float32)
+        self.ones = np.ones(k, np.float32)
+        self.sums = np.empty((5, 0), np.float32)
+
+    def __call__(self, z: NDArray[Any], labels: NDArray[Any]) -> list[Array] | None:
+        n = len(z)
+        if self.sums.shape[1] != n:
+            self.sums = np.empty((5, n), np.float32)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            for start in range(0, n, self.rows):
+                rows = slice(start, start + self.rows)
+                (self._narrow if self.k < WIDE else self._wide)(z[rows], self.sums[:, rows])
+            s0, s1, s2, s3, s4 = self.sums.astype(np.float64)
+            if not (np.isfinite(s4.sum()) and s0.min() > TINY):
+                return None
+        own = z.reshape(-1)[np.arange(n) * self.k + labels].astype(np.float64)
+        return [np.full(n, np.nan), *_from_powers(s0, s1, s2, s3, s4, own)]
+
+    def _wide(self, z: NDArray[Any], out: NDArray[Any]) -> None:
+        e, q = (buffer[: z.size].reshape(z.shape) for buffer in (self.e, self.q))
+        np.multiply(z, self.beta, out=e)
+        np.exp(e, out=e)
+        np.dot(e, self.ones, out=out[0])
+        out[1] = _dot(e, z)
+        np.multiply(z, z, out=q)
+        e *= q
+        np.dot(e, self.ones, out=out[2])
+        out[3] = _dot(e, z)
+        out[4] = _dot(e, q)
+
+    def _narrow(self, z: NDArray[Any], out: NDArray[Any]) -> None:
+        d, e = (buffer[: z.size].reshape(z.shape[::-1]) for buffer in (self.q, self.e))
+        np.copyto(d, z.T)
+        np.multiply(d, self.beta, out=e)
+        np.exp(e, out=e)
+        np.dot(self.ones, e, out=out[0])
+        for power in range(1, 5):
+            e *= d
+            np.dot(self.ones, e, out=out[power])
 
 
 def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any) -> list[Array]:
@@ -87,12 +157,38 @@ def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: An
         gone = np.exp(shifted * dtype(beta)) == 0
         powers = _powers(np.where(gone, dtype(0), shifted), beta, axis, keep=~gone)
     s0, s1, s2, s3, s4 = (p.astype(np.float64) for p in powers)
-    m1, m2, m3, m4 = s1 / s0, s2 / s0, s3 / s0, s4 / s0
+    return [-own, *_from_powers(s0, s1, s2, s3, s4, own)]
+
+
+def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Array) -> list[Array]:
+    """E z - z_y and the cumulants 2 to 4 from Σ e^{βz} z^k."""
+    inverse = 1 / s0
+    m1, m2, m3, m4 = s1 * inverse, s2 * inverse, s3 * inverse, s4 * inverse
     square = m1 * m1
     k2 = m2 - square
     k3 = m3 - m1 * (3 * m2 - 2 * square)
     k4 = m4 - 4 * m3 * m1 - 3 * m2 * m2 + square * (12 * m2 - 6 * square)
-    return [-own, m1 - own, k2, k3, k4]
+    return [m1 - own, k2, k3, k4]
+
+
+def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Array:
+    """E z - z_y of each row under softmax(β z), in float64."""
+    d, own, axis = shift(logits, labels, np.float64)
+    e = np.exp(d * beta)
+    if np.isneginf(d).any():
+        d = np.where(e > 0, d, 0.0)
+    mean = np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis)
+    result: Array = mean - own
+    return result
+
+
+def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
+    """E z - z_y and κ2, κ3, κ4 of each row as a float32 pass over a file of such rows computes them."""
+    if logits.dtype == np.float32:
+        found = _Powers(logits.shape[1], beta)(np.ascontiguousarray(logits), labels)
+        if found is not None:
+            return found[1:]
+    return cumulants(logits, labels, beta, np.float32)[1:]
 
 
 def shift(logits: NDArray[Any], labels: NDArray[Any], dtype: Any) -> tuple[NDArray[Any], Array, int]:
