@@ -118,10 +118,23 @@ def simulated(
     false_pass = false_fail = 0
     for _ in range(runs):
         confidence, correct, *groups = draw(rng)
+        if method == "score" and undecided(confidence, correct, truth):
+            continue
         bounds = ece_bounds(confidence, correct, alpha=ALPHA, groups=groups[0] if groups else None, method=method)
         false_pass += bounds.upper <= truth
         false_fail += bounds.lower > truth + 1e-12
     return false_pass / runs, false_fail / runs
+
+
+def undecided(confidence: np.ndarray, correct: np.ndarray, truth: float) -> bool:
+    """Whether neither bound can be on the wrong side, without working them out: saves most of the time.
+
+    U > E, and E - L is at least the mean of the norm whose quantile it is, for the smallest variances it may have.
+    """
+    index, n = bin_index(confidence, 15), len(confidence)
+    value = np.abs(np.bincount(index, weights=confidence - correct, minlength=15)).sum() / n
+    floor = math.sqrt(2 / math.pi) * np.sqrt(np.bincount(index, weights=confidence * (1 - confidence))).sum() / n
+    return bool(truth <= value <= truth + floor)
 
 
 def independent(runs: int, sizes: tuple[int, ...] = SIZES) -> Iterator[tuple[str, float, float]]:

@@ -40,23 +40,23 @@ def command(
     of: Annotated[str, typer.Option("--of", help="Of a result, the numbers of: before, after, ...")] = "",
     min_n: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--min-n", min=1, help="Rows below which a gate is NOT RUN.  [default: 200]"),
+        typer.Option("--min-n", min=1, help="Rows below which a gate is NOT RUN; default: 200."),
     ] = None,
     on_inconclusive: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--on-inconclusive", help="fail (exit 3) or warn.  [default: fail]"),
+        typer.Option("--on-inconclusive", help="fail (exit 3) or warn; default: fail."),
     ] = None,
     alpha: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option("--alpha", help="Error probability of each bound.  [default: 0.05]"),
+        typer.Option("--alpha", help="Error probability of each bound; default: 0.05."),
     ] = None,
     bins: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--bins", min=1, help="Bins of binned metrics.  [default: 15]"),
+        typer.Option("--bins", min=1, help="Bins of binned metrics; default: 15."),
     ] = None,
     bounds: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--bounds", help="Bounds of ece: score, or sharp (fewer rows decide).  [default: score]"),
+        typer.Option("--bounds", help="Bounds of ece: score, or sharp (fewer rows decide); default: score."),
     ] = None,
     config: Annotated[
         Optional[Path],  # noqa: UP045
