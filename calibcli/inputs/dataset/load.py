@@ -102,7 +102,7 @@ def _read(
         labels = Path(labels_key) if labels_key else path.with_suffix(".labels.npy")
         if not labels.exists():
             raise InputError(f"{path} has no labels", f"pass --labels-key LABELS.npy, or put them into {labels}")
-        arrays = {"inputs": arrays[""], "labels": open_arrays(labels)[""]}
+        arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *open_arrays(labels).values())))
         labels_key = None
     return pick(arrays, name, split, inputs_key, labels_key, sha256(path))
 
