@@ -114,6 +114,17 @@ def test_without_test_rows_the_temperature_is_crossfitted(capsys: pytest.Capture
     assert any("--save" in note for note in found["notes"])
 
 
+def test_without_validation_rows_nothing_is_fitted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", train_x=np.eye(6), train_y=[0, 1] * 3, test_x=np.eye(6), test_y=[0, 1] * 3)
+    argv = ["mlp:hidden=4", "--epochs", "2", "--val-fraction", "0", "--loss", "ce", "--loss", "brier"]
+    found = fit(capsys, *argv, "--data", tmp_path / "d.npz")
+    assert {e["of"] for e in found["estimates"]} == {"ce before", "brier before"}
+    assert any("no temperature is fitted" in note for note in found["notes"])
+    found = fit(capsys, *argv, "--data", f"{tmp_path / 'd.npz'}#train")
+    assert found["estimates"] == []
+    assert any("nothing is measured" in note for note in found["notes"])
+
+
 @pytest.mark.parametrize(
     ("code", "argv", "match"),
     [

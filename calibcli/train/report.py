@@ -42,8 +42,12 @@ def result(runs: Sequence[Fitted], *, seed: int = 0) -> Result:
 def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
     """Error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
     judged = run.test or run.validation
-    if judged is None or run.validation is None:
+    if judged is None:
+        run.notes.append("nothing is measured: there are no validation and no test rows")
         return []
+    if run.validation is None:
+        run.notes.append("no temperature is fitted: there are no validation rows")
+        return estimates(judged, f"{prefix}before", seed)
     fitted = scalers.fit("temperature", run.validation, seed=seed, report=False)
     if run.test is not None:
         after = scalers.apply(fitted.scaler, run.test)
@@ -71,11 +75,11 @@ def table_rows(run: Fitted, found: Sequence[Estimate], prefix: str) -> list[list
     if not found:
         return []
     by = {(e.name, e.of): e for e in found}
-    t = by["temperature", prefix.strip()]
+    t = by.get(("temperature", prefix.strip()))
     rows = []
-    for when in ("before", "after"):
+    for when in ("before", "after") if t else ("before",):
         cells = [text(by[name, prefix + when]) for name in ("error", *METRICS[1:])]
-        rows.append([run.recipe.loss, when, *cells, text(t) if when == "after" else "1"])
+        rows.append([run.recipe.loss, when, *cells, text(t) if t and when == "after" else "1"])
     return rows
 
 
