@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibcli import metrics
+from calibcli.metrics import report as measuring
 from calibcli.predictions import Predictions
-from calibcli.result import Estimate, Plot, Result, Table
+from calibcli.result import Estimate, Result, Table
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
 from calibcli.scalers.ranking import applicable, rank
 from calibcli.scalers.scaler import SCALERS, Progress, Scaler
@@ -74,11 +74,7 @@ def report(
     else:
         before, after = predictions, cross_fit(method, predictions, options.folds, options.seed)
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
-    measured, plots = [], []
-    for of, rows in (("before", before), ("after", after)):
-        found, figures = _measure(rows, options, of)
-        measured += found
-        plots += figures
+    first, second = _measure(before, options, "before"), _measure(after, options, "after")
     facts: dict[str, Any] = {
         "method": method,
         "keeps predicted classes": done.scaler.preserves_accuracy,
@@ -90,10 +86,10 @@ def report(
     }
     return Result(
         command="scale",
-        estimates=[*done.estimates, *estimates, *measured],
-        tables=[*tables, *done.tables],
-        plots=[*plots, *done.plots],
-        notes=[*predictions.notes, *(test.notes if test is not None else ()), *notes, *done.notes],
+        estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates],
+        tables=[*tables, *done.tables, *first.tables, *second.tables],
+        plots=[*first.plots, *second.plots, *done.plots],
+        notes=[*predictions.notes, *(test.notes if test is not None else ()), *notes, *done.notes, *second.notes],
         facts=facts,
     ), done.scaler
 
@@ -113,6 +109,19 @@ def known_methods(methods: Sequence[str], k: int) -> list[str]:
     return found
 
 
-def _measure(rows: Predictions, options: Options, of: str) -> tuple[list[Estimate], list[Plot]]:
-    found = metrics.measure(rows, options.specs, level=options.level, seed=options.seed, threads=options.threads)
-    return [dataclasses.replace(e, of=of) for e in found], []
+def _measure(rows: Predictions, options: Options, of: str) -> Result:
+    """What `calib metrics` says of these rows, marked as before or after."""
+    how = measuring.Options(specs=options.specs, level=options.level, seed=options.seed, threads=options.threads)
+    found = measuring.report(rows, how)
+    return dataclasses.replace(
+        found,
+        estimates=[dataclasses.replace(e, of=f"{of} {e.of}".rstrip()) for e in found.estimates],
+        tables=[dataclasses.replace(t, name=f"{t.name}_{of}", title=f"{t.title}, {of}") for t in found.tables],
+        plots=[
+            dataclasses.replace(
+                p, name=f"{p.name}_{of}", under=p.under and f"{p.under}_{of}", title=p.title and f"{p.title}, {of}"
+            )
+            for p in found.plots
+        ],
+        notes=[f"{of}: {note}" for note in found.notes if note not in rows.notes],
+    )

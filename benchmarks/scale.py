@@ -1,0 +1,206 @@
+"""Temperature scaling side by side: time, extra memory, and error against the exact optimum; one thread.
+
+    python benchmarks/scale.py            1e6 x 10, 1e5 x 1000 and 1e6 x 100, float32
+    python benchmarks/scale.py --quick    a tenth of the rows
+
+Peers that are installed take part: scikit-learn, netcal, torch-uncertainty, probmetrics; torchmetrics for the grid of
+temperatures. Every measurement is a process of its own, in processor seconds; data are synthetic with T = 1.5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import numpy as np  # noqa: E402 (after the number of threads is set)
+
+SHAPES = ((1_000_000, 10), (100_000, 1000), (1_000_000, 100))
+TARGETS = {10: 15, 1000: 60}  # times faster than scikit-learn
+
+
+def make(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n, k) float32 logits whose labels follow softmax(z / 1.5)."""
+    rng = np.random.default_rng(0)
+    z, y = np.empty((n, k), np.float32), np.empty(n, np.int64)
+    step = max(1, 2_000_000 // k)
+    for start in range(0, n, step):
+        part = rng.standard_normal((min(step, n - start), k), dtype=np.float32)
+        noise = -np.log(rng.standard_exponential(part.shape, dtype=np.float32) + np.float32(1e-30))
+        y[start : start + step] = (part * np.float32(4 / 3) + noise).argmax(axis=1)
+        z[start : start + step] = part * 2
+    return z, y
+
+
+def calib(z: np.ndarray, y: np.ndarray) -> float:
+    from calibcli.links import fit_beta
+
+    return fit_beta(z, y).temperature
+
+
+def sklearn(z: np.ndarray, y: np.ndarray) -> float:
+    from sklearn.calibration import _TemperatureScaling
+
+    return 1 / float(_TemperatureScaling().fit(z, y).beta_)
+
+
+def torch_uncertainty(z: np.ndarray, y: np.ndarray) -> float:
+    import torch
+    from torch_uncertainty.post_processing import TemperatureScaler
+
+    torch.set_num_threads(1)
+    scaler = TemperatureScaler(model=torch.nn.Identity())
+    data = torch.utils.data.TensorDataset(torch.from_numpy(z), torch.from_numpy(y))
+    scaler.fit(torch.utils.data.DataLoader(data, batch_size=100_000), progress=False)
+    return float(scaler.temperature[0])
+
+
+def probmetrics(z: np.ndarray, y: np.ndarray) -> float:
+    import torch
+    from probmetrics.calibrators import TemperatureScalingCalibrator
+    from probmetrics.distributions import CategoricalLogits
+
+    torch.set_num_threads(1)
+    found = TemperatureScalingCalibrator()
+    found.fit_torch(CategoricalLogits(torch.from_numpy(z)), torch.from_numpy(y))
+    return 1 / float(found.invtemp_)
+
+
+def netcal(z: np.ndarray, y: np.ndarray) -> float:
+    from netcal.scaling import TemperatureScaling
+
+    p = np.exp(z - z.max(axis=1, keepdims=True))
+    scaler = TemperatureScaling()
+    scaler.fit(p / p.sum(axis=1, keepdims=True), y)
+    return 1 / float(np.ravel(scaler.weights)[0])
+
+
+def grid_calib(z: np.ndarray, y: np.ndarray) -> float:
+    from calibcli.predictions import Predictions
+    from calibcli.scalers.search import best_temperature
+
+    return best_temperature(Predictions.of(z, y), np.arange(1, 101) / 10, "ece").temperature
+
+
+def grid_torchmetrics(z: np.ndarray, y: np.ndarray) -> float:
+    """Three of the hundred points; the time is scaled."""
+    import torch
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    torch.set_num_threads(1)
+    a, b = torch.from_numpy(z), torch.from_numpy(y)
+    points = (1.0, 1.5, 2.0)
+    with torch.no_grad():
+        values = [
+            float(multiclass_calibration_error((a / t).softmax(1), b, num_classes=z.shape[1], n_bins=15))
+            for t in points
+        ]
+    return points[int(np.argmin(values))]
+
+
+FITS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "calib": calib,
+    "scikit-learn": sklearn,
+    "torch-uncertainty": torch_uncertainty,
+    "probmetrics": probmetrics,
+    "netcal": netcal,
+    "grid: calib": grid_calib,
+    "grid: torchmetrics": grid_torchmetrics,
+}
+SLOW = {"netcal"}  # left out beyond 2e7 logits
+
+
+def measure(name: str, n: int, k: int) -> dict[str, Any]:
+    """In this process: processor seconds (best of up to 3), extra memory in MB, temperature, error against the optimum."""
+    z, y = make(n, k)
+    fit = FITS[name]
+    fit(z[:500], y[:500])  # imports and first calls are not what is measured
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    seconds, t = [], 0.0
+    for _ in range(3 if n * k <= 20_000_000 or name == "calib" else 1):
+        start = time.process_time()
+        t = fit(z, y)
+        seconds.append(time.process_time() - start)
+    extra = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return {"seconds": min(seconds) * (100 / 3 if name == "grid: torchmetrics" else 1), "memory": extra, "t": t}
+
+
+def exact(n: int, k: int) -> dict[str, Any]:
+    """The optimum: Newton in float64 over every row until nothing moves."""
+    from calibcli.links import fit_beta
+    from calibcli.links.moments import evaluate
+
+    z, y = make(n, k)
+    beta = fit_beta(z, y).beta
+    for _ in range(2):
+        slope, curvature, *_ = evaluate(lambda: ((z, y, None),), beta, np.float64).means()
+        beta -= slope / curvature
+    return {"t": 1 / beta}
+
+
+def child(name: str, n: int, k: int) -> dict[str, Any] | str:
+    """`measure` in a process of its own, or why there is no number."""
+    command = [sys.executable, __file__, "--child", name, str(n), str(k)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["?"])[-1]
+        return "not installed" if "ModuleNotFoundError" in last or "ImportError" in last else last[:90]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--shapes", nargs="*", help="such as 1000000x10")
+    parser.add_argument("--only", nargs="*", help="methods to run")
+    parser.add_argument("--child", nargs=3)
+    args = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    if args.child:
+        name, n, k = args.child[0], int(args.child[1]), int(args.child[2])
+        print(json.dumps(exact(n, k) if name == "exact" else measure(name, n, k)))
+        return 0
+    shapes = [tuple(map(int, s.split("x"))) for s in args.shapes] if args.shapes else SHAPES
+    for n, k in shapes:
+        n = n // 10 if args.quick else n
+        truth = child("exact", n, k)
+        assert isinstance(truth, dict), truth
+        print(f"\n{n:,} x {k}, float32, one thread; exact T = {truth['t']:.9f}\n")
+        print(f"{'method':22}{'seconds':>10}{'x calib':>9}{'extra MB':>10}{'T':>13}{'relative error':>16}")
+        seconds: dict[str, float] = {}
+        for name in FITS:
+            if (args.only and name not in args.only) or (name in SLOW and n * k > 2e7):
+                continue
+            if name.startswith("grid") and n * k > 2e7:
+                continue
+            got = child(name, n, k)
+            if isinstance(got, str):
+                print(f"{name:22}{got}")
+                continue
+            seconds[name] = got["seconds"]
+            base = seconds.get("grid: calib" if name.startswith("grid") else "calib", float("nan"))
+            error = "" if name.startswith("grid") else f"{abs(got['t'] / truth['t'] - 1):.1e}"
+            numbers = f"{got['seconds']:10.3f}{got['seconds'] / base:9.1f}{got['memory']:10.0f}{got['t']:13.9f}"
+            print(f"{name:22}{numbers}{error:>16}", flush=True)
+        if k in TARGETS and {"calib", "scikit-learn"} <= seconds.keys():
+            ratio = seconds["scikit-learn"] / seconds["calib"]
+            print(f"temperature against scikit-learn: {ratio:.0f} times faster (aim {TARGETS[k]})")
+        if {"grid: calib", "grid: torchmetrics"} <= seconds.keys():
+            ratio = seconds["grid: torchmetrics"] / seconds["grid: calib"]
+            print(f"100-point ECE grid against torchmetrics at every point: {ratio:.0f} times faster (aim 100)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
