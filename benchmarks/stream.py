@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.inputs.arrays import Column
 from calibcli.metrics import measure
 from calibcli.predictions import Predictions
 
@@ -41,9 +42,21 @@ class Made:
         return self.pattern[first : first + stop - start].copy()
 
 
+@dataclass
+class MadeLabels:
+    """0, 1, ..., K - 1, 0, 1, ..."""
+
+    shape: tuple[int]
+    dtype: np.dtype[Any]
+    k: int
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return np.arange(start, stop) % self.k
+
+
 def case(k: int, gigabytes: float) -> None:
     n = int(gigabytes * 1e9 / 4 / k)
-    labels = np.resize(np.arange(k, dtype=np.int8 if k < 128 else np.int16), n)
+    labels = Column(MadeLabels((n,), np.dtype(np.int64), k))
     start = time.process_time()
     found = measure(Predictions(scores=Made((n, k), np.dtype(np.float32)), labels=labels))
     seconds = time.process_time() - start

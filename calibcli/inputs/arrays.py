@@ -224,7 +224,17 @@ class Column:
             start, stop, step = index.indices(len(self))
             if step > 0:
                 return self.inner.read(start, max(start, stop))[::step]
-        return np.asarray(np.asarray(self)[index])
+        rows = np.asarray(index)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows % len(self)
+        shape, rows = rows.shape, rows.reshape(-1)
+        order = np.argsort(rows, kind="stable")
+        out, step = np.empty(len(rows), self.dtype), rows_of(self.inner)
+        for start in range(0, len(self), step):  # piece by piece: all of it may be more than memory
+            first, last = np.searchsorted(rows, (start, start + step), sorter=order)
+            if first < last:
+                where = order[first:last]
+                out[where] = self.inner.read(start, min(start + step, len(self)))[rows[where] - start]
+        return out.reshape(shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return whole(self.inner).astype(dtype or self.dtype, copy=False)

@@ -1,0 +1,32 @@
+"""Arrays that stay in their file answer as arrays do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibcli.inputs.arrays import Column, Memory
+
+
+@pytest.mark.parametrize("piece", [8, 1000, 1 << 23])
+def test_a_column_is_indexed_like_an_array(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibcli.inputs.arrays.PIECE", piece)
+    array = np.arange(2000) * 3
+    column = Column(Memory(array))
+    rng = np.random.default_rng(0)
+    for index in (slice(10, 20), slice(None, None, 7), rng.integers(-2000, 2000, 500), array % 2 == 0, np.array(5), 7):
+        np.testing.assert_array_equal(column[index], array[index])
+    np.testing.assert_array_equal(np.asarray(column), array)
+
+
+def test_picking_rows_never_reads_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibcli.inputs.arrays.PIECE", 800)
+    read: list[int] = []
+
+    class Watched(Memory):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            read.append(stop - start)
+            return super().read(start, stop)
+
+    Column(Watched(np.arange(10_000)))[np.array([9_999, 5, 3])]
+    assert read == [100, 100]
