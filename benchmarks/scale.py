@@ -82,7 +82,7 @@ def netcal(z: np.ndarray, y: np.ndarray) -> float:
     p = np.exp(z - z.max(axis=1, keepdims=True))
     scaler = TemperatureScaling()
     scaler.fit(p / p.sum(axis=1, keepdims=True), y)
-    return 1 / float(np.ravel(scaler.weights)[0])
+    return 1 / float(np.ravel(scaler._sites["weights"]["values"])[0])
 
 
 def grid_calib(z: np.ndarray, y: np.ndarray) -> float:
@@ -121,7 +121,7 @@ SLOW = {"netcal"}  # left out beyond 2e7 logits
 
 
 def measure(name: str, n: int, k: int) -> dict[str, Any]:
-    """In this process: processor seconds (best of up to 3), extra memory in MB, temperature, error against the optimum."""
+    """In this process: processor seconds (best of up to 3), extra memory in MB, and the temperature."""
     z, y = make(n, k)
     fit = FITS[name]
     fit(z[:500], y[:500])  # imports and first calls are not what is measured
