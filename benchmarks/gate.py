@@ -364,7 +364,7 @@ def main() -> None:
         "independent": lambda: report("Independent rows", independent(runs, sizes)),
         "clustered": lambda: report("Clustered rows", clustered(runs, sizes)),
         "slices": lambda: report("Slices: any FAIL", families(runs // 3, 20)),
-        "baseline": lambda: report("Baseline gate, both calibrated", against_baseline(runs // 2, sizes)),
+        "baseline": lambda: report("Baseline gate, both calibrated", against_baseline(runs, sizes)),
         "off": lambda: temperature_off(runs // 2),
         "plan": lambda: plans(runs),
         "sharp": lambda: (report("Sharp bounds", adversarial(runs // 2, sizes)), sharp_power(runs // 2)),
