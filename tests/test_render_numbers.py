@@ -103,7 +103,7 @@ def test_levels() -> None:
     two = Estimate(name="a", value=1, low=0, high=2, level=0.95)
     each = Estimate(name="b", value=1, low=0, high=2, level=0.9, sided="each")
     assert numbers.level([two, Estimate(name="c", value=1)]) == "95 %"
-    assert numbers.level([each]) == "90 % each"
+    assert numbers.level([each]) == "95 % each"
     assert numbers.level([two, each]) == ""
     assert numbers.percent(0.999) == "99.9 %"
 

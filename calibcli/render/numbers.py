@@ -98,9 +98,18 @@ def column(values: Sequence[Cell]) -> list[str]:
 
 
 def level(estimates: Iterable[Estimate]) -> str:
-    """The level that all intervals of these estimates share, e.g. `95 %`; "" when they differ or there is none."""
-    found = {percent(e.level) + ("" if e.sided == "two" else " " + e.sided) for e in estimates if has_interval(e)}
+    """The level that all intervals of these estimates share, e.g. `95 %`; "" when they differ or there is none.
+
+    Of two one-sided bounds it is that of each: `95 % each` for what is, as an interval, one of 90 %.
+    """
+    found = {_level(e) for e in estimates if has_interval(e)}
     return found.pop() if len(found) == 1 else ""
+
+
+def _level(e: Estimate) -> str:
+    if e.sided == "each" and e.level is not None:
+        return percent((1 + e.level) / 2) + " each"
+    return percent(e.level) + ("" if e.sided == "two" else " " + e.sided)
 
 
 def has_interval(e: Estimate) -> bool:

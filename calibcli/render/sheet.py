@@ -95,7 +95,7 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
         Column("of", code=True),
         Column("value", right=True),
         Column("unit", spare=3),
-        Column(f"{level} interval".strip()),
+        Column(_interval_head(level, "interval")),
         Column("level", right=True),
         Column("if calibrated" + (f" ({nulls[0]})" if nulls else ""), spare=4),
         Column("n", right=True, spare=1),
@@ -114,6 +114,13 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
     title = f"n = {sizes.pop()}" if len(sizes) == 1 else ""
     musts = frozenset(i for i, e in enumerate(estimates) if e.reason)
     return _without_empty(Sheet(title, columns, rows, frozenset(breaks), musts=musts))
+
+
+def _interval_head(level: str, word: str) -> str:
+    """Head of a column of intervals that share `level`: `95 % interval`, `bounds, 95 % each`."""
+    if level.endswith(("each", "lower", "upper")):
+        return f"bounds, {level}"
+    return f"{level} {word}".strip()
 
 
 def _how(e: Estimate) -> str:
@@ -149,9 +156,9 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
         Column("metric", code=True),
         Column("of", code=True),
         Column("before", right=True),
-        Column(f"{level} interval".strip()),
+        Column(_interval_head(level, "interval")),
         Column("after", right=True),
-        Column(f"{level} interval".strip()),
+        Column(_interval_head(level, "interval")),
         Column("level", right=True),
         Column("if calibrated", spare=3),
         Column("unit", spare=2),
@@ -183,7 +190,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         Column("rule", code=True),
         Column("of", code=True),
         Column("value", right=True),
-        Column(f"{level} bounds".strip()),
+        Column(_interval_head(level, "bounds")),
         Column("level", right=True),
         Column("limit", right=True),
         Column("if calibrated", spare=3),
