@@ -1,0 +1,194 @@
+"""Intervals: their formulas against scipy, large-n forms against exact ones, and a short simulation of coverage."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calibcli import metrics
+from calibcli.columns import columns
+from calibcli.links import cross_fit_beta
+from calibcli.metrics import gain, smooth
+from calibcli.metrics.binned_intervals import mean_absolute_deviation
+from calibcli.metrics.intervals import Rows, student, wilson
+from calibcli.metrics.kernel import laplace_form
+from calibcli.metrics.sample import Sample
+from calibcli.predictions import Predictions
+
+
+def logits(n: int, k: int = 4, seed: int = 0, sharpen: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, k)) * 2
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    return z * sharpen, (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 10, 30, 500, 1e6])
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.95, 0.999])
+def test_student_quantile(degrees: float, level: float) -> None:
+    assert student(level, degrees) == pytest.approx(stats.t.ppf((1 + level) / 2, degrees), rel=2e-4)
+
+
+@pytest.mark.parametrize(("p", "n"), [(0.0, 20), (0.3, 20), (0.99, 500), (1.0, 7)])
+def test_wilson_is_scipys(p: float, n: int) -> None:
+    wanted = stats.binomtest(round(p * n), n).proportion_ci(0.95, "wilson")
+    assert wilson(round(p * n) / n, n, 1.959963984540054) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "p"), [(1, 0.3), (40, 0.01), (40, 0.4), (1000, 0.001), (1000, 0.995), (300, 0.5)])
+def test_mean_absolute_deviation_of_a_binomial(n: int, p: float) -> None:
+    x = np.arange(n + 1)
+    exact = float(stats.binom.pmf(x, n, p) @ np.abs(x - n * p))
+    assert mean_absolute_deviation(np.array([float(n)]), np.array([p]))[0] == pytest.approx(exact, rel=2e-3)
+
+
+def test_standard_error_from_groups_is_that_of_group_sums() -> None:
+    rng = np.random.default_rng(0)
+    values, groups = rng.random(60), np.arange(60) // 5
+    rows = Rows(values, None, False, groups)
+    sums = np.array([(values - values.mean())[groups == g].sum() for g in range(12)])
+    assert rows.se() == pytest.approx(math.sqrt(sums @ sums * 12 / 11) / 60)
+    assert Rows(values, None, False, None).se() == pytest.approx(stats.sem(values))
+    counts = np.arange(60) % 3 + 1.0
+    repeated = Rows(np.repeat(values, counts.astype(int)), None, False, None)
+    assert Rows(values, counts, True, None).se() == pytest.approx(repeated.se())
+
+
+def test_repeated_rows_in_groups_widen_every_interval() -> None:
+    z, y = logits(200)
+    alone = {e.name: e for e in metrics.measure(Predictions.of(z, y), ["accuracy", "nll", "gap", "ece", "cox_slope"])}
+    copies = Predictions.of(np.repeat(z, 4, axis=0), np.repeat(y, 4), groups=np.repeat(np.arange(200), 4))
+    for e in metrics.measure(copies, list(alone)):
+        one = alone[e.name]
+        assert e.value == pytest.approx(one.value, rel=1e-6)
+        assert e.high - e.low == pytest.approx(one.high - one.low, rel=0.12), e.name  # type: ignore[operator]
+
+
+def test_binned_forms_of_large_inputs_agree_with_the_exact_ones() -> None:
+    z, y = logits(6000, sharpen=1.2)
+    view = Sample.of(columns(Predictions.of(z, y))).top
+    exact = smooth.Smoothed(view.p, view.residual / view.n, exact=10_000)
+    binned = smooth.Smoothed(view.p, view.residual / view.n, exact=0)
+    for sigma in (0.01, 0.05, 0.3):
+        assert binned.ece(sigma) == pytest.approx(exact.ece(sigma), rel=1e-5)
+    assert binned.fixed_point == pytest.approx(exact.fixed_point, rel=1e-5)
+
+
+def test_running_sums_of_the_kernel_are_its_double_sum() -> None:
+    rng = np.random.default_rng(1)
+    p, r = np.sort(rng.random(300)), rng.normal(size=300)
+    for scale in (0.002, 0.05, 0.4, 10.0):
+        wanted = float(r @ np.exp(-np.abs(p[:, None] - p) / scale) @ r)
+        assert laplace_form(p, r, scale) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_temperatures_of_folds_from_one_expansion_are_the_fitted_ones() -> None:
+    z, y = logits(8000)
+    predictions = Predictions.of(z, y)
+    found, temperatures = gain.gains(predictions)
+    wanted, fits = cross_fit_beta(z, y, gain.folds_of(predictions))
+    np.testing.assert_allclose(temperatures, [fit.temperature for fit in fits], rtol=1e-6)
+    np.testing.assert_allclose(found, wanted, atol=1e-7)
+
+
+def test_recal_gain_of_many_rows_uses_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = logits(9000)
+    (whole,) = metrics.measure(Predictions.of(z, y), ["recal_gain"])
+    monkeypatch.setattr(gain, "SCORES", 100)
+    (part,) = metrics.measure(Predictions.of(z, y), ["recal_gain"])
+    assert part.n == 5000
+    assert "5000 of 9000 rows" in part.how
+    assert part.low < whole.value < part.high  # type: ignore[operator]
+
+
+def test_values_are_those_of_measure() -> None:
+    z, y = logits(500)
+    predictions = Predictions.of(z, y)
+    specs = [name for name in metrics.METRICS.entries]  # noqa: C416
+    values = metrics.values(predictions, specs)
+    for e in metrics.measure(predictions, specs):
+        assert e.value == pytest.approx(values[e.name], rel=1e-12)
+
+
+def test_intervals_do_not_move_the_estimate_with_level() -> None:
+    z, y = logits(500)
+    narrow = metrics.measure(Predictions.of(z, y), ["all"], level=0.8)
+    wide = metrics.measure(Predictions.of(z, y), ["all"], level=0.99)
+    for a, b in zip(narrow, wide):
+        assert a.value == b.value
+        if a.high is not None and a.high < 1:
+            assert b.high > a.high, a.name  # type: ignore[operator]
+        if a.low is not None and a.low > 0:
+            assert b.low < a.low, a.name  # type: ignore[operator]
+
+
+def test_weights_of_one_change_nothing() -> None:
+    z, y = logits(300)
+    plain = metrics.measure(Predictions.of(z, y), ["all"])
+    for kind in ("sampling", "count"):
+        weighted = metrics.measure(Predictions.of(z, y, weights=np.ones(300), weight_kind=kind), ["all"])
+        for a, b in zip(plain, weighted):
+            for end in ("value", "low", "high", "null", "null_high"):
+                one, other = getattr(a, end), getattr(b, end)
+                assert (one is None) == (other is None), (a.name, end)
+                assert one is None or other == pytest.approx(one, rel=1e-6, abs=1e-12), (a.name, end)
+
+
+def test_scale_of_sampling_weights_does_not_matter_and_uneven_ones_widen() -> None:
+    z, y = logits(600)
+    w = np.random.default_rng(0).random(600) + 0.05
+    specs = [n for n in metrics.METRICS.entries if n not in ("recal_gain",)]
+    one = metrics.measure(Predictions.of(z, y, weights=w), specs)
+    ten = metrics.measure(Predictions.of(z, y, weights=10 * w), specs)
+    equal = {e.name: e for e in metrics.measure(Predictions.of(z, y), specs)}
+    for a, b in zip(one, ten):
+        assert b.value == pytest.approx(a.value, rel=1e-9)
+        assert a.high is None or b.high == pytest.approx(a.high, rel=1e-9)
+        other = equal[a.name]
+        if a.name in ("accuracy", "nll", "ece", "smece", "mmce"):
+            assert a.high - a.low > other.high - other.low, a.name  # type: ignore[operator]
+
+
+def benchmark() -> ModuleType:
+    path = Path(__file__).parent.parent / "benchmarks" / "coverage.py"
+    spec = importlib.util.spec_from_file_location("calib_coverage", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+FAST = ["accuracy", "nll", "brier", "gap", "nll_wrong", "ece2_debiased", "ece", "adaece", "oce"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["calibrated", "overconfident", "saturated"])
+def test_coverage_of_200_replications(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """benchmarks/coverage.py in short; 200 replications see 95 % as 90 to 99 %."""
+    module: Any = benchmark()
+    monkeypatch.setattr(module, "POPULATION", 60_000)
+    found = module.simulate(model, 500, 200, FAST)
+    for spec, row in found.items():
+        assert row["given"] > 0.9, spec
+        if spec in module.TWO_SIDED:
+            assert 0.9 <= row["both"] <= 0.99, (spec, row["both"])
+        else:
+            assert min(row["low"], row["high"]) >= 0.91, (spec, row)
+            assert all(row.get(end, 0) <= 2.5 for end in ("low_ratio", "high_ratio")), (spec, row)
+
+
+def test_estimates_are_frozen_data() -> None:
+    z, y = logits(100)
+    (e,) = metrics.measure(Predictions.of(z, y), ["ece"])
+    assert dataclasses.asdict(e)["name"] == "ece"
