@@ -166,6 +166,7 @@ def _result(problem: Problem, shared: Shared, losses: list[Loss], found: list[tu
             "tensors": len(problem.tensors),
             "losses": [name(one) for one in losses],
             "memory_plan": problem.plan_text,
+            **({"krylov_basis": shared.basis} if shared.basis else {}),
             "ranks": problem.layout.world,
             "interrupted": shared.stopped,
         },

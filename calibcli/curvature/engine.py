@@ -41,6 +41,7 @@ class Shared:
         self.progress: Progress = progress or (lambda fraction, text: None)
         self.stopped = ""  # the interrupt that arrived: no new work, only what is known
         self.notes: list[str] = []
+        self.basis = ""  # the memory plan of the Krylov runs, in words
 
     @cached_property
     def norms(self) -> RowNorms:
@@ -104,12 +105,16 @@ class Engine:
         size = problem.size
         storage = torch.float64 if size * 100 * 8 <= 1 << 30 else torch.float32
         fits = free_bytes(problem.device) // 4 // (size * storage.itemsize)
-        return Lanczos(
+        run = Lanczos(
             self.hessian,
             lambda k: normal(size, self.shared.seed, first + k).to(problem.device),
-            capacity=int(min(capacity, max(fits, 20))),
+            capacity=int(min(capacity, fits)),
+            keep=6 if fits >= 32 else 3,
             storage=storage,
         )
+        gigabytes = run.capacity * size * storage.itemsize / 2**30
+        self.shared.basis = f"at most {run.capacity} vectors in {str(storage)[6:]} ({gigabytes:.2g} GiB)"
+        return run
 
     def lanczos(self, done: Callable[[Lanczos], float], limit: int, text: Callable[[Lanczos], str]) -> bool:
         """Extend the Krylov run until `done` (a fraction) reaches 1; whether it did within `limit` products."""
@@ -129,6 +134,7 @@ class Engine:
             largest = float(ritz.values.abs().max())
             m = len(ritz.values)
             near = [i for i in sorted({*range(max(0, m - 10), m), *range(min(m, 4))}) if i != index % m]
+            near = sorted(near, key=lambda i: abs(i - index % m))[: max(1, (1 << 30) // (8 * len(x)))]  # memory
             others = [
                 (float(ritz.values[i]), self.krylov.vector(ritz.coordinates[:, i]))
                 for i in near

@@ -46,6 +46,7 @@ def eigenvalue(engine: Engine, index: int, tol: float, bound: Bound) -> Estimate
             reason="" if converged else f"not converged to {tol:g} after {run.products} products",
             detail={
                 "residual": float(ritz.residuals[index]),
+                "products": run.products,
                 "estimator_low": theta - error,
                 "estimator_high": theta + error,
                 "sampling_se": None,

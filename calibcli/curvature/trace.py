@@ -66,7 +66,7 @@ def _probe(problem: Problem, scalar: Scalar, numbers: range, seed: int, tensors:
         gradients = problem.gradients(rows, scalar)
         for i, pieces in enumerate(vectors):
             products = problem.product(gradients, pieces)
-            forms = torch.stack([(v.double() * h.double()).sum() for v, h in zip(pieces, products)]).cpu()
+            forms = torch.stack([torch.dot(v.reshape(-1), h.reshape(-1)) for v, h in zip(pieces, products)]).cpu()
             groups[rows.start // layout.group, i] += forms.sum()
             layers[:, i] += forms
     both = devices.all_sum(torch.cat([groups, layers]).to(problem.device)).cpu()
@@ -97,7 +97,7 @@ def alive(problem: Problem, seed: int) -> torch.Tensor:
 
 def pilot(blocks: int) -> int:
     """Probes from which the number of probes is decided: every block has its own, so few do when there are many."""
-    return 8 if blocks < 4 else 4
+    return max(2, min(8, -(-16 // blocks)))
 
 
 @dataclass(frozen=True)
