@@ -103,6 +103,7 @@ def test_json_says_what_was_written(files: Path, capsys: pytest.CaptureFixture[s
         (["none.safetensors", "data.npz", "--save", "o.npz"], 4, "cannot read"),
         (["t.safetensors", "data.npz", "--save", "o.pkl"], 2, "use a suffix of"),
         (["t.safetensors", "data.npz", "--save", "x/o.npz"], 2, "no folder"),
+        (["t.safetensors", "data.npz", "--save", "./data.npz"], 2, "would replace the input"),
         (["t.safetensors", "data.npz", "--save", "o.npz", "--as", "probs"], 2, "did you mean 'probabilities'"),
         (["t.safetensors", "data.npz", "--save", "o.npz", "--dtype", "float16"], 2, "float32 or float64"),
         (["t.safetensors", "data.npz", "--save", "o.npz", "--multilabel"], 2, "one calibrator per label"),

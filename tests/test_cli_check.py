@@ -375,6 +375,7 @@ def test_command_line_beats_the_file(capsys: Any) -> None:
 def test_overlap_with_the_fitted_file_is_refused(capsys: Any) -> None:
     model()
     code, error = refused(capsys, "t.npz", "--max", "ece=1", "--fit", "t.npz")
+    assert "--crossfit" not in error
     assert code == 4
     assert "are also in" in error
     model(seed=3, name="val.npz")
@@ -452,3 +453,20 @@ def test_starts_without_torch_and_its_like() -> None:
     )
     loaded = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
     assert not loaded & {"torch", "matplotlib", "pandas", "sklearn", "scipy"}
+
+
+def test_slices_without_a_rule_are_refused(capsys: Any) -> None:
+    model(site=np.arange(2000) % 2)
+    Path("calib.toml").write_text('[[gate]]\nmetric = "ece"\nlimit = 0.05\n')
+    code, error = refused(capsys, "t.npz", "--by", "site")
+    assert code == 2
+    assert "--by without --max or --min" in error
+
+
+def test_the_null_level_is_that_of_metrics(capsys: Any) -> None:
+    model()
+    [judged] = check(capsys, "t.npz", "--max", "ece=0.05")[1]["checks"]
+    assert main(["metrics", "t.npz", "-m", "ece", "--json", "-q"]) == 0
+    [measured] = json.loads(capsys.readouterr().out)["estimates"]
+    for key in ("value", "low", "high", "null", "null_high"):
+        assert measured[key] == pytest.approx(judged["estimate"][key], rel=1e-12), key

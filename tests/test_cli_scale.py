@@ -160,3 +160,19 @@ def test_two_runs_are_the_same_apart_from_time(files: Path, capsys: pytest.Captu
         for key in ("started", "seconds"):
             data["provenance"].pop(key)
     assert both[0] == both[1]
+
+
+def test_slices_before_and_after(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(files / "val.npz") as val:
+        np.savez(files / "by.npz", logits=val["logits"], labels=val["labels"], site=np.arange(500) % 2)
+    data = result(capsys, files / "by.npz", "--by", "site")
+    for site in (0, 1):
+        before, after = (get(data, "nll", f"site={site} {phase}") for phase in ("before", "after"))
+        assert before["n"] == after["n"] == 250
+        assert after["value"] < before["value"]
+
+
+def test_a_missing_folder_is_found_before_the_fit(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "scale", files / "none.npz", "--save", files / "none" / "t.safetensors")
+    assert (code, out) == (2, "")
+    assert "mkdir -p" in err

@@ -120,6 +120,13 @@ def test_curve_is_drawn(tmp_path: Path, capsys: Any) -> None:
     assert total == pytest.approx(np.ones(len(total)))
 
 
+def test_fewer_rows_than_a_gate_runs_on_are_noted(capsys: Any) -> None:
+    found = planned(capsys, "--min", "accuracy=0.5")
+    assert found["estimates"][0]["value"] < 200
+    assert "runs from 200 rows" in found["notes"][0]
+    assert not planned(capsys, "--max", "ece=0.05")["notes"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -135,6 +142,8 @@ def test_curve_is_drawn(tmp_path: Path, capsys: Any) -> None:
         (["--margin", "nll=0", "--off", "1"], "no difference"),
         (["--max", "ece=0.02", "--alpha", "0.6"], "(0, 0.25]"),
         (["--max", "ece=0.02", "--slices", "0"], "1 or more"),
+        (["--max", "ece=0.02", "--from", "a.npz", "--by", "site"], "--by splits them"),
+        (["--max", "ece=0.02", "--from", "a.npz", "--multilabel"], "one label per row"),
     ],
 )
 def test_wrong_requests(arguments: list[str], said: str, capsys: Any) -> None:

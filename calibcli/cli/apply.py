@@ -50,7 +50,7 @@ def command(
         raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
     if reading["multilabel"]:
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
-    target = writer.known_target(save)
+    target = writer.known_target(save, [calibrator, *files])
     scaler = scalers.load(calibrator)
     run.input(calibrator)
     predictions = read_options.read(run, files[0] if len(files) == 1 else files, reading, need_labels=False)

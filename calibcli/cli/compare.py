@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from calibcli.cli import options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import no_parts, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -50,6 +50,6 @@ def command(
         from calibcli.errors import UsageError
 
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
-    how = {key: value for key, value in reading.items() if key not in ("by", "multilabel")}
+    how = no_parts(reading, "compare")
     found = [read_scores(path, how) for path in inputs]
     return run.finish(compare.scores(found, names, metric or None, alpha), seed=0)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from calibcli.cli import options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import no_parts, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -68,8 +68,7 @@ def command(
         raise UsageError("no gate to plan", "write --max ece=0.02")
     found = None
     if pilot is not None:
-        how = {key: value for key, value in reading.items() if key not in ("by", "multilabel")}
-        found = inputs.read_scores(pilot, how)
+        found = inputs.read_scores(pilot, no_parts(reading, "plan"))
         run.input(pilot)
     assumed = planning.Assumptions(
         pilot=found,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, get_type_hints
 
 import typer
 
+from calibcli.errors import UsageError
+
 if TYPE_CHECKING:
     from calibcli.cli.run import Run
     from calibcli.predictions import Predictions
@@ -97,6 +99,19 @@ def reads(command: Callable[..., int]) -> Callable[..., int]:
     wrapper.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
     return wrapper
+
+
+def no_parts(reading: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """The options of `inputs.logits.read` for a command that takes the rows of one problem as a whole.
+
+    Raises:
+        UsageError: --by or --multilabel, which split them.
+    """
+    if reading["multilabel"]:
+        raise UsageError(f"{command} takes one label per row", "pass one label at a time as a binary problem")
+    if reading["by"]:
+        raise UsageError(f"{command} takes all rows together, --by splits them", "write a file for each slice")
+    return {key: value for key, value in reading.items() if key not in ("by", "multilabel")}
 
 
 def read(run: Run, path: str | Path | Sequence[str | Path], reading: Mapping[str, Any], **more: Any) -> Predictions:

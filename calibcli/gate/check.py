@@ -46,7 +46,13 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
     if progress:
         progress(1.0, "")
     if not checks:
-        checks.append(Check(rule="(none)", outcome="not_run", message="no gate is configured"))
+        checks.append(
+            Check(
+                rule="(none)",
+                outcome="not_run",
+                message="no gate is configured: write --max ece=0.05, or gates in calib.toml",
+            )
+        )
     estimates = list({(e.name, e.of): e for c in checks if (e := c.estimate) is not None}.values())
     return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config))
 

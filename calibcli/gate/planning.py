@@ -89,7 +89,18 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     )
     facts = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
     plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]
-    return Result(command="plan", estimates=found, tables=[table], plots=plots, facts=facts)
+    return Result(command="plan", estimates=found, tables=[table], plots=plots, notes=_notes(found, a), facts=facts)
+
+
+def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
+    notes = [
+        f"{e.of}: {e.value:.0f} rows would do, but a gate runs from {MIN_N} rows (min_n)"
+        for e in found
+        if e.value is not None and e.value < MIN_N
+    ]
+    if a.pilot is not None and a.pilot.groups is not None and any("ece" in e.of or "baseline" in e.of for e in found):
+        notes.append("rows are planned as independent for ece and baselines: rows that belong together must be more")
+    return notes
 
 
 def _rows(need: Need, a: Assumptions) -> Estimate:

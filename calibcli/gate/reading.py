@@ -74,7 +74,8 @@ def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> s
     Raises:
         InputError: more than 1 % are.
     """
-    return refuse_overlap(read_scores(fit, {**reading, "weights": None, "group": None, "ids": None}), found)
+    fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None})
+    return refuse_overlap(fitted, found, way_out="")
 
 
 class Baselines:

@@ -75,6 +75,8 @@ def _gates(request: Request, found: Config) -> list[Gate]:
     gates += [
         dataclasses.replace(gate, by=name) for name in by for gate in gates[: len(request.max) + len(request.min)]
     ]
+    if by and not gates:
+        raise UsageError("--by without --max or --min", 'name a rule, or write by = "..." in the gates of the file')
     if request.margin and not request.baseline:
         raise UsageError("--margin without --baseline", "add --baseline result.json")
     gates += [config.limit_rule(text, "margin", baseline=request.baseline) for text in request.margin]

@@ -48,8 +48,8 @@ def overlap(fit: Predictions, test: Predictions) -> Overlap:
     return Overlap(rows, rows / len(b), float(twins.mean()))
 
 
-def refuse_overlap(fit: Predictions, test: Predictions) -> str:
-    """A note (or "") when few rows of `test` are also in `fit`.
+def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --crossfit 5") -> str:
+    """A note (or "") when few rows of `test` are also in `fit`; `way_out` is what else the error advises.
 
     Raises:
         InputError: more than 1 % are, beyond what ties within `fit` explain.
@@ -59,7 +59,7 @@ def refuse_overlap(fit: Predictions, test: Predictions) -> str:
     if found.share - found.by_chance > OVERLAP:
         raise InputError(
             f"{text}: numbers on rows that were fitted on look better than they are",
-            "pass rows that were not fitted on, or leave --test out and use --crossfit 5",
+            "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""),
         )
     return text if found.rows else ""
 

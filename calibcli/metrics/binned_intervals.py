@@ -53,7 +53,7 @@ def gate(ask: Ask) -> Interval:
         sided="each",
         how=f"one-sided bounds, each {percent(ask.level)}; simulated null quantile",
         null=found.floor,
-        null_high=float(np.quantile(null_draws(ask, table), 0.95)),
+        null_high=found.null_high,
         detail=_detail(ask, table),
     )
 

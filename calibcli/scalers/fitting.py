@@ -125,7 +125,7 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
 
 def _folds(predictions: Predictions, folds: int, seed: int) -> Any:
     if folds < 2:
-        raise UsageError(f"{folds} folds", "pass 2 folds or more")
+        raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
     result = fold_of_rows(predictions, folds, seed)
     if len(np.unique(result)) < folds:
         raise InputError(f"{predictions.n} rows cannot be split into {folds} folds", "pass more rows, or fewer folds")

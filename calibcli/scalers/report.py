@@ -115,7 +115,7 @@ def _measure(rows: Predictions, options: Options, of: str) -> Result:
     found = measuring.report(rows, how)
     return dataclasses.replace(
         found,
-        estimates=[dataclasses.replace(e, of=f"{of} {e.of}".rstrip()) for e in found.estimates],
+        estimates=[dataclasses.replace(e, of=f"{e.of} {of}".lstrip()) for e in found.estimates],
         tables=[dataclasses.replace(t, name=f"{t.name}_{of}", title=f"{t.title}, {of}") for t in found.tables],
         plots=[
             dataclasses.replace(
