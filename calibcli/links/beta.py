@@ -300,7 +300,7 @@ class _Run:
 
 
 def _scale(logits: NDArray[Any]) -> float:
-    z = np.asarray(logits[:: max(1, len(logits) // 2000)], np.float64)
+    z = np.asarray(logits[:: max(1, len(logits) // 500)][:500], np.float64)
     z = np.where(np.isfinite(z), z, np.nan)
     spread = np.nanstd(z, axis=1)
     spread = spread[spread > 0]

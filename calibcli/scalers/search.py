@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from calibcli.links.moments import Array, chunks, shift
+from calibcli.links.moments import WIDE, Array, chunks, shift
 from calibcli.predictions import Predictions
 from calibcli.scalers.rows import raw_argmax, sample
 
 SLACK = 1e-12  # rounding of sums over rows
+ROUGH = 1e-5  # error of a mean confidence from float32, with room to spare
 
 
 @dataclass(frozen=True)
@@ -56,52 +58,83 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
 
 
 def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) -> Found:
-    hit = (raw_argmax(predictions) == predictions.labels).astype(np.float64)
+    hit = hits(predictions)
     w = predictions.weights
     accuracy = float(np.average(hit, weights=w))
     error = ece if objective == "ece" else adaece
     values: dict[int, float] = {}
-    means: dict[int, float] = {}
-    slack_of: dict[int, float] = {}
-
-    def measure(i: int) -> None:
-        c = confidence(predictions, grid[i])
-        values[i], means[i] = error(c, hit, w, bins), float(np.average(c, weights=w))
-        slack_of[i] = null_deviation(c, w, bins)
-
-    few = sample(predictions, 2000)
-    guesses = [abs(float(np.average(confidence(few, t), weights=few.weights)) - accuracy) for t in grid]
-    following: int | None = int(np.argmin(guesses))
+    means: dict[int, tuple[float, float]] = {}  # grid point to bounds of the mean confidence
+    spread: dict[int, float] = {}
+    following: int | None = _guess(predictions, grid, accuracy)
     while following is not None:
-        measure(following)
+        if values and following not in means:  # a cheap bound may spare the evaluation
+            mean = float(np.average(confidence(predictions, grid[following], np.float32), weights=w))
+            means[following] = (mean - ROUGH, mean + ROUGH)
+        else:
+            c = confidence(predictions, grid[following])
+            values[following], spread[following] = error(c, hit, w, bins), null_deviation(c, w, bins)
+            mean = float(np.average(c, weights=w))
+            means[following] = (mean, mean)
         best = min(values, key=lambda i: (values[i], i))
-        limit = values[best] + slack_of[best] + SLACK  # the plateau is wanted too
+        limit = values[best] + spread[best] + SLACK  # the plateau is wanted too
         low = _lower_bounds(means, len(grid), accuracy)
-        open_points = [i for i in range(len(grid)) if i not in values and low[i] <= limit]
-        following = min(open_points, key=lambda i: (abs(i - best), i), default=None)
-    near = [i for i in values if values[i] <= values[best] + slack_of[best]]
+        left = [i for i in range(len(grid)) if i not in values and low[i] <= limit]
+        following = min(left, key=lambda i: (abs(i - best), i), default=None)
+    near = [i for i in values if values[i] <= values[best] + spread[best]]
     return Found(float(grid[best]), values[best], (float(grid[min(near)]), float(grid[max(near)])), len(values))
 
 
-def _lower_bounds(means: dict[int, float], size: int, accuracy: float) -> Array:
+def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
+    """Grid point where the mean confidence of some rows is closest to the accuracy, by bisection."""
+    few = sample(predictions, 2000)
+
+    def excess(i: int) -> float:
+        return float(np.average(confidence(few, grid[i]), weights=few.weights)) - accuracy
+
+    low, high = 0, len(grid) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if excess(middle) > 0 else (low, middle)
+    return low - 1 if low and excess(low - 1) < -excess(low) else low
+
+
+def hits(predictions: Predictions) -> Array:
+    """(N,) 1.0 where the predicted class, the lowest index of the largest raw scores, is the label."""
+    if predictions.predicted is not None or predictions.k >= WIDE:
+        return np.asarray(raw_argmax(predictions) == predictions.labels, np.float64)
+    out = np.empty(predictions.n)
+    for start, block in predictions.blocks():
+        for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
+            t = z.T.copy()
+            largest = t == t.max(axis=0)
+            hit = largest[y, np.arange(len(z))]
+            tied = np.flatnonzero(largest.view(np.uint8).sum(axis=0, dtype=np.uint8) > 1)
+            hit[tied] = z[tied].argmax(axis=1) == y[tied]
+            out[start : start + len(z)] = hit
+            start += len(z)
+    return out
+
+
+def _lower_bounds(means: dict[int, tuple[float, float]], size: int, accuracy: float) -> Array:
     """|mean confidence - accuracy| is at least this at each grid point, by monotony between the measured ones."""
     known = sorted(means)
     index = np.arange(size)
     left = np.searchsorted(known, index, side="right") - 1
     right = np.searchsorted(known, index, side="left")
-    values = np.array([means[i] for i in known])
-    highest = np.where(left >= 0, values[np.maximum(left, 0)], 1.0)  # of a smaller T
-    lowest = np.where(right < len(known), values[np.minimum(right, len(known) - 1)], 0.0)
+    least, most = np.array([means[i] for i in known]).T
+    highest = np.where(left >= 0, most[np.maximum(left, 0)], 1.0)  # of a smaller T
+    lowest = np.where(right < len(known), least[np.minimum(right, len(known) - 1)], 0.0)
     return np.maximum(np.maximum(lowest - accuracy, accuracy - highest), 0.0)
 
 
-def confidence(predictions: Predictions, temperature: float) -> Array:
-    """(N,) top probability of softmax(z / T)."""
-    out = np.empty(predictions.n)
+def confidence(predictions: Predictions, temperature: float, dtype: Any = np.float64) -> Array:
+    """(N,) top probability of softmax(z / T), with the exponentials in `dtype` (float32: within 1e-5)."""
+    out = np.empty(predictions.n, dtype)
+    beta = dtype(1 / temperature)
     for start, block in predictions.blocks():
         for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
-            d, _, axis = shift(z, y, np.float64)
-            d *= 1 / temperature
+            d, _, axis = shift(z, y, dtype)
+            d *= beta
             np.exp(d, out=d)
             out[start : start + len(z)] = d.sum(axis=axis)
             start += len(z)
