@@ -38,7 +38,7 @@ class Signals:
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before = {}
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
