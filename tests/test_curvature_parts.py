@@ -178,6 +178,7 @@ if device.rank() == 0:
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
     from calibcli.result import Result
 
