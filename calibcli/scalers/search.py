@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.links.moments import WIDE, Array, chunks, shift
+from calibcli.links.moments import BLOCK, WIDE, Array, chunks
 from calibcli.predictions import Predictions
 from calibcli.scalers.rows import raw_argmax, sample
 
@@ -131,13 +131,17 @@ def confidence(predictions: Predictions, temperature: float, dtype: Any = np.flo
     """(N,) top probability of softmax(z / T), with the exponentials in `dtype` (float32: within 1e-5)."""
     out = np.empty(predictions.n, dtype)
     beta = dtype(1 / temperature)
-    for start, block in predictions.blocks():
-        for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
-            d, _, axis = shift(z, y, dtype)
+    step = max(1, BLOCK // predictions.k)
+    for first, block in predictions.blocks():
+        for start in range(0, len(block), step):
+            z = block[start : start + step]
+            z = np.asarray(z, np.promote_types(z.dtype, dtype))
+            axis = 0 if predictions.k < WIDE else 1
+            d = z.T.copy() if axis == 0 else z
+            d = np.subtract(d, d.max(axis=axis, keepdims=True)).astype(dtype, copy=False)
             d *= beta
             np.exp(d, out=d)
-            out[start : start + len(z)] = d.sum(axis=axis)
-            start += len(z)
+            d.sum(axis=axis, out=out[first + start : first + start + len(z)])
     result: Array = 1 / out
     return result
 
