@@ -7,13 +7,14 @@ import zlib
 
 import numpy as np
 
-from calibcli.links import cross_fit_beta, fit_beta, nll_rows
+from calibcli.links import BetaFit, cross_fit_beta, fit_beta, nll_rows
 from calibcli.links.moments import Source, evaluate
 from calibcli.metrics.intervals import IMPOSSIBLE, Ask, Interval, Rows, student
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
+KAPPA = 0.6  # share of the squared cost of fitting that the folds have in common, by simulation
 FEWEST = 5_000  # rows that are always used; beyond, as many as hold SCORES scores
 SCORES = 500_000
 
@@ -33,18 +34,29 @@ def gains(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, list[fl
 
     NaN throughout where a fold would be empty.
     """
+    found, temperatures, _ = cross_fit(predictions, folds)
+    return found, temperatures
+
+
+def cross_fit(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, list[float], float]:
+    """As `gains`, and the NLL that fitting T to chance costs, times 2: V / (n F''), V the variance of F' per row."""
     fold = folds_of(predictions, folds)
     present, fold = np.unique(fold, return_inverse=True)
     if len(present) < 2:
-        return np.full(predictions.n, np.nan), []
+        return np.full(predictions.n, np.nan), [], 0.0
     z, y, w = predictions.logits, predictions.labels, predictions.weights
     if predictions.n > FEWEST:
         whole = fit_beta(z, y, w)
         if whole.status == "ok":
             betas = _leave_out(z, y, w, fold, whole.beta)
-            return nll_rows(z, y, 1.0) - nll_rows(z, y, betas[fold]), [float(1 / b) for b in betas]
+            return nll_rows(z, y, 1.0) - nll_rows(z, y, betas[fold]), [float(1 / b) for b in betas], _cost(whole)
     found, fits = cross_fit_beta(z, y, fold, w)
-    return found, [fit.temperature for fit in fits]
+    costs = [_cost(fit) * fit.n / predictions.n for fit in fits]
+    return found, [fit.temperature for fit in fits], float(np.mean(costs))
+
+
+def _cost(fit: BetaFit) -> float:
+    return 0.0 if fit.se is None else fit.se**2 * fit.hessian
 
 
 def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints, beta: float) -> Floats:
@@ -80,24 +92,28 @@ def _subset(sample: Sample) -> tuple[Predictions, Ints | None]:
     return predictions.take(rows), rows
 
 
-def _gain_rows(sample: Sample) -> tuple[Rows, list[float]]:
+def _gain_rows(sample: Sample) -> tuple[Rows, list[float], float]:
     if "gain" not in sample.memo and not np.isfinite(sample.columns.nll).all():
-        sample.memo["gain"] = Rows(np.full(1, np.nan), None, False, None), [1.0]
+        sample.memo["gain"] = Rows(np.full(1, np.nan), None, False, None), [1.0], 0.0
     if "gain" not in sample.memo:
         subset, _ = _subset(sample)
-        found, temperatures = gains(subset)
-        sample.memo["gain"] = Rows(found, subset.weights, sample.counts, subset.groups), temperatures
-    rows: tuple[Rows, list[float]] = sample.memo["gain"]
+        found, temperatures, cost = cross_fit(subset)
+        sample.memo["gain"] = Rows(found, subset.weights, sample.counts, subset.groups), temperatures, cost
+    rows: tuple[Rows, list[float], float] = sample.memo["gain"]
     return rows
 
 
 def gain_interval(ask: Ask) -> Interval:
-    """Student's t over rows: given the folds' temperatures, each row's gain is independent of how they were fitted."""
-    rows, temperatures = _gain_rows(ask.sample)
+    """Student's t over rows, at the folds' temperatures, with the share of the noise that these have in common.
+
+    Where T = 1 is best, the gain is of the size of what fitting T to chance costs, and as each fold's T is fitted on
+    the rows of the others, their gains vary together by about that much.
+    """
+    rows, temperatures, cost = _gain_rows(ask.sample)
     if not math.isfinite(ask.value):
         nothing = "needs at least 2 folds with rows" if not temperatures else IMPOSSIBLE
         return Interval(reason=nothing, n=rows.n)
-    se = rows.se()
+    se = math.sqrt(rows.se() ** 2 + KAPPA * cost**2)
     if not math.isfinite(se):
         return Interval(reason="one row has no spread", n=rows.n)
     half = student(ask.level, rows.degrees) * se
