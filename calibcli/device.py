@@ -12,7 +12,7 @@ from calibcli.errors import UsageError, did_you_mean
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
+DTYPES = ("float32", "float64")
 
 
 def rank() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from calibcli.cli.app import main
 from calibcli.inputs import checkpoint
 from calibcli.links import log_phi
+from calibcli.train.stop import held_signals
 
 torch.set_num_threads(1)
 SAMPLE = Path(__file__).parent.parent / "sample_data"
@@ -134,6 +136,17 @@ def test_without_validation_rows_nothing_is_fitted(capsys: pytest.CaptureFixture
         (2, ["mpl:hidden=8", "--data", DIGITS], "did you mean 'mlp'"),
         (2, ["mlp:hidden=8", "--data", DIGITS, "--resume"], "--resume needs the folder"),
         (2, ["mlp:hidden=8", "--data", DIGITS, "--init", "new"], "--init new"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--seed", "-1"], "--seed"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--seed", str(2**40)], "--seed"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--dtype", "float16"], "unknown dtype"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--arch", "mlp"], "--arch is for checkpoints"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--val-fraction", "-1"], "not a share"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--val-fraction", "nan"], "not a share"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--optimizer", "adamw:beta1=2"], "invalid beta"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--optimizer", "sgd:nesterov=true,momentum=0"], "nesterov"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--schedule", "step:factor=-1"], "negative"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--schedule", "step:at=3"], "shares of the epochs"),
+        (2, ["mlp:hidden=8", "--data", DIGITS, "--augment", "crop:pad=-1"], "is negative"),
         (4, ["mlp:hidden=8,classes=5", "--data", DIGITS], "the model has 5 outputs"),
         (4, ["cnn:channels=3", "--data", DIGITS], "1 channels, the model takes 3"),
         (4, ["mlp:hidden=8", "--data", DIGITS, "--augment", "crop", "--layout", "flat"], "needs images"),
@@ -144,6 +157,17 @@ def test_without_validation_rows_nothing_is_fitted(capsys: pytest.CaptureFixture
 )
 def test_refusals(capsys: pytest.CaptureFixture[str], code: int, argv: list[str], match: str) -> None:
     assert match in refused(capsys, code, *argv)
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_signals() as signals:
+            signal.raise_signal(signal.SIGINT)
+            assert signals.received is None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_interrupted_runs_say_how_to_go_on(

@@ -69,7 +69,10 @@ def command(
     keep_rows: Annotated[
         bool, typer.Option("--keep-rows", help="Keep per-row values in the JSON, as a later baseline (n <= 1,000,000).")
     ] = False,
-    seed: Annotated[Optional[int], typer.Option("--seed", help="Seed of everything random.")] = None,  # noqa: UP045
+    seed: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of everything random."),
+    ] = None,
     format: options.Format = "table",
     json: options.Json = False,
     output: options.Output = None,

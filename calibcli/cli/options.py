@@ -14,7 +14,7 @@ Output = Annotated[
     typer.Option("--output", "-o", help="Also write the result here; the suffix decides the format. Repeatable."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of everything random.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Worker threads; 0 uses every core.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="float32 or float64.")]

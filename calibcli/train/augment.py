@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, UsageError
 from calibcli.spec import Choice, Shelf
 
 AUGMENTATIONS = Shelf("augmentation")
@@ -21,6 +21,8 @@ def crop(images: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
 
     Zeros are meant after normalisation, so the border has the mean colour.
     """
+    if pad < 0:
+        raise UsageError(f"--augment crop:pad={pad} is negative", "pass 0 or more")
     n, _, height, width = images.shape
     padded = F.pad(images, (pad, pad, pad, pad))
     top = torch.randint(2 * pad + 1, (n, 1), generator=generator, device=images.device)

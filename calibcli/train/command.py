@@ -152,6 +152,10 @@ def begin(setup: Setup, seed: int) -> tuple[Start, Parts]:
         start = Start(model, loaded.architecture, setup.fresh == "fresh", loaded.classes, loaded.source, loaded.sha256)
         parts.notes.extend(loaded.notes)
         return start, parts
+    if setup.arch is not None:
+        raise UsageError(
+            f"{setup.model} is not a file, and --arch is for checkpoints", "name the architecture in place of the model"
+        )
     if setup.data is None:
         raise UsageError("no training rows were named", "pass --data FILE")
     parts = open_parts(setup.data, setup.validation, setup.test, named={}, **opening)

@@ -65,17 +65,27 @@ class Recipe:
         if not 0 < self.lr < math.inf:
             raise UsageError(f"--lr {self.lr:g} is not a learning rate", "pass a number above 0, such as 0.1")
         if not 0 <= self.warmup < 1:
-            raise UsageError(f"--warmup {self.warmup:g} is not a share of the run", "pass a number from 0 to 1")
+            raise UsageError(
+                f"--warmup {self.warmup:g} is not a share of the run", "pass a number from 0 up to, not including, 1"
+            )
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"--clip {self.clip:g} is not a norm", "pass a number above 0")
         if self.patience is not None and self.patience < 1:
             raise UsageError(f"--patience {self.patience} is below 1", "pass a number of epochs")
+        try:
+            self.make_optimizer([nn.Parameter(torch.zeros(1))])
+        except ValueError as error:
+            raise UsageError(f"--optimizer {self.optimizer}: {str(error).lower()}", "mend its options") from None
         canonical = {
             "loss": losses.objective(self.loss).spec,
             "optimizer": OPTIMIZERS.choose(self.optimizer).spec,
             "schedule": SCHEDULES.choose(self.schedule).spec,
             "augment": augment.canonical(self.augment),
         }
+        if min(_schedule(self.schedule)(step, 12, 12) for step in range(12)) < 0:
+            raise UsageError(
+                f"--schedule {self.schedule} makes the learning rate negative", "pass factors of 0 or more"
+            )
         for name, spec in canonical.items():
             object.__setattr__(self, name, spec)
 
@@ -131,6 +141,10 @@ def adamw(
 @SCHEDULES.add()
 def step(number: int, total: int, epochs: int, *, at: tuple[float, ...] = (3 / 7, 5 / 7), factor: float = 0.1) -> float:
     """Times `factor` at each fraction of the epochs (rounded to whole epochs); 3/7 and 5/7 are 150 and 250 of 350."""
+    if not all(0 <= f <= 1 for f in at):
+        raise UsageError(
+            "the steps of --schedule are shares of the epochs", "pass numbers from 0 to 1: step:at=0.5/0.75"
+        )
     epoch = number * epochs // total
     return factor ** sum(epoch >= round(f * epochs) for f in at)
 

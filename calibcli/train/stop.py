@@ -34,7 +34,8 @@ class Signals:
 
     def _take(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._remember)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a job of a script's background ignores Ctrl-C
+                self._before[number] = signal.signal(number, self._remember)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
