@@ -18,7 +18,7 @@ say calib check $out/calibrated.npz -q --max ece=0.06 --min accuracy=0.85 ||
     echo "(exit code $?: a gate that does not pass is not an error of the demo)"
 say calib curvature sample_data/model.pt -q -w lambda_max -w trace -o $out/curvature.png
 say calib fit sample_data/model.pt --init fresh -q --save $out/fit -o $out/fit.png \
-    --loss ce --loss focal:gamma=3 --loss ce+trace:weight=0.002 --epochs 40 --batch-size 20 --lr 0.1
+    --loss ce --loss focal:gamma=3 --loss ce+trace:weight=0.002 --epochs 40 --batch-size 20 --lr 0.1 --threads 1
 
 printf '\nPictures and files: %s\n' "$out"
 ls "$out"
