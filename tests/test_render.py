@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv as csv_module
 import io
+import dataclasses
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ import render_cases as cases
 import render_odd
 
 from calibcli import render
-from calibcli.render import csv, markdown, numbers, stream, table, terminal
+from calibcli.render import csv, layout, markdown, numbers, stream, table, terminal
 from calibcli.result import Curve, Estimate, Plot, Result, Table
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -392,3 +393,17 @@ def test_terminal_of_ascii_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", list(render_odd.odd()))
 def test_terminal_takes_every_result(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     assert shown(monkeypatch, render_odd.odd()[case])
+
+
+def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:
+    plot = dataclasses.replace(cases.reliability(), xlabel="P(y = 1)", ylabel="share of y = 1")
+    lines = terminal.diagram(plot, cases.histogram(), 80)
+    assert lines[1].split()[:4] == ["bin", "rows", "share", "mean"]
+    assert not [line for line in lines[1:] if "accuracy" in line or "confidence" in line]
+
+
+def test_rules_wrap_between_words() -> None:
+    assert layout._wrapped("accuracy >= 0.99", 13, False) == ["accuracy >=", "0.99"]
+    assert layout._wrapped("|gap| <= 0.001", 13, False) == ["|gap| <=", "0.001"]
+    assert layout._wrapped("ece:of=positive <= 0.02", 12, False) == ["ece:of=posit", "ive <= 0.02"]
+    assert layout._wrapped("abcdefghij", 4, False) == ["abcd", "efgh", "ij"]

@@ -109,11 +109,17 @@ def _wrapped(text: str, size: int, prose: bool) -> list[str]:
     if prose and text.isascii():
         return textwrap.wrap(text, size)
     parts, part = [], ""
-    for word in text.split(" ") if prose else text:
-        joined = f"{part} {word}" if prose and part else part + word
-        if part and stream.width(joined) > size:
-            parts.append(part)
-            part = word
-        else:
+    for word in text.split(" "):
+        joined = f"{part} {word}" if part else word
+        if stream.width(joined) <= size or prose and not part:
             part = joined
+            continue
+        parts += [part] if part else []
+        part = ""
+        for letter in [word] if prose else word:  # an identifier that is too long is cut anywhere
+            if part and stream.width(part + letter) > size:
+                parts.append(part)
+                part = letter
+            else:
+                part += letter
     return [*parts, part]

@@ -10,6 +10,7 @@ from calibcli.result import Plot, Result
 MOST = 3  # diagrams in one table
 BINS = 30  # rows of a reliability diagram; more bins are merged
 LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
+LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8") -> list[list[str]]:
@@ -46,7 +47,9 @@ def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
     title = stream.clean(plot.ylabel or "accuracy")
     axis = "0" + title.center(room - 2) + "1" if len(title) <= room - 4 else "0" + " " * (room - 2) + "1"
     most = max((b.count or 0 for b in bins), default=0)
-    lines = [f"{'bin':<9} {'rows':>7}   {'acc.':>6} {'conf.':>6} {'gap':>6}  {axis}"]
+    top = title == "accuracy"  # else the probability of one class, and how often it was the label
+    heads = ("acc.", "conf.") if top else ("share", "mean p")
+    lines = [f"{'bin':<9} {'rows':>7}   {heads[0]:>6} {heads[1]:>6} {'gap':>6}  {axis}"]
     outside = False
     empty = 0
     for i, b in enumerate(bins):
@@ -65,10 +68,12 @@ def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
         sign = "+" if gap >= 0 else "−"
         head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {b.accuracy:6.3f} {b.confidence:6.3f}"
         lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(b.accuracy, b.confidence, room)}")
-    lines += canvas.wrapped(LEGEND, width)
+    lines += canvas.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
-        lines.append(f"* accuracy outside the band: {stream.clean(band) or 'what a calibrated model shows'}")
+        lines.append(
+            f"* {heads[0] if not top else title} outside the band: {stream.clean(band) or 'what a calibrated model shows'}"
+        )
     return lines
 
 
