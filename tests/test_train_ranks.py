@@ -29,6 +29,7 @@ def forked(work: Callable[[], None], **environment: str) -> int:
         return child
     try:
         os.environ |= environment
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
         work()
     except BaseException as error:
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
