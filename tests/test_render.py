@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv as csv_module
+import dataclasses
 import io
 import dataclasses
 import json
@@ -311,6 +312,34 @@ def test_curves_of_one_role_are_told_apart() -> None:
     assert len(colours(["model", "model", "model"])) == 3
     assert len(colours(["", "", "x"])) == 3
     assert len(colours(["model", "after"])) == 1  # both stand for the thing itself
+
+
+def test_panels_share_rows_and_say_things_once() -> None:
+    from calibcli.render import figure
+
+    def words(*plots: Plot) -> tuple[list[str], float]:
+        root = xml.etree.ElementTree.fromstring(figure.render(Result(command="x", plots=plots), "svg"))
+        found = ["".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text")]
+        return found, float(root.attrib["height"].removesuffix("pt"))
+
+    def panel(i: int, label: str, group: str = "") -> Plot:
+        curve = Curve(label=label, kind="line", x=[1, 2], y=[1, 2])
+        return Plot(name=f"p{i}", title=f"Title {i}", ylabel="Ritz value", curves=[curve], group=group)
+
+    found, one = words(panel(1, "Ritz value ± residual"))
+    assert found.count("Ritz value ± residual") == 1  # the axis, and no legend
+    assert "Ritz value" not in found
+    assert words(panel(1, "Ritz"))[0].count("Ritz") == 0
+    assert "other" in words(panel(1, "other"))[0]
+    assert words(*(panel(i, "Ritz") for i in range(2)))[1] == pytest.approx(one, rel=0.01)
+    assert words(*(panel(i, "Ritz") for i in range(4)))[1] < 2.6 * one
+    long = "a title that is much longer than the panel of a group is wide"
+    found, _ = words(*(dataclasses.replace(panel(i, "Ritz", "G"), title=long) for i in range(3)))
+    assert long not in found
+    assert any(w.startswith("a title that is much") for w in found)
+    assert figure._wrapped("inverse_focal:gamma=2+trace:weight=0.01,kind=ggn") == (
+        "inverse_focal:gamma=2+\ntrace:weight=0.01,kind=ggn"
+    )
 
 
 def test_everything_can_be_drawn() -> None:

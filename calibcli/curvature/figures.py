@@ -89,7 +89,7 @@ def layers(names: Sequence[str], values: Mapping[str, torch.Tensor]) -> list[Plo
             ylabel=column,
             labels=list(names),
             flip=True,
-            group="layers",
+            group="Layers",
             curves=[
                 Curve(
                     label=column,

@@ -112,7 +112,7 @@ PANELS = (
     ("nll", "NLL", {"nll": "validation", "train_loss": "training loss"}),
     ("nll_split", "NLL of right and wrong rows", {"nll_correct": "right", "nll_wrong": "wrong"}),
     ("calibration", "calibration error", {"ece": "ECE", "adaece": "AdaECE"}),
-    ("temperature", "best temperature", {"temperature": "T"}),
+    ("temperature", "best temperature", {"temperature": "best temperature"}),
     ("confidence", "entropy and probability of the label", {"entropy": "entropy", "p_true": "probability"}),
     ("norms", "norms of the last layer", {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}),
     ("curvature", "curvature of cross-entropy", {"lambda_max": "λmax", "trace": "trace"}),
@@ -153,4 +153,6 @@ def _panel(name: str, title: str, series: Sequence[tuple[Fitted, str, str, str]]
         if points:
             x, y = zip(*points)
             curves.append(Curve(label=label, kind="line", x=x, y=y, role=role))
-    return Plot(name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="log")
+    return Plot(
+        name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="Log of training, on validation rows"
+    )

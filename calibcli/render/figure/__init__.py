@@ -6,9 +6,10 @@ The same input gives the same bytes: no dates, no random identifiers, no setting
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -59,33 +60,50 @@ class _Page:
         plots = [p for p in result.plots if p not in self.strips.values()]
         self.colours = style.Colours(c for p in plots for c in p.curves)
         self.top = 8.0  # inches above the bottom of an 8 inch page; rows may lie below it, the file is cut to fit
-        for group in dict.fromkeys(p.group or id(p) for p in plots):
-            panels = [p for p in plots if (p.group or id(p)) == group]
-            if len(panels) == 1:
-                self._single(panels[0])
+        rows: dict[object, list[Plot]] = {}  # a group; or up to two panels of their own
+        for plot in plots:
+            key: object = plot.group or (_row(rows) if self._slim(plot) else id(plot))
+            rows.setdefault(key, []).append(plot)
+        for panels in rows.values():
+            if len(panels) > 1 and panels[0].group:
+                self._group(panels[0].group, panels)
             else:
-                self._group(str(group), panels)
+                self._own(panels)
 
-    def _single(self, plot: Plot) -> None:
+    def _slim(self, plot: Plot) -> bool:
+        """Whether a panel leaves room for another at its side."""
+        return plot.kind == "xy" and not plot.labels and not _square(plot) and plot.name not in self.strips
+
+    def _own(self, plots: Sequence[Plot]) -> None:
+        """Panels without a group, beside each other; a legend widens the gap."""
+        left, heights = 1.0, []
+        for plot in plots:
+            width, height, legend = self._single(plot, left)
+            left += width + (LEGEND if legend else COLUMN_GAP) + 0.2
+            heights.append(height)
+        self.top -= max(heights) + ROW_GAP
+
+    def _single(self, plot: Plot, left: float) -> tuple[float, float, bool]:
+        """Draw a panel; its width, its height with the strip below, and whether it has a legend."""
         width, height = _size(plot)
-        axes = self._axes((1.0, self.top - height, width, height))
+        box = (left, self.top - height, width, height)
+        axes = self._axes(box)
         title = "\n".join(textwrap.wrap(plot.title or plot.name, 62))
         axes.set_title("\n".join(style.plain(line) for line in title.split("\n")))
         handles = panel.draw(axes, plot, self.colours)
-        below = self._strip(plot, axes, (1.0, self.top - height, width, height), counts=True)
-        left = 1.0 + width + LEGEND_GAP
+        below = self._strip(plot, axes, box, counts=True)
+        left += width + LEGEND_GAP
         if plot.kind == "heat" and plot.z:
             bar = self._axes((left - 0.05, self.top - height, 0.16, height))
             panel.colour_bar(axes, bar, plot)
             left += 1.0
         self._legend(handles, left, self.top)
-        self.top -= height + below + ROW_GAP
+        return width, height + below, bool(handles)
 
     def _group(self, title: str, plots: Sequence[Plot]) -> None:
         drawn = plots[:MOST]
-        self.top -= HEADING
         heading = title if len(plots) <= MOST else f"{title} (first {MOST} of {len(plots)})"
-        self._at(1.0, self.top + 0.38, style.plain(heading), fontsize=11.5, fontweight="bold")
+        self._at(1.0, self.top - HEADING + 0.38, style.plain(heading), fontsize=11.5, fontweight="bold")
 
         same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
         named = all(p.flip and p.labels for p in drawn)  # names down the side: once, or every panel a row of its own
@@ -96,15 +114,20 @@ class _Page:
         columns = 1 if named and len({tuple(p.labels) for p in drawn}) > 1 else columns
         gap = LEGEND if own else 0.45 if same_y else COLUMN_GAP
         strip = 0.6 * STRIP + STRIP_GAP if any(p.name in self.strips for p in drawn) else 0.0
-        step = high + strip + 0.75
+        titles = [textwrap.wrap(plot.title or plot.name, int(wide * 13.5)) for plot in drawn]
+        extra = 0.16 * (max(map(len, titles)) - 1)
+        self.top -= HEADING + extra
+        step = high + strip + 0.75 + extra
 
         shared: Handles = {}
         for i, plot in enumerate(drawn):
             row, column = divmod(i, columns)
             box = (1.0 + column * (wide + gap), self.top - row * step - high, wide, high)
             axes = self._axes(box)
-            axes.set_title(style.plain(plot.title or plot.name), fontsize=9, pad=5)
+            axes.set_title("\n".join(map(style.plain, titles[i])), fontsize=9, pad=5)
             handles = panel.draw(axes, plot, self.colours, small=True)
+            if plot.ylabel == plot.title and not plot.flip:
+                axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)
             if own:
                 self._legend(handles, box[0] + wide + LEGEND_GAP / 2, box[1] + high)
@@ -118,7 +141,7 @@ class _Page:
                 axes.tick_params(labelleft=False)
         if not own:
             self._legend(shared, 1.0 + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
-        self.top -= -(-len(drawn) // columns) * step - 0.75 + ROW_GAP
+        self.top -= -(-len(drawn) // columns) * step - 0.75 - extra + ROW_GAP
 
     def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
         """The low panel under `above`, with the same x axis; the inches it takes."""
@@ -142,7 +165,7 @@ class _Page:
         if handles:
             self.figure.legend(
                 list(handles.values()),
-                ["\n".join(textwrap.wrap(label, 28)) for label in handles],
+                [_wrapped(label) for label in handles],
                 loc="upper left",
                 bbox_to_anchor=(left / 8, top / 8),
             )
@@ -153,6 +176,16 @@ class _Page:
 
     def _at(self, x: float, y: float, text: str, **options: Any) -> None:
         self.figure.text(x / 8, y / 8, text, **options)
+
+
+def _wrapped(label: str, width: int = 28) -> str:
+    """A label in lines that end after a space, or a comma or plus of a spec."""
+    lines = [""]
+    for part in re.split(r"(?<=[\s,+])", label):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line for whole in lines for line in textwrap.wrap(whole, width))
 
 
 def _size(plot: Plot) -> tuple[float, float]:
@@ -166,6 +199,11 @@ def _size(plot: Plot) -> tuple[float, float]:
 def _series(plot: Plot) -> float:
     """Room that a category needs: more where several bars stand beside each other."""
     return max(1.0, 0.6 * sum(c.kind in ("bars", "points") for c in plot.curves))
+
+
+def _row(rows: Mapping[object, Sequence[Plot]]) -> object:
+    """The key of a row with room for one more slim panel, else of a new row."""
+    return next((k for k, row in rows.items() if isinstance(k, tuple) and len(row) == 1), ("slim", len(rows)))
 
 
 def _square(plot: Plot) -> bool:

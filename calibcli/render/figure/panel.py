@@ -32,8 +32,11 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     for i, curve in enumerate(curves):
         place = (beside.index(i), len(beside)) if i in beside else (0, 1)
         colour = colours.of(curve, used)
-        used.add(colour)
         handle = marks.draw(axes, curve, colour, plot, place, small)
+        if colour in used and curve.role not in style.ROLES and curve.kind == "line":  # more curves than colours
+            for line in (axes.lines[-1], handle):
+                line.set_linestyle((0, (4, 1.5)))
+        used.add(colour)
         if curve.label and handle is not None:
             handles[style.plain(curve.label)] = handle
             if marks.by_chance(plot, curve) is not None:
@@ -41,8 +44,16 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     if plot.kind == "heat" and plot.levels and plot.levels_label and plot.z:
         handles[style.plain(plot.levels_label)] = Line2D([], [], color="white", linewidth=1.5, path_effects=OUTLINE)
     _axes(axes, plot, small)
-    alone = {style.plain(text) for text in (plot.title, plot.ylabel, plot.name)}  # a legend would say it again
-    return {} if len(handles) == 1 and alone & handles.keys() else handles
+    return {} if len(handles) == 1 and _says(axes, plot, *handles) else handles
+
+
+def _says(axes: Axes, plot: Plot, label: str) -> bool:
+    """Whether title and axis say what the legend of the only curve would; an axis label that begins it takes all."""
+    words = [style.plain(text) for text in (plot.title, plot.ylabel, plot.name) if text]
+    if words and label.startswith(style.plain(plot.ylabel) or "\n"):
+        (axes.set_xlabel if plot.flip else axes.set_ylabel)(label)
+        return True
+    return any(text.startswith(label) for text in words)
 
 
 def _told_apart(curves: Sequence[Curve]) -> list[Curve]:
