@@ -210,10 +210,8 @@ def test_report_link_maps_what_is_reported(capsys: pytest.CaptureFixture[str], t
     assert any(p["name"] == "curvature" for p in plain["plots"])
 
 
-def test_under_torchrun_one_process_speaks(tmp_path: Path) -> None:
-    """Two processes: rank 0 writes and prints, the other is silent, and both end well."""
-    argv = ["mlp:hidden=16", "--data", DIGITS, "--epochs", "2", "--loss", "ce", "--loss", "mmce", "--threads", "1"]
-    argv = ["fit", *argv, "--device", "cpu", "--json", "--save", str(tmp_path / "run")]
+def ranks(argv: list[str], folder: Path) -> list[int]:
+    """The exit codes of two processes launched as torchrun does; what they print goes to `0.json` and `1.json`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -222,14 +220,22 @@ def test_under_torchrun_one_process_speaks(tmp_path: Path) -> None:
         child = os.fork()
         if not child:
             os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            with open(tmp_path / f"{rank}.json", "w") as out:
+            with open(folder / f"{rank}.json", "w") as out:
                 sys.stdout = out
                 code = main(argv)
             os._exit(code)
         children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def test_under_torchrun_one_process_speaks(tmp_path: Path) -> None:
+    """Two processes: rank 0 writes and prints, the other is silent, and both end well."""
+    argv = ["mlp:hidden=16", "--data", DIGITS, "--epochs", "2", "--loss", "ce", "--loss", "mmce", "--threads", "1"]
+    argv = ["fit", *argv, "--device", "cpu", "--json", "--save", str(tmp_path / "run")]
+    assert ranks(argv, tmp_path) == [0, 0]
     assert (tmp_path / "1.json").read_text() == ""
     found = json.loads((tmp_path / "0.json").read_text())
     assert found["facts"]["processes"] == 2
     assert any("MMCE is of each" in note for note in found["notes"])
     assert (tmp_path / "run" / "ce-mmce" / "model.safetensors").exists()
+    assert ranks(argv, tmp_path) == [2, 2]  # both refuse the folder: neither waits for the other

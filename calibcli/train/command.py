@@ -188,16 +188,14 @@ def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
     folder = setup.save / slug(recipe.loss) if several else setup.save
     if setup.resume and setup.overwrite:
         raise UsageError("--resume and --overwrite were both given", "pass one of them")
-    if devices.rank():
-        return folder
-    try:
+    try:  # in every process: one that went on alone would wait for the others in vain
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
     held = [folder / name for name in (state.FILE, "steps.jsonl", "log.jsonl") if (folder / name).exists()]
     if held and setup.overwrite:
         for path in held:
-            path.unlink()
+            path.unlink(missing_ok=True)
     elif held and not setup.resume:
         raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
     return folder
