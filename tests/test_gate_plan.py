@@ -163,3 +163,9 @@ def test_population_of_rows_is_shrunk_by_its_noise() -> None:
     c = rng.beta(6, 1.2, 20000)
     off = EcePopulation.from_rows(c, rng.random(20000) < c - 0.1)
     assert off.ece == pytest.approx(0.1, abs=0.012)
+
+
+def test_a_pilot_of_one_row_is_refused(tmp_path: Path, capsys: Any) -> None:
+    np.savez(tmp_path / "one.npz", logits=np.array([[2.0, 0.0, -1.0]]), labels=np.array([0]))
+    assert main(["plan", "--margin", "nll=0", "--from", str(tmp_path / "one.npz")]) == 4
+    assert "no spread" in capsys.readouterr().err

@@ -339,7 +339,7 @@ def test_cross_fit_never_sees_its_own_rows() -> None:
     grouped = predictions(300, 3, groups=np.arange(300) // 10)
     folds = scalers.fold_of_rows(grouped, 5, 0)
     assert all(len(set(folds[i * 10 : i * 10 + 10])) == 1 for i in range(30))
-    with pytest.raises(UsageError, match="1 folds"):
+    with pytest.raises(UsageError, match="1 fold"):
         scalers.cross_fit("temperature", p, folds=1)
     with pytest.raises(InputError, match="cannot be split"):
         scalers.cross_fit("temperature", predictions(3, 3), folds=5)
@@ -430,3 +430,22 @@ def test_refusals(tmp_path: Path) -> None:
             scalers.load(tmp_path / "bad.safetensors")
     with pytest.raises(InputError, match="cannot read"):
         scalers.load(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("spec", ["vector", "bcts", "matrix:lam=0.01,mu=0.01", "dirichlet:lam=0.01,mu=0.01", "platt"])
+def test_classes_of_probability_zero_are_mapped(spec: str) -> None:
+    """Choices that a row does not have: log-probability -inf in, finite numbers or -inf out, never nan."""
+    p = predictions(200, 4)
+    z = p.logits.copy()
+    absent = (np.arange(200) % 3 == 0) & (p.labels != 3)
+    z[absent, 3] = -np.inf
+    masked = Predictions.of(z, p.labels)
+    out = scalers.fit(spec, masked, report=False).scaler(z)
+    np.testing.assert_allclose(np.exp(out).sum(axis=1), 1, rtol=1e-12)
+
+
+def test_folds_of_groups_are_refused_by_their_number() -> None:
+    p = predictions(100, 3)
+    grouped = Predictions.of(p.logits, p.labels, groups=np.arange(100) % 2)
+    with pytest.raises(InputError, match="100 rows in 2 groups cannot be split into 5 folds"):
+        scalers.cross_fit("temperature", grouped)

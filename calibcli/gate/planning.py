@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.gate import baseline
 from calibcli.gate.config import MIN_N, Gate
 from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synthetic_logits
@@ -75,6 +75,8 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
         raise UsageError(f"{a.family} slices", "pass 1 or more")
     if not a.off > 0 or a.off == 1:
         raise UsageError(f"--off {a.off:g} makes no difference", "pass a factor on the logits such as 1.3")
+    if a.pilot is not None and a.pilot.n < 2:
+        raise InputError("a pilot of 1 row has no spread", "pass a pilot of more rows, or none")
     needs = [_need(gate, a) for gate in gates]
     found = [_rows(need, a) for need in needs]
     rows: list[Sequence[Any]] = []

@@ -246,7 +246,8 @@ class Results:
             if gate.of:
                 return f"{self.source} holds no {gate.metric} of {gate.of}"
             raise UsageError(
-                f"{_at(gate)}{self.source} holds {gate.metric} of " + ", ".join(ofs), f"say which: of = '{ofs[-1]}'"
+                f"{_at(gate)}{self.source} holds {gate.metric} of " + ", ".join(ofs),
+                f"say which: of = '{ofs[-1]}', or --of '{ofs[-1]}'",
             )
         names = sorted({e.name for e in wanted})
         if len(names) > 1:

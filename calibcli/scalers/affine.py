@@ -26,7 +26,7 @@ ROUGH = 1e-5  # gradient at which the optimiser stops while penalties are compar
 def apply(parameters: Parameters, logits: Array) -> Array:
     """softmax(W x + b) with W of shape (K, K), (K,) or ()."""
     w = parameters["weight"]
-    x = log_softmax(logits) if "log_probabilities" in parameters else _centred(logits)
+    x = _log_p(logits) if "log_probabilities" in parameters else _centred(logits)
     return log_softmax((x @ w.T if w.ndim == 2 else x * w) + parameters["bias"])
 
 
@@ -34,6 +34,12 @@ def _centred(logits: Array) -> Array:
     """Logits with mean zero in each row: the same model, and one whose fit does not depend on a row's offset."""
     finite = np.maximum(logits, logits.max(axis=1, keepdims=True) - 1e3)  # probability 0 stays finite here
     result: Array = finite - finite.mean(axis=1, keepdims=True)
+    return result
+
+
+def _log_p(logits: Array) -> Array:
+    """Log-probabilities; those of zero as of e^-1000."""
+    result: Array = np.maximum(log_softmax(logits), -1e3)
     return result
 
 
@@ -78,7 +84,7 @@ def dirichlet(predictions: Predictions, job: Job, *, lam: float | None = None, m
 
     `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
     """
-    x = np.maximum(log_softmax(_scores(predictions)), -1e3)
+    x = _log_p(_scores(predictions))
     done = _odir(predictions, job, x, lam, mu)
     return Fitted({**done.parameters, "log_probabilities": np.array(1.0)}, done.estimates, done.notes, facts=done.facts)
 

@@ -128,7 +128,10 @@ def _folds(predictions: Predictions, folds: int, seed: int) -> Any:
         raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
     result = fold_of_rows(predictions, folds, seed)
     if len(np.unique(result)) < folds:
-        raise InputError(f"{predictions.n} rows cannot be split into {folds} folds", "pass more rows, or fewer folds")
+        what = f"{predictions.n} rows"
+        if predictions.groups is not None:
+            what += f" in {len(np.unique(predictions.groups))} groups"
+        raise InputError(f"{what} cannot be split into {folds} folds", "pass more rows or groups, or fewer folds")
     return result
 
 

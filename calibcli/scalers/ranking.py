@@ -107,9 +107,9 @@ def rank(
 def _difference(a: Array, b: Array, weights: Array | None) -> tuple[float, float]:
     with np.errstate(invalid="ignore"):
         d = np.where(a == b, 0.0, a - b)
-    w = np.ones(len(d)) if weights is None else weights
-    mean = float(np.average(d, weights=w))
-    return mean, math.sqrt(float(np.sum((w * (d - mean)) ** 2))) / float(w.sum())
+        w = np.ones(len(d)) if weights is None else weights
+        mean = float(np.average(d, weights=w))
+        return mean, math.sqrt(float(np.sum((w * (d - mean)) ** 2))) / float(w.sum())
 
 
 def _mean(values: Array, weights: Array | None) -> float:
