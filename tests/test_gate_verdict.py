@@ -12,6 +12,7 @@ from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline, paired
 from calibcli.gate.verdict import Claim, at_level, judge, rule, scaled
+from calibcli.metrics.gain import folds_of
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 
@@ -139,10 +140,10 @@ def test_gain_is_cross_fitted_by_id() -> None:
     p = predictions()
     from calibcli.links import fit_beta, nll_rows
 
-    fold = baseline.folds(p)
+    fold = folds_of(p)
     assert set(fold.tolist()) == set(range(5))
     shuffled = p.take(np.arange(p.n)[::-1])
-    assert np.array_equal(baseline.folds(shuffled), fold[::-1])
+    assert np.array_equal(folds_of(shuffled), fold[::-1])
     i = 7
     train = fold != fold[i]
     beta = fit_beta(p.logits[train], p.labels[train]).beta

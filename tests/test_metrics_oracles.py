@@ -206,7 +206,10 @@ def o_recal_gain(r: Rows) -> float:
         s = b * (z[rows] - z[rows].max(axis=1, keepdims=True))
         return np.asarray(np.log(np.exp(s).sum(axis=1)) - s[np.arange(len(s)), y[rows]])
 
-    fold, gain = np.arange(r.n) % 5, np.empty(r.n)
+    x = [(i + 0x9E3779B97F4A7C15) % 2**64 for i in range(r.n)]  # SplitMix64, in whole numbers
+    x = [(i ^ (i >> 30)) * 0xBF58476D1CE4E5B9 % 2**64 for i in x]
+    x = [(i ^ (i >> 27)) * 0x94D049BB133111EB % 2**64 for i in x]
+    fold, gain = np.array([(i ^ (i >> 31)) % 5 for i in x]), np.empty(r.n)
     for f in range(5):
         fit, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)
         b = minimize_scalar(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv as csv_module
 import dataclasses
 import io
-import dataclasses
 import json
 import os
 import sys

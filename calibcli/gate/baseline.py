@@ -16,10 +16,10 @@ import numpy.typing as npt
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
 from calibcli.links import cross_fit_beta
+from calibcli.metrics.gain import FOLDS, folds_of
 from calibcli.predictions import Predictions
 
 Array = npt.NDArray[Any]
-FOLDS = 5
 CAP = 1_000_000
 KEPT = ("nll", "brier", "gain")
 METRICS = {"recal_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
@@ -98,7 +98,7 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     salt = salt or secrets.token_hex(8)
     gain: Array = np.full(predictions.n, np.nan)  # where a label has probability 0 no temperature helps
     if np.isfinite(columns.nll).all():
-        gain, _ = cross_fit_beta(predictions.logits, predictions.labels, folds(predictions), predictions.weights)
+        gain, _ = cross_fit_beta(predictions.logits, predictions.labels, folds_of(predictions), predictions.weights)
     return Rows(
         n=predictions.n,
         salt=salt,
@@ -114,13 +114,6 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
 def label_digest(predictions: Predictions) -> str:
     """sha256 of the label sequence."""
     return hashlib.sha256(np.ascontiguousarray(predictions.labels, dtype="<i8").tobytes()).hexdigest()
-
-
-def folds(predictions: Predictions) -> Array:
-    """Fold 0..4 of each row by the hash of its id (of its position without ids): the same in every file."""
-    if predictions.ids is not None:
-        return (hashes(predictions.ids, "") % FOLDS).astype(np.int64)
-    return (_scrambled(np.arange(predictions.n, dtype=np.uint64)) % FOLDS).astype(np.int64)
 
 
 def hashes(ids: Array, salt: str) -> npt.NDArray[np.uint64]:
@@ -168,14 +161,6 @@ def identical(new: Rows, base: Rows, pairing: Pairing) -> bool:
     """Whether every kept value of every shared row is the same: the same predictions."""
     i, j = pairing.new, pairing.base
     return all(getattr(new, key)[i].tobytes() == getattr(base, key)[j].tobytes() for key in (*KEPT, "correct"))
-
-
-def _scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64 finaliser: a fixed permutation of 64-bit numbers that looks random."""
-    x = (x + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def _packed(array: Array) -> str:

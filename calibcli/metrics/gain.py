@@ -6,6 +6,7 @@ import math
 import zlib
 
 import numpy as np
+import numpy.typing as npt
 
 from calibcli.links import BetaFit, cross_fit_beta, fit_beta, nll_rows
 from calibcli.links.moments import Source, evaluate
@@ -20,13 +21,21 @@ SCORES = 500_000
 
 
 def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
-    """(N,) fold of each row: by group if there are groups, else by a hash of the id, else by position."""
+    """(N,) fold of each row: by group if there are groups, else by a hash of the id, else of the position."""
     if predictions.groups is not None:
         _, member = np.unique(predictions.groups, return_inverse=True)
         return np.asarray(member % folds, dtype=np.int64)
     if predictions.ids is not None:
         return np.array([zlib.crc32(str(i).encode()) % folds for i in predictions.ids], dtype=np.int64)
-    return np.arange(predictions.n, dtype=np.int64) % folds
+    return np.asarray(_scrambled(np.arange(predictions.n, dtype=np.uint64)) % np.uint64(folds), dtype=np.int64)
+
+
+def _scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64 finaliser: a fixed permutation that looks random, so that no period of the rows matters."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def gains(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, list[float]]:

@@ -111,7 +111,7 @@ def _wrapped(text: str, size: int, prose: bool) -> list[str]:
     parts, part = [], ""
     for word in text.split(" "):
         joined = f"{part} {word}" if part else word
-        if stream.width(joined) <= size or prose and not part:
+        if stream.width(joined) <= size or (prose and not part):
             part = joined
             continue
         parts += [part] if part else []

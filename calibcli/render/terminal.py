@@ -71,9 +71,8 @@ def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
     lines += canvas.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
-        lines.append(
-            f"* {heads[0] if not top else title} outside the band: {stream.clean(band) or 'what a calibrated model shows'}"
-        )
+        what = heads[0] if not top else title
+        lines.append(f"* {what} outside the band: {stream.clean(band) or 'what a calibrated model shows'}")
     return lines
 
 
