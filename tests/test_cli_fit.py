@@ -239,3 +239,40 @@ def test_under_torchrun_one_process_speaks(tmp_path: Path) -> None:
     assert any("MMCE is of each" in note for note in found["notes"])
     assert (tmp_path / "run" / "ce-mmce" / "model.safetensors").exists()
     assert ranks(argv, tmp_path) == [2, 2]  # both refuse the folder: neither waits for the other
+
+
+OWN = """
+import numpy, torch
+class Silent(torch.nn.Linear):
+    def forward(self, x):
+        with torch.no_grad():
+            return super().forward(x.flatten(1))
+def talks():
+    print("from the factory")
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+def silent():
+    return Silent(64, 10)
+def convolution():
+    return torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
+def rows():
+    print("from the data")
+    return numpy.random.default_rng(0).random((200, 8, 8), dtype=numpy.float32), numpy.arange(200) % 10
+def leaves():
+    raise SystemExit(0)
+"""
+
+
+def test_code_of_the_users_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_code.py").write_text(OWN)
+    own = ["--data", "own_code:rows", "--epochs", "1"]
+    assert fit(capsys, "own_code:talks", *own, "--save", "run")["command"] == "fit"  # stdout is JSON alone
+    assert "does not depend on its trainable" in refused(capsys, 4, "own_code:silent", *own)
+    assert "the model takes images" in refused(capsys, 4, "own_code:convolution", *own)
+    assert "own_code:leaves failed (SystemExit" in refused(capsys, 4, "own_code:talks", "--data", "own_code:leaves")
+    assert "--label-column is for CSV" in refused(capsys, 2, "own_code:talks", *own, "--label-column", "x")
+    both = ["run", *own, "--arch", "own_code:talks", "--arch-file", "own_code.py:talks"]
+    assert "both --arch and --arch-file" in refused(capsys, 2, *both)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     Run.argv = args
     _open_closed_streams()
-    previous = _on_sigterm()
+    stdout, previous = sys.stdout, _on_sigterm()
     try:
         code = _run(args)
         if code == Exit.INTERRUPTED:  # what Typer makes of Ctrl-C
@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
     finally:
+        if sys.stdout is sys.stderr:  # of a run that did not finish
+            sys.stdout = stdout
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
 

@@ -37,6 +37,7 @@ class Run:
         self.quiet = quiet
         self.started = time.time()
         self.inputs: list[dict[str, Any]] = []
+        self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
     def note(self, text: str) -> None:
         """A remark on stderr."""
@@ -57,6 +58,7 @@ class Run:
 
     def finish(self, result: Result, **provenance: Any) -> int:
         """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
+        sys.stdout = self.stdout
         stamped = dataclasses.replace(
             result,
             provenance={

@@ -15,7 +15,7 @@ from calibcli.errors import InputError, UsageError, did_you_mean
 
 # what code of the user's own may raise; anything else is ours
 FAILURES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
-            SyntaxError, TypeError, ValueError)  # fmt: skip
+            SyntaxError, SystemExit, TypeError, ValueError)  # fmt: skip
 NAMES_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 

@@ -115,7 +115,8 @@ def standardised(data: Dataset) -> Dataset:
         return data
     look = np.arange(len(data)) if len(data) <= 10_000 else np.linspace(0, len(data) - 1, 10_000).astype(np.int64)
     x, _ = data.batch(look)
-    assert not isinstance(x, dict)
+    if isinstance(x, dict) or x.ndim not in (2, 4):
+        return data
     axes = (0, 2, 3) if x.ndim == 4 else (0,)
     mean, std = x.double().mean(axes), x.double().std(axes, correction=0)
     std = std.where(std > 1e-6 * std.max().clamp(min=1e-30), std.new_tensor(1.0))

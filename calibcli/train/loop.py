@@ -178,6 +178,9 @@ class Trainer:
         value = self.objective(losses.Batch(self.model, logits, labels, number, self.generator), recipe.reduction)
         if device.world() > 1:
             value = value * self._share(rows, logits, labels)
+        if not value.requires_grad:
+            problem = "the model's output does not depend on its trainable parameters"
+            raise InputError(problem, "leave torch.no_grad() and detach() out of its forward pass")
         self.scaler.scale(value).backward()  # type: ignore[no-untyped-call]
         value, stop = ranks.sum_gradients(self.parameters, value.detach(), signals.received is not None)
         self._record(number, value, len(rows))

@@ -260,7 +260,7 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
         "data_sha256": train.sha256,
     }
     if parts.validation is not None and parts.validation.source == train.source:
-        del found["data"]["validation"]  # rows of the training file that its name cannot tell
+        found["data"].pop("validation", None)  # rows of the training file that its name cannot tell
     if is_built_in(start.architecture):
         found["architecture"] = start.architecture
     else:

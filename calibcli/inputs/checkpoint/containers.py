@@ -161,8 +161,8 @@ def _inert(path: Path, container: str) -> Contents:
         weights.find(tree, str(path))
     except (inert.Hostile, InputError, StopIteration, MemoryError, *UNREADABLE):
         raise refusal from None
-    shown = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-    note = f"only tensors were read; other objects in the file were left out, not executed ({shown})"
+    shown = ": " * bool(unknown) + ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+    note = f"only tensors were read; other objects in the file were left out, not executed{shown}"
     return Contents(f"{container} state dict", tree, _own(tree, path), [note], refusal=refusal)
 
 

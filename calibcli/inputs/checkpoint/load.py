@@ -80,6 +80,8 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
         InputError: unreadable, holding code while not trusted, weights that do not fit or are not finite.
         UsageError: an architecture spec that is wrong.
     """
+    if arch is not None and arch_file is not None:
+        raise UsageError("both --arch and --arch-file were given", "pass one of them")
     source = str(path)
     file, key = _split_key(source)
     if arch is None and arch_file is None and huggingface.is_model(file):

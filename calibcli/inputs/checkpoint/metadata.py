@@ -69,4 +69,4 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
 
 def resolve(metadata: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Data paths by role, relative to the checkpoint's folder."""
-    return {role: str(folder.resolve() / path) for role, path in metadata.get("data", {}).items()}
+    return {role: os.path.normpath(folder.resolve() / path) for role, path in metadata.get("data", {}).items()}

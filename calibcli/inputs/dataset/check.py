@@ -49,9 +49,11 @@ def check(data: Dataset, model: nn.Module) -> int:
     return classes
 
 
-def _misfit(data: Dataset, model: nn.Module, error: Exception) -> str:
+def _misfit(data: Dataset, model: nn.Module, error: BaseException) -> str:
     said = str(error).strip().partition("\n")[0][:200]
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)), None)
     if isinstance(first, nn.Conv2d) and len(data.shape) == 3 and data.shape[0] != first.in_channels:
         return f"{data.source} has {data.shape[0]} channels, the model takes {first.in_channels}"
+    if isinstance(first, nn.Conv2d) and len(data.shape) == 2:
+        return f"{data.source} has rows of shape {data.shape}, the model takes images (channels, height, width)"
     return f"the model does not take rows of shape {data.shape} from {data.source}: {said}"

@@ -50,6 +50,8 @@ def load(
     """
     name = str(source)
     found = _read(name, inputs_key, labels_key, label_column, trust)
+    if label_column is not None and Path(name).suffix not in (".csv", ".tsv"):
+        raise UsageError(f"--label-column is for CSV files, {name} is none", "pass --labels-key, or leave it out")
     if isinstance(found, Dataset):
         return _subset(found, subset, seed)
     labels, notes = to_labels(found.labels, name)
