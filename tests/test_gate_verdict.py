@@ -181,3 +181,11 @@ def test_too_many_rows_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baseline, "CAP", 100)
     with pytest.raises(UsageError, match="more than --keep-rows keeps"):
         baseline.rows(predictions(), columns(predictions())).pack()
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(0.03, "pass"), (0.015, "inconclusive"), (0.001, "inconclusive")])
+def test_a_bound_from_above_alone_can_pass_but_not_fail(limit: float, outcome: str) -> None:
+    e = Estimate(name="classwise_ece", value=0.014, high=0.02, level=0.95, sided="upper", n=500)
+    verdict = judge(Claim(estimate=e, low=None, high=0.02), "max", limit)
+    assert verdict.outcome == outcome
+    assert judge(Claim(estimate=e, low=None, high=0.02), "min", limit).outcome == "not_run"

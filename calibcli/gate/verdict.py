@@ -44,20 +44,20 @@ class Verdict:
 
 def judge(claim: Claim, side: Side, limit: float) -> Verdict:
     """PASS iff the number is within the limit with the one-sided confidence 1 - α, FAIL iff it is beyond it with
-    1 - α/m; else INCONCLUSIVE. No valid bound, or no value: NOT RUN.
+    1 - α/m; else INCONCLUSIVE, as is what no bound allows to FAIL. No value, or no bound that PASS needs: NOT RUN.
     """
     e = claim.estimate
     if e.value is None:
         return Verdict(outcome="not_run", estimate=e, message=e.reason or "no value")
-    needs = {"max": (e.high, claim.low), "min": (e.low, claim.high), "zero": (e.low, e.high)}[side]
+    needs = {"max": (e.high,), "min": (e.low,), "zero": (e.low, e.high)}[side]
     if any(bound is None for bound in needs):
         return Verdict(outcome="not_run", estimate=e, message=e.reason or "no valid bound")
     low, high = claim.low, claim.high
     if side == "max":
-        passed, failed = _number(e.high) <= limit, _number(low) > limit
+        passed, failed = _number(e.high) <= limit, low is not None and low > limit
         shown = dataclasses.replace(e, low=low)
     elif side == "min":
-        passed, failed = _number(e.low) >= limit, _number(high) < limit
+        passed, failed = _number(e.low) >= limit, high is not None and high < limit
         shown = dataclasses.replace(e, high=high)
     else:
         passed = -limit <= _number(e.low) and _number(e.high) <= limit
@@ -67,6 +67,8 @@ def judge(claim: Claim, side: Side, limit: float) -> Verdict:
         return Verdict(outcome="pass", estimate=shown)
     if failed:
         return Verdict(outcome="fail", estimate=shown, message=_reason(e.value, side, limit))
+    if (low if side == "max" else high) is None:
+        return Verdict(outcome="inconclusive", estimate=shown, message="not passed, and no bound allows to fail it")
     needed = claim.needed if claim.needed is not None else scaled(e, side, limit)
     if needed is None or needed > MANY:
         return Verdict(
