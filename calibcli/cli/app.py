@@ -18,7 +18,7 @@ from calibcli import __version__, cli
 from calibcli.cli.run import Run
 from calibcli.errors import CalibError, Exit
 
-NOT_COMMANDS = {"app", "options", "reading", "run"}
+NOT_COMMANDS = {"app", "loading", "options", "reading", "run"}
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in NOT_COMMANDS)
 
 

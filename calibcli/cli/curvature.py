@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal, Optional, cast
+from typing import Annotated, Any, Literal, Optional, cast
 
 import typer
 
 from calibcli.cli import options as opt
+from calibcli.cli.loading import loads
 from calibcli.cli.run import Run
 from calibcli.errors import Exit, UsageError
 
 PANEL = "Measure"
 
 
+@loads
 def command(
+    *,
     model: Annotated[Path, typer.Argument(help="Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ...")],
     data: opt.Data = None,
     what: Annotated[
@@ -29,16 +32,6 @@ def command(
     ] = None,
     params: Annotated[str, typer.Option("--params", help="Parameters that count, as globs: 'layer4.*,fc.*'.")] = "*",
     memory: Annotated[str, typer.Option("--memory", help="auto, low (no graph is kept) or high (all are).")] = "auto",
-    arch: opt.Arch = None,
-    arch_file: opt.ArchFile = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    layout: opt.Layout = None,
-    inputs_key: opt.InputsKey = None,
-    labels_key: opt.LabelsKey = None,
-    label_column: opt.LabelColumn = None,
-    subset: opt.Subset = None,
-    trust: opt.Trust = False,
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=0, help="Rows per micro-batch, up to 256; 0 lets memory decide.")
     ] = 0,
@@ -50,6 +43,8 @@ def command(
     json: opt.Json = False,
     output: opt.Output = None,
     quiet: opt.Quiet = False,
+    network: dict[str, Any],
+    rows: dict[str, Any],
 ) -> int:
     """Largest and smallest eigenvalues, trace, spectral density and gradient norm of the loss around a checkpoint.
 
@@ -73,32 +68,19 @@ def command(
     for spec in what or ():
         curvature.QUANTITIES.choose(spec)
     measured = losses.curvature_form(loss)
-    loaded = checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
+    loaded = checkpoint.load(model, **network)
     beside = train_loss or str(loaded.metadata.get("training", {}).get("loss") or "none")
     second = None if beside == "none" else losses.curvature_form(beside)
     if second is not None and second.name == measured.name:
         second = None
-    rows = loaded.open_data(
-        data,
-        "test",
-        "validation",
-        mean=mean,
-        std=std,
-        layout=layout,
-        inputs_key=inputs_key,
-        labels_key=labels_key,
-        label_column=label_column,
-        subset=subset,
-        seed=seed,
-        trust=trust,
-    )
-    dataset.check(rows, loaded.model)
-    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, rows)]
+    found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
+    dataset.check(found, loaded.model)
+    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     first = devices.rank() == 0
     with devices.process_group(where):
         result = curvature.measure(
             loaded.model,
-            rows,
+            found,
             *(what or ()),
             loss=measured,
             train_loss=second,
@@ -118,11 +100,11 @@ def command(
         "model": loaded.source,
         "architecture": loaded.architecture,
         "container": loaded.container,
-        "data": rows.source,
-        "preprocess": rows.preprocess.as_dict(),
+        "data": found.source,
+        "preprocess": found.preprocess.as_dict(),
         **result.facts,
     }
-    result = dataclasses.replace(result, facts=facts, notes=[*loaded.notes, *rows.notes, *result.notes])
+    result = dataclasses.replace(result, facts=facts, notes=[*loaded.notes, *found.notes, *result.notes])
     code = run.finish(result, seed=seed, device=str(where), dtype=dtype)
     stopped = {"KeyboardInterrupt": Exit.INTERRUPTED, "Terminated": Exit.TERMINATED}
     return int(stopped.get(str(result.facts["interrupted"]), code))

@@ -8,12 +8,15 @@ from typing import Annotated, Any, Optional
 import typer
 
 from calibcli.cli import options as opt
+from calibcli.cli.loading import loads
 from calibcli.cli.run import Run
 
 PANEL = "Train"
 
 
+@loads
 def command(
+    *,
     model: Annotated[str, typer.Argument(help="Checkpoint to start from, or an architecture: mlp:hidden=64/64.")],
     data: opt.Data = None,
     validation: Annotated[Optional[str], typer.Option("--validation", help="Validation rows.")] = None,  # noqa: UP045
@@ -82,16 +85,6 @@ def command(
     curvature_every: Annotated[
         int, typer.Option("--curvature-every", min=0, help="Epochs between looks at λmax and trace; 0 for never.")
     ] = 0,
-    arch: opt.Arch = None,
-    arch_file: opt.ArchFile = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    layout: opt.Layout = None,
-    inputs_key: opt.InputsKey = None,
-    labels_key: opt.LabelsKey = None,
-    label_column: opt.LabelColumn = None,
-    subset: opt.Subset = None,
-    trust: opt.Trust = False,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "float32",
     seed: opt.Seed = 0,
@@ -100,6 +93,8 @@ def command(
     json: opt.Json = False,
     output: opt.Output = None,
     quiet: opt.Quiet = False,
+    network: dict[str, Any],
+    rows: dict[str, Any],
 ) -> int:
     """Train with losses that calibrate, and measure the calibration before and after temperature.
 
@@ -124,18 +119,8 @@ def command(
         missing_classes=missing_classes,
         penalties=tuple(penalty or ()),
         fresh=init,
-        arch=arch,
-        arch_file=arch_file,
-        loading={
-            "mean": mean,
-            "std": std,
-            "layout": layout,
-            "inputs_key": inputs_key,
-            "labels_key": labels_key,
-            "label_column": label_column,
-        },
-        subset=subset,
-        trust=trust,
+        loading=rows,
+        **network,
         device=devices.pick(device),
         dtype=devices.dtype(dtype),
         save=save,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from calibcli.cli import options as opt
+from calibcli.cli.loading import loads
 from calibcli.cli.run import Run
 from calibcli.metrics.intervals import wilson
 from calibcli.result import Estimate, Result
@@ -16,20 +17,12 @@ from calibcli.result import Estimate, Result
 PANEL = "Measure"
 
 
+@loads
 def command(
+    *,
     model: Annotated[Path, typer.Argument(help="Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ...")],
     save: Annotated[Path, typer.Option("--save", help="File to write: .npz, .safetensors or .npy.")],
     data: opt.Data = None,
-    arch: opt.Arch = None,
-    arch_file: opt.ArchFile = None,
-    mean: opt.Mean = None,
-    std: opt.Std = None,
-    layout: opt.Layout = None,
-    inputs_key: opt.InputsKey = None,
-    labels_key: opt.LabelsKey = None,
-    label_column: opt.LabelColumn = None,
-    subset: opt.Subset = None,
-    trust: opt.Trust = False,
     batch_size: opt.BatchSize = 256,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "float32",
@@ -39,6 +32,8 @@ def command(
     json: opt.Json = False,
     output: opt.Output = None,
     quiet: opt.Quiet = False,
+    network: dict[str, Any],
+    rows: dict[str, Any],
 ) -> int:
     """Run a model over a data set and save its logits and labels for the other commands.
 
@@ -54,25 +49,12 @@ def command(
     target = checkpoint.known_suffix(save)
     where, precision = devices.pick(device), devices.dtype(dtype)
     devices.set_threads(threads)
-    loaded = checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
-    rows = loaded.open_data(
-        data,
-        "test",
-        "validation",
-        mean=mean,
-        std=std,
-        layout=layout,
-        inputs_key=inputs_key,
-        labels_key=labels_key,
-        label_column=label_column,
-        subset=subset,
-        seed=seed,
-        trust=trust,
-    )
-    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, rows)]
+    loaded = checkpoint.load(model, **network)
+    found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
+    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     written = checkpoint.write_logits(
         loaded.model,
-        rows,
+        found,
         target,
         batch_size=batch_size,
         device=where,
@@ -82,16 +64,16 @@ def command(
     result = Result(
         command="logits",
         estimates=[accuracy(written.correct, written.rows)],
-        notes=[*loaded.notes, *rows.notes],
+        notes=[*loaded.notes, *found.notes],
         facts={
             "model": loaded.source,
             "architecture": loaded.architecture,
             "container": loaded.container,
-            "data": rows.source,
+            "data": found.source,
             "rows": written.rows,
             "classes": written.classes,
-            "inputs": list(rows.shape),
-            "preprocess": rows.preprocess.as_dict(),
+            "inputs": list(found.shape),
+            "preprocess": found.preprocess.as_dict(),
         },
         artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
     )

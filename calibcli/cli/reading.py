@@ -82,20 +82,30 @@ def reads(command: Callable[..., int]) -> Callable[..., int]:
     The command has a parameter `reading: dict[str, Any]`, which receives them all; it is meant for
     `reading.read(run, path, reading)`. Keyword-only parameters after it keep their place in the help.
     """
+
+    @functools.wraps(command)
+    def listed(**given: Any) -> int:
+        given["reading"]["by"] = tuple(given["reading"]["by"] or ())
+        return command(**given)
+
+    return gives(listed, "reading", READING)
+
+
+def gives(command: Callable[..., int], into: str, options: Mapping[str, tuple[Any, Any]]) -> Callable[..., int]:
+    """Give a command options, each a type and a default, which its parameter `into` receives as a dict."""
     hints = get_type_hints(command, include_extras=True)
     own = [p.replace(annotation=hints[p.name]) for p in inspect.signature(command).parameters.values()]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in READING.items()
+        for name, (kind, default) in options.items()
     ]
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> int:
-        reading = {name: given.pop(name) for name in READING}
-        reading["by"] = tuple(reading["by"] or ())
-        return command(**given, reading=reading)
+        given[into] = {name: given.pop(name) for name in options}
+        return command(**given)
 
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name != "reading"] + added
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name != into] + added
     wrapper.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
     return wrapper

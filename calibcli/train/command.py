@@ -39,7 +39,6 @@ class Setup:
     arch: str | None = None
     arch_file: str | None = None
     loading: dict[str, Any] = field(default_factory=dict)
-    subset: int | None = None
     trust: bool = False
     device: torch.device | None = None
     dtype: torch.dtype = torch.float32
@@ -128,7 +127,6 @@ def begin(setup: Setup, seed: int) -> tuple[Start, Parts]:
     opening = {
         "fraction": setup.val_fraction,
         "seed": seed,
-        "subset": setup.subset,
         "missing_classes": setup.missing_classes,
         "trust": setup.trust,
         **setup.loading,
