@@ -254,6 +254,8 @@ def silent():
     return Silent(64, 10)
 def convolution():
     return torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
+def ends_in_softmax():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.Softmax(1))
 def rows():
     print("from the data")
     return numpy.random.default_rng(0).random((200, 8, 8), dtype=numpy.float32), numpy.arange(200) % 10
@@ -271,6 +273,7 @@ def test_code_of_the_users_own(
     own = ["--data", "own_code:rows", "--epochs", "1"]
     assert fit(capsys, "own_code:talks", *own, "--save", "run")["command"] == "fit"  # stdout is JSON alone
     assert "does not depend on its trainable" in refused(capsys, 4, "own_code:silent", *own)
+    assert "probabilities, not logits" in refused(capsys, 4, "own_code:ends_in_softmax", *own)
     assert "the model takes images" in refused(capsys, 4, "own_code:convolution", *own)
     assert "own_code:leaves failed (SystemExit" in refused(capsys, 4, "own_code:talks", "--data", "own_code:leaves")
     assert "--label-column is for CSV" in refused(capsys, 2, "own_code:talks", *own, "--label-column", "x")

@@ -38,6 +38,12 @@ def check(data: Dataset, model: nn.Module) -> int:
     finally:
         for module, mode in modes:
             module.training = mode
+    if bool((out >= 0).all()) and torch.allclose(
+        out.sum(1).double(), torch.ones(len(out)).double().to(where), atol=1e-4
+    ):
+        raise InputError(
+            "the model's outputs are probabilities, not logits", "leave the softmax out of its forward pass"
+        )
     classes = out.shape[1]
     top = int(data.labels.max())
     if top >= classes:

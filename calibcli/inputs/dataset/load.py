@@ -121,9 +121,9 @@ def _split(name: str) -> tuple[Path, str]:
 
 
 def _subset(data: Dataset, subset: int | None, seed: int) -> Dataset:
-    if subset is None:
+    if subset is None or subset == len(data):
         return data
-    if subset >= len(data):
+    if subset > len(data):
         note = f"all {len(data)} rows are used: the subset asked for is {subset}"
         return replace(data, notes=[*data.notes, note])
     rows = np.sort(np.random.default_rng(seed).choice(len(data), subset, replace=False))
