@@ -68,6 +68,8 @@ class Estimate:
                     object.__setattr__(self, "reason", f"{key} is {what}")
                 number = None
             object.__setattr__(self, key, number)
+        if self.level is not None:  # 1 - 2 * 0.05 is 0.9 to the reader
+            object.__setattr__(self, "level", round(float(self.level), 12))
         object.__setattr__(self, "detail", {k: _finite(v) for k, v in self.detail.items()})
 
 
