@@ -169,12 +169,13 @@ sys.path.insert(0, {tests!r})
 from curvature_models import setup, Focal
 from calibcli import device
 from calibcli.curvature import measure
+from calibcli.render import stream
 model, inputs, labels = setup("silu", n=290)
 with device.process_group(torch.device("cpu")):
     specs = ("lambda_max", "top:k=2", "trace:probes=2", "trace_ggn", "density:steps=8", "grad_norm")
     found = measure(model, (inputs, labels), *specs, loss=Focal(2.0))
 if device.rank() == 0:
-    print(found.to_json())
+    stream.put(found.to_json())
 """
 
 

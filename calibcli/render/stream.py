@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import unicodedata
@@ -56,7 +57,14 @@ def put(text: str, json: bool = False) -> None:
     """Write `text` to stdout, with what its encoding lacks escaped (`json`) or folded."""
     if not fits(text, encoding()):
         text = escape(text) if json else fold(text, encoding())
-    sys.stdout.write(text)
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", getattr(sys.stdout, "buffer", None))
+    if not isinstance(raw, io.FileIO):  # a test's or a notebook's stdout
+        sys.stdout.write(text)
+        return
+    sys.stdout.flush()
+    rest = memoryview(text.encode(sys.stdout.encoding, sys.stdout.errors or "strict"))
+    while rest:  # unbuffered (`python -u`), a write that a signal cut short would lose the rest
+        rest = rest[raw.write(rest) or 0 :]
 
 
 def escape(text: str) -> str:
