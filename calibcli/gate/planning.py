@@ -23,6 +23,8 @@ from calibcli.result import Curve, Estimate, Plot, Result, Table
 POWERS = (0.5, 0.8, 0.9, 0.95)
 POINTS = 40
 
+CROSS_FITTED = 1.08  # the temperatures that gains are measured with are fitted too: more rows needed, by simulation
+
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
@@ -180,7 +182,12 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     delta = pair[1] - pair[0]
     truth, sd = float(delta.mean()), float(delta.std(ddof=1))
     margin = gate.margin or 0.0
-    chance = mean_power(truth, sd, margin, better="lower", alpha=a.alpha, family=a.family)
+    of_mean = mean_power(truth, sd, margin, better="lower", alpha=a.alpha, family=a.family)
+    cost = CROSS_FITTED if gate.metric == "recal_gain" else 1.0
+
+    def chance(n: float) -> tuple[float, float]:
+        return of_mean(n / cost)
+
     text = rule(f"{gate.metric} - baseline", "max", margin)
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
     said = f"logits {a.off:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
