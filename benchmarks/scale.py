@@ -3,7 +3,7 @@
     python benchmarks/scale.py            1e6 x 10, 1e5 x 1000 and 1e6 x 100, float32
     python benchmarks/scale.py --quick    a tenth of the rows
 
-Peers that are installed take part: scikit-learn, netcal, torch-uncertainty, probmetrics; torchmetrics for the grid of
+Peers that are installed take part: scikit-learn, torch-uncertainty, probmetrics; torchmetrics for the grid of
 temperatures. Every measurement is a process of its own, in processor seconds; data are synthetic with T = 1.5.
 """
 
@@ -76,15 +76,6 @@ def probmetrics(z: np.ndarray, y: np.ndarray) -> float:
     return 1 / float(found.invtemp_)
 
 
-def netcal(z: np.ndarray, y: np.ndarray) -> float:
-    from netcal.scaling import TemperatureScaling
-
-    p = np.exp(z - z.max(axis=1, keepdims=True))
-    scaler = TemperatureScaling()
-    scaler.fit(p / p.sum(axis=1, keepdims=True), y)
-    return 1 / float(np.ravel(scaler._sites["weights"]["values"])[0])
-
-
 def grid_calib(z: np.ndarray, y: np.ndarray) -> float:
     from calibcli.predictions import Predictions
     from calibcli.scalers.search import best_temperature
@@ -113,11 +104,9 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "scikit-learn": sklearn,
     "torch-uncertainty": torch_uncertainty,
     "probmetrics": probmetrics,
-    "netcal": netcal,
     "grid: calib": grid_calib,
     "grid: torchmetrics": grid_torchmetrics,
 }
-SLOW = {"netcal"}  # left out beyond 2e7 logits
 
 
 def measure(name: str, n: int, k: int) -> dict[str, Any]:
@@ -180,7 +169,7 @@ def main() -> int:
         print(f"{'method':22}{'seconds':>10}{'x calib':>9}{'extra MB':>10}{'T':>13}{'relative error':>16}")
         seconds: dict[str, float] = {}
         for name in FITS:
-            if (args.only and name not in args.only) or (name in SLOW and n * k > 2e7):
+            if args.only and name not in args.only:
                 continue
             if name.startswith("grid") and n * k > 2e7:
                 continue
