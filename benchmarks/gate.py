@@ -232,7 +232,7 @@ def baseline_gate(base: np.ndarray, new: np.ndarray, labels: np.ndarray) -> str:
         predictions = Predictions.of(z, labels)
         gains.append(baseline.rows(predictions, columns(predictions, class_bins=()), "x").gain.astype(np.float64))
     moments = paired.mean(gains[1] - gains[0])
-    half = moments.half(ALPHA)
+    half = baseline.half(moments, "recal_gain", ALPHA)
     return "pass" if moments.value + half <= 0 else "fail" if moments.value - half > 0 else "inconclusive"
 
 

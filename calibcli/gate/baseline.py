@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import secrets
 import zlib
 from collections.abc import Mapping
@@ -15,12 +16,14 @@ import numpy.typing as npt
 
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
+from calibcli.gate.paired import Mean
 from calibcli.links import cross_fit_beta
 from calibcli.metrics.gain import FOLDS, folds_of
 from calibcli.predictions import Predictions
 
 Array = npt.NDArray[Any]
 CAP = 1_000_000
+FITTED = 60  # rows: 1 + FITTED / n is what fitting the temperatures adds to the variance of gains, by simulation
 KEPT = ("nll", "brier", "gain")
 METRICS = {"recal_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
 """What can be compared with a baseline, and the column that holds it."""
@@ -109,6 +112,15 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
         gain=np.asarray(gain).astype(np.float32),
         correct=columns.correct,
     )
+
+
+def half(moments: Mean, metric: str, alpha: float) -> float:
+    """Distance from a mean difference to its bound at 1 - alpha.
+
+    Gains of one fold share a fitted temperature, so that few rows vary together; counts allow for what was not seen.
+    """
+    distance = moments.half(alpha, counts=metric == "accuracy")
+    return distance * math.sqrt(1 + FITTED / moments.n) if metric == "recal_gain" else distance
 
 
 def label_digest(predictions: Predictions) -> str:

@@ -152,7 +152,7 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
         groups=None if groups is None else groups[i],
     )
     same = baseline.identical(new, base, pairing)
-    half = 0.0 if same else moments.half(config.alpha, counts=gate.metric == "accuracy")
+    half = 0.0 if same else baseline.half(moments, gate.metric, config.alpha)
     estimate = Estimate(
         name=gate.metric,
         of="minus baseline",
