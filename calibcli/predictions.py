@@ -141,9 +141,11 @@ class Predictions:
     def take(self, rows: Ints) -> Predictions:
         """The given rows (indices, or a boolean mask of length N), in memory."""
         index = np.flatnonzero(rows) if rows.dtype == bool else np.asarray(rows)
-        return self._with_rows(index, ArrayScores(_gather(self, index)))
+        return self.with_rows(index, ArrayScores(_gather(self, index)))
 
-    def _with_rows(self, index: Ints, scores: Scores) -> Predictions:
+    def with_rows(self, index: Ints, scores: Scores) -> Predictions:
+        """Everything about the rows `index`, with `scores` that hold these rows."""
+
         def pick(column: Array | None) -> Array | None:
             return None if column is None else column[index]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +29,7 @@ def subset(predictions: Predictions, rows: Ints) -> Predictions:
     """The given rows (increasing indices): copied where the scores lie in memory, read on demand where they do not."""
     if isinstance(predictions.scores, ArrayScores):
         return predictions.take(rows)
-    light = dataclasses.replace(predictions, scores=ArrayScores(np.empty((predictions.n, 1))))
-    return dataclasses.replace(light.take(rows), scores=SubsetScores(predictions.scores, rows))
+    return predictions.with_rows(rows, SubsetScores(predictions.scores, rows))
 
 
 def sample(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
