@@ -21,14 +21,8 @@ def command(
         typer.Argument(help="Scores with labels, or the result.json of any command; default: eval of calib.toml."),
     ] = None,
     reading: dict[str, Any] = {},  # noqa: B006
-    max: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--max", metavar="METRIC=NUMBER", help="Largest value allowed. Repeatable."),
-    ] = None,
-    min: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--min", metavar="METRIC=NUMBER", help="Smallest value allowed. Repeatable."),
-    ] = None,
+    max: options.Max = None,
+    min: options.Min = None,
     baseline: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--baseline", metavar="FILE", help="Earlier result (with --keep-rows) or scores to compare with."),

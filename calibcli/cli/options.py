@@ -51,3 +51,11 @@ Subset = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option("--subset", min=1, help="Use that many rows, drawn with --seed."),
 ]
+Max = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--max", metavar="METRIC=NUMBER", help="Largest value allowed. Repeatable."),
+]
+Min = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--min", metavar="METRIC=NUMBER", help="Smallest value allowed. Repeatable."),
+]

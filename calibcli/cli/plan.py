@@ -17,14 +17,8 @@ PANEL = "Gate"
 @reads
 def command(
     reading: dict[str, Any] = {},  # noqa: B006
-    max: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--max", metavar="METRIC=NUMBER", help="Largest value allowed. Repeatable."),
-    ] = None,
-    min: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--min", metavar="METRIC=NUMBER", help="Smallest value allowed. Repeatable."),
-    ] = None,
+    max: options.Max = None,
+    min: options.Min = None,
     margin: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--margin", metavar="METRIC=NUMBER", help="Loss allowed against a baseline: recal_gain=0."),
