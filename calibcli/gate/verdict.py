@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from calibcli.result import Check, Estimate, Outcome
+from calibcli.result import Estimate, Outcome
 
 Side = Literal["max", "min", "zero"]
 """`max`: at most the limit. `min`: at least. `zero`: no further from 0 than the limit."""
@@ -131,8 +131,3 @@ def _reason(value: float, side: Side, limit: float) -> str:
 def _number(value: float | None) -> float:
     assert value is not None
     return value
-
-
-def outcome_counts(checks: list[Check]) -> dict[str, int]:
-    """Number of checks by outcome."""
-    return {name: sum(c.outcome == name for c in checks) for name in ("pass", "fail", "inconclusive", "not_run")}

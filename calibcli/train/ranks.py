@@ -55,14 +55,3 @@ def gather(value: Any) -> list[Any]:
     found: list[Any] = [None] * device.world()
     dist.all_gather_object(found, value)
     return found
-
-
-def from_first(value: Any) -> Any:
-    """Rank 0's value, on every process."""
-    if device.world() == 1:
-        return value
-    import torch.distributed as dist
-
-    box = [value]
-    dist.broadcast_object_list(box, 0)
-    return box[0]
