@@ -100,6 +100,19 @@ def test_temperatures_of_folds_from_one_expansion_are_the_fitted_ones() -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-7)
 
 
+def test_temperatures_of_folds_in_float32_and_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = logits(5000)
+    z = z.astype(np.float32)
+    wanted, fits = cross_fit_beta(z, y, gain.folds_of(Predictions.of(z, y)))
+    monkeypatch.setattr(gain, "WIDENED", 0)
+    found, temperatures = gain.gains(Predictions.of(z, y))
+    np.testing.assert_allclose(temperatures, [fit.temperature for fit in fits], rtol=1e-5)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    right = gain.gains(Predictions.of(z, z.argmax(axis=1)))  # no row is wrong: there is nothing to expand about
+    wanted, _ = cross_fit_beta(z, z.argmax(axis=1), gain.folds_of(Predictions.of(z, y)))
+    np.testing.assert_array_equal(right[0], wanted)
+
+
 def test_recal_gain_of_many_rows_uses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = logits(9000)
     (whole,) = metrics.measure(Predictions.of(z, y), ["recal_gain"])
@@ -169,7 +182,7 @@ def benchmark() -> ModuleType:
     return module
 
 
-FAST = ["accuracy", "nll", "brier", "gap", "nll_wrong", "ece2_debiased", "ece", "adaece", "oce"]
+FAST = ["accuracy", "nll", "brier", "gap", "nll_wrong", "ece2_debiased", "ece", "ece_l2", "adaece", "oce"]
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.links import BetaFit, cross_fit_beta, fit_beta, nll_rows
-from calibcli.links.moments import Source, evaluate
+from calibcli.columns import columns
+from calibcli.links import cross_fit_beta, fit_beta
+from calibcli.links.moments import Block, Source, evaluate
 from calibcli.metrics.intervals import IMPOSSIBLE, Ask, Interval, Rows, student
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Array, Floats, Ints, Predictions
@@ -18,6 +19,10 @@ FOLDS = 5
 KAPPA = 0.6  # share of the squared cost of fitting that the folds have in common, by simulation
 FEWEST = 5_000  # rows that are always used; beyond, as many as hold SCORES scores
 SCORES = 500_000
+WIDENED = 1 << 20  # scores up to which derivatives are in float64
+START = 1 << 18  # scores of the rows whose optimum is the first guess
+NEAR = 0.05  # |ln β| from where the derivatives are to the optimum
+PASSES = 4
 
 
 def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
@@ -54,39 +59,57 @@ def cross_fit(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, lis
     if len(present) < 2:
         return np.full(predictions.n, np.nan), [], 0.0
     z, y, w = predictions.logits, predictions.labels, predictions.weights
-    if predictions.n > FEWEST:
-        whole = fit_beta(z, y, w)
-        if whole.status == "ok":
-            betas = _leave_out(z, y, w, fold, whole.beta)
-            return nll_rows(z, y, 1.0) - nll_rows(z, y, betas[fold]), [float(1 / b) for b in betas], _cost(whole)
-    found, fits = cross_fit_beta(z, y, fold, w)
-    costs = [_cost(fit) * fit.n / predictions.n for fit in fits]
-    return found, [fit.temperature for fit in fits], float(np.mean(costs))
+    if predictions.n >= FEWEST:
+        found = _leave_out(z, y, w, fold)
+        if found is not None:
+            betas, cost = found
+            return _nll(z, y) - _nll(z * betas[fold].astype(z.dtype)[:, None], y), (1 / betas).tolist(), cost
+    gain, fits = cross_fit_beta(z, y, fold, w)
+    costs = [0.0 if fit.se is None else fit.se**2 * fit.hessian * fit.n / predictions.n for fit in fits]
+    return gain, [fit.temperature for fit in fits], float(np.mean(costs))
 
 
-def _cost(fit: BetaFit) -> float:
-    return 0.0 if fit.se is None else fit.se**2 * fit.hessian
+def _nll(z: Array, y: Ints) -> Floats:
+    return columns(Predictions.of(z, y), class_bins=()).nll
 
 
-def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints, beta: float) -> Floats:
-    """β fitted without each fold, from the derivatives F' to F'''' of each fold's NLL at the common optimum.
+def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats, float] | None:
+    """β fitted without each fold, and the cost of fitting; None where a few passes over all rows do not find them.
 
-    Leaving out a fold moves β by about its standard error, so what the expansion leaves out is its fourth power.
+    From the first four derivatives of each fold's NLL, at a β so near to all of them (the optimum of some rows, or the
+    previous step) that what the expansion leaves out, its fourth power, is nothing beside the noise of the rows.
     """
+    some = slice(None, None, max(1, len(y) * z.shape[1] // START))
+    fit = fit_beta(z[some], y[some], None if w is None else w[some])
+    if fit.status != "ok":
+        return None
+    parts = [np.flatnonzero(fold == k) for k in range(int(fold.max()) + 1)]
+    data = [(z[rows], y[rows], None if w is None else w[rows]) for rows in parts]
+    beta = fit.beta
+    for _ in range(PASSES):
+        sums = [evaluate(_source(part), beta, np.float64 if z.size <= WIDENED else z.dtype.type) for part in data]
+        each = np.array([part.derivatives for part in sums])
+        step = _root(each.sum(axis=0))
+        if abs(step) <= NEAR * beta:
+            betas = np.array([beta + _root(rest) for rest in each.sum(axis=0) - each])
+            if np.all(np.abs(betas / beta - 1) <= 2 * NEAR):
+                return betas, sum(part.psi2 for part in sums) / each.sum(axis=0)[1] / sum(part.weight for part in sums)
+        beta *= math.exp(min(max(step / beta, -1.0), 1.0))
+    return None
 
-    def part(k: int) -> Source:
-        rows = fold == k
-        return lambda: ((z[rows], y[rows], None if w is None else w[rows]),)
 
-    sums = np.array([evaluate(part(k), beta, np.float64).derivatives for k in range(int(fold.max()) + 1)])
-    found = []
-    for slope, curve, third, fourth in sums.sum(axis=0) - sums:
-        step = 0.0
-        for _ in range(20):
-            value = slope + step * (curve + step * (third / 2 + step * fourth / 6))
-            step -= value / (curve + step * (third + step * fourth / 2))
-        found.append(beta + step)
-    return np.array(found)
+def _source(block: Block) -> Source:
+    return lambda: (block,)
+
+
+def _root(f: Floats) -> float:
+    """By Newton, the root of the cubic that these derivatives give."""
+    slope, curve, third, fourth = f
+    step = 0.0
+    for _ in range(20):
+        value = slope + step * (curve + step * (third / 2 + step * fourth / 6))
+        step -= float(value / (curve + step * (third + step * fourth / 2)))
+    return step
 
 
 def _subset(sample: Sample) -> tuple[Predictions, Ints | None]:
