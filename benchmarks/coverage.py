@@ -50,7 +50,7 @@ METHOD = {
     "cox_slope": "t, sandwich variance",
     "cox_intercept": "t, sandwich variance",
     "adaece": SIGNS + ", or signs that change once",
-    "ece_l2": SIGNS + ", or signs that change once",
+    "ece_l2": "true signs above, smallest size not refuted below",
     "classwise_ece": "true signs",
 }
 Z95 = 1.6448536269514722

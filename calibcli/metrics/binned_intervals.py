@@ -16,6 +16,7 @@ from calibcli.metrics.bounds import ece_bounds
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.norms import one, over, over_by_confidence, two, under
 from calibcli.metrics.sample import Bins
+from calibcli.metrics.smooth import solve
 from calibcli.predictions import Floats
 
 DRAWS = 2_000
@@ -87,16 +88,31 @@ def signed(ask: Ask) -> Interval:
 
 
 def _lower(ask: Ask, table: Bins, norm: Any, noise: Floats) -> float:
-    """The better of two bounds, which together err with probability alpha: a fifth and four fifths of it.
-
-    The triangle inequality; and s·d for signs that change at most once from bin to bin, all of which are below the norm
-    (of `one` and `two`): the noise of their maximum is much less than that of a norm.
+    """The triangle inequality; for the l1 norm the better of two bounds, which together err with probability alpha (a
+    fifth and four fifths of it), the other from s·d for signs that change at most once from bin to bin, all of which
+    are below the norm: the noise of their maximum is much less than that of a norm. The l2 norm has its own.
     """
-    if norm not in (one, two):
+    if norm is two:
+        return _lower_two(table, noise, ask.level)
+    if norm is not one:
         return max(0.0, ask.value - float(np.quantile(norm(table, noise), ask.level)))
     whole = ask.value - float(np.quantile(norm(table, noise), 1 - ask.alpha / 5))
     part = float(_one_change(table.d) - np.quantile(_one_change(noise), 1 - ask.alpha * 4 / 5))
     return max(0.0, whole, part)
+
+
+def _lower_two(table: Bins, noise: Floats, level: float) -> float:
+    """Smallest size t of gaps in the direction u of the estimated ones that the estimate does not refute.
+
+    ‖t u + noise‖² = t² + 2 t u·noise + ‖noise‖²: where gaps are large only the noise along them counts, where there are
+    none all of it does. Its quantile rises with t, whatever the direction (Anderson 1955).
+    """
+    inverse = np.divide(1, table.weight, out=np.zeros_like(table.weight), where=table.filled)
+    size = float(two(table))
+    if size == 0:
+        return 0.0
+    along, across = noise @ (table.d * inverse) / size, noise**2 @ inverse
+    return solve(lambda t: size**2 - float(np.quantile(t * t + 2 * t * along + across, level)), 0.0, size)
 
 
 def _one_change(d: Floats) -> Floats:

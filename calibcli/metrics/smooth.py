@@ -244,9 +244,8 @@ def _lower_fixed_point(noise: Noise, found: Smoothed, level: float) -> float:
     return solve(excess)
 
 
-def solve(function: Callable[[float], float]) -> float:
-    """Root in (0, 1) of a function that falls, by bisection; 0 if it is negative throughout."""
-    low, high = 0.0, 1.0
+def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.0) -> float:
+    """Root in (low, high) of a function that falls, by bisection; `low` if it is negative throughout."""
     for _ in range(14):
         middle = (low + high) / 2
         if function(middle) > 0:
