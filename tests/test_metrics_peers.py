@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from calibcli import metrics
+from calibcli.errors import UsageError
 from calibcli.predictions import Predictions
 
 torch = pytest.importorskip("torch")
@@ -118,3 +119,27 @@ class TestRelplot:
         p = softmax(z)
         theirs = self.rp.smECE_sigma(p.max(axis=1), (p.argmax(axis=1) == y) * 1.0, sigma=0.05)
         assert value(z, y, "smece:sigma=0.05") == pytest.approx(theirs, rel=1e-2)
+
+    @pytest.mark.parametrize(("n", "sharpen", "sigma"), [(50, 1.0, 0.2), (2000, 1.7, 0.05), (3000, 6.0, 0.003)])
+    def test_mesh_is_its_number(self, n: int, sharpen: float, sigma: float) -> None:
+        z, y = data(n, sharpen=sharpen, seed=n)
+        p = softmax(z)
+        c, hit = p.max(axis=1), (p.argmax(axis=1) == y) * 1.0
+        for spec, theirs in (
+            ("smece:mesh=200", self.rp.smECE(c, hit)),
+            (f"smece:mesh=200,sigma={sigma}", self.rp.smECE_sigma(c, hit, sigma)),
+        ):
+            assert value(z, y, spec) == pytest.approx(theirs, rel=1e-9)
+            assert value(z, y, spec) * 1.01 != pytest.approx(theirs, rel=1e-9)
+            counts = np.arange(n) % 3
+            repeated = value(np.repeat(z, counts, axis=0), np.repeat(y, counts), spec)
+            weighted = value(z, y, spec, weights=counts.astype(float), weight_kind="count")
+            assert weighted == pytest.approx(repeated, rel=1e-9)
+
+    def test_mesh_has_no_interval_and_needs_two_points(self) -> None:
+        z, y = data(100)
+        (e,) = metrics.measure(Predictions.of(z, y), ["smece:mesh=200"])
+        assert (e.low, e.high, e.null) == (None, None, None)
+        assert "mesh" in e.reason
+        with pytest.raises(UsageError, match="a mesh of 1 points"):
+            metrics.measure(Predictions.of(z, y), ["smece:mesh=1"])

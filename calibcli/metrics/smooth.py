@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
+from calibcli.metrics.mesh import Mesh
 from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.predictions import Floats
 
@@ -27,6 +29,7 @@ CELLS = 1 << 15  # beyond: rows are spread linearly over this many cells, and th
 MOST_TERMS = 1 << 12  # reaches σ = 7e-4
 LEAST = 1e-3  # bandwidth
 FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
+MESH = "no bound: the mesh has an error of its own (smece without mesh has bounds)"
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
 
 
@@ -154,6 +157,8 @@ def smece_interval(ask: Ask) -> Interval:
     Upper: smECE_σ <= its estimate + h, so the fixed point rises by at most h. Lower: by the quantile q(σ) of ∫|G_σ|,
     G the noise of the residuals.
     """
+    if ask.choice.options["mesh"]:
+        return Interval(reason=MESH, how=f"mesh of {ask.choice.options['mesh']} points, as relplot")
     view = ask.sample.view(ask.choice.options["of"])
     sigma = ask.choice.options["sigma"]
     detail = {} if sigma is not None else {"sigma": ask.value}
@@ -256,9 +261,16 @@ def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.
 
 
 @METRICS.add(better="lower", unit="probability", interval=smece_interval)
-def smece(sample: Sample, *, sigma: float | None = None, of: Of = "top") -> float:
-    """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001."""
-    found = smoothed(sample, of)
-    if sigma is not None:
-        return found.ece(sigma)
-    return found.fixed_point[0]
+def smece(sample: Sample, *, sigma: float | None = None, mesh: int = 0, of: Of = "top") -> float:
+    """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001.
+
+    `mesh`: 0 for the integral; `mesh=200` for the number that the package `relplot` prints, a mean over 200 points (see
+    `calibcli.metrics.mesh`).
+    """
+    if mesh:
+        if mesh < 2:
+            raise UsageError(f"a mesh of {mesh} points", "pass mesh=200, or leave it out for the integral")
+        found = Mesh(sample.view(of), mesh)
+        return found.fixed_point[0] if sigma is None else found.ece(sigma)
+    exact = smoothed(sample, of)
+    return exact.fixed_point[0] if sigma is None else exact.ece(sigma)
