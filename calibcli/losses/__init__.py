@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from calibcli.losses.penalty import MMCE, Trace
 from calibcli.losses.proper import Brier, CrossEntropy, LabelSmoothing
 from calibcli.losses.proper_focal import ProperFocal
 from calibcli.losses.shelf import LOSSES, PENALTIES, Batch, Loss, Penalty
+from calibcli.losses.twice import Twice
 from calibcli.spec import normal
 
 __all__ = [
@@ -93,6 +95,15 @@ class Objective:
             if penalty.due(batch.step):
                 value = value + scale * penalty(batch)
         return value
+
+    def around(self, step: int) -> contextlib.AbstractContextManager[object]:
+        """Run the model's forward pass for a batch within this, so that what penalties differentiate is cheap to.
+
+        It changes no value beyond rounding, and nothing at a step where no penalty asks for it.
+        """
+        traces = [p for p in self.penalties if isinstance(p, Trace) and p.due(step)]
+        twice = bool(traces) and all(p.kind == "ggn" for p in traces)
+        return Twice() if twice else contextlib.nullcontext()
 
     def to(self, device: torch.device) -> Objective:
         """Move losses and penalties to a device."""

@@ -173,7 +173,8 @@ class Trainer:
             group["lr"] = recipe.learning_rate(number, self.total, recipe.epochs)
         self.optimizer.zero_grad(set_to_none=True)
         amp = AUTOCAST.get(recipe.amp)
-        with torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext():
+        autocast = torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext()
+        with autocast, self.objective.around(number):
             logits = checkpoint.logits(self.model, inputs)
         value = self.objective(losses.Batch(self.model, logits, labels, number, self.generator), recipe.reduction)
         if device.world() > 1:
