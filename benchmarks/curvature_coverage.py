@@ -15,7 +15,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, hessian, vmap
+from torch.func import functional_call, grad, jacrev, vmap
 
 from calibcli.curvature import QUANTITIES, CrossEntropy, Tensors, measure
 from calibcli.curvature.engine import Engine, Shared
@@ -68,7 +68,7 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int = 200) ->
 
 
 def hessians(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """(N, P, P) Hessian of each row's loss."""
+    """(N, P, P) Hessian of each row's loss; reverse over reverse, since forward mode is wrong through LayerNorm."""
     sizes = [p.numel() for p in model.parameters()]
     shapes = {n: p.shape for n, p in model.named_parameters()}
     theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
@@ -78,7 +78,9 @@ def hessians(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
 
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        chunks = [vmap(hessian(loss), (None, 0, 0))(theta, x, y) for x, y in zip(inputs.split(500), labels.split(500))]
+        chunks = [
+            vmap(jacrev(grad(loss)), (None, 0, 0))(theta, x, y) for x, y in zip(inputs.split(500), labels.split(500))
+        ]
     return torch.cat(chunks)
 
 

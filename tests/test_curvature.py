@@ -122,6 +122,26 @@ def test_importance_sampled_pairs_are_unbiased() -> None:
     assert 0.5 < (sum(s * s for s in scores) / 25) < 2
 
 
+def test_draws_do_not_miss_rows_that_are_light_and_steep() -> None:
+    """One confident row behind a LayerNorm of hardly varying inputs: a thousandth of the mass, much of the trace."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, K)).double()
+    first = nn.Sequential(nn.Linear(4, 4, bias=False), model).double()
+    inputs, labels = torch.randn(300, 4).double(), torch.randint(0, K, (300,))
+    inputs[:6] *= 0.02
+    with torch.no_grad():
+        model[0].eps = 1e-12
+        model[3].weight *= 3
+    _, g, _ = dense(first, inputs, labels, CE)
+    covered = 0
+    for seed in range(40):
+        found = measure(first, (inputs, labels), "trace_ggn:precision=0.1", seed=seed).estimates[0]
+        low, high = float(found.detail["estimator_low"]), float(found.detail["estimator_high"])  # type: ignore[arg-type]
+        assert low < high
+        covered += low <= float(g.trace()) <= high
+    assert covered >= 34  # of 38 expected
+
+
 def test_layers_add_up() -> None:
     model, inputs, labels = setup("mlp")
     h, g, slope = dense(model, inputs, labels, CE)
@@ -240,8 +260,8 @@ def test_seed_level_and_probes_have_an_effect() -> None:
     narrow = options("trace:probes=4", level=0.5).estimates[0]
     assert narrow.low > base.low  # type: ignore[operator]
     assert narrow.level == 0.5
-    loose = options("trace:precision=0.2").estimates[0]
-    tight = options("trace:precision=0.05").estimates[0]
+    model, inputs, labels = setup("attention", n=50)
+    loose, tight = (measure(model, (inputs, labels), f"trace:precision={p}").estimates[0] for p in (0.2, 0.05))
     assert 0 < tight.detail["estimator_se"] < loose.detail["estimator_se"]  # type: ignore[operator]
     assert tight.detail["estimator_se"] < 0.08 * tight.value  # type: ignore[operator]
     assert " 12 probes" in options("trace:precision=0.0001,most=12").estimates[0].how
