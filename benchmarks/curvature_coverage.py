@@ -1,11 +1,12 @@
 """Do the intervals of `calib curvature` cover what they claim to? By simulation, against dense Hessians.
 
-    python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300]
+    python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--only NAME]
 
 1. Estimator: over seeds, the trace's 95 % interval against the exact trace of three networks, and its bias.
-2. Bounds: on every one of them, an eigenvalue lies within the printed residual, at loose and tight tolerances; and how
-   often it is the largest, to the tolerance.
-3. Sample: over data sets drawn from a large population, the 95 % intervals of trace and λmax against the population's.
+2. Bounds: on every one of them and for every seed, an eigenvalue lies within the printed residual, at loose and tight
+   tolerances; and how often it is the largest, to the tolerance.
+3. Sample: over data sets drawn (with replacement) from a population of 8,000 rows, the 95 % intervals of trace and λmax
+   against the population's. The networks are fitted to other rows than those drawn, as the intervals assume.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
 
-from calibcli.curvature import QUANTITIES, CrossEntropy, Tensors, measure
+from calibcli.curvature import QUANTITIES, CrossEntropy, Loss, Tensors, measure
 from calibcli.curvature.engine import Engine, Shared
 from calibcli.curvature.problem import Problem
 from calibcli.curvature.settings import second_order
+from calibcli.losses import curvature_form
 
 torch.set_num_threads(1)
+TOLERANCES = (0.3, 0.03, 1e-3)
 
 
 class Block(nn.Module):
@@ -37,16 +40,17 @@ class Block(nn.Module):
         return self.head((x.view(-1, 4, 4) + nn.functional.scaled_dot_product_attention(q, k, v)).mean(1))
 
 
+def smooth() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 5), nn.LayerNorm(5), nn.SiLU(), nn.Linear(5, 5), nn.SiLU(), nn.Linear(5, 3)
+    ).double()
+
+
 def networks() -> dict[str, tuple[nn.Module, int]]:
     torch.manual_seed(1)
     return {
         "MLP, tanh": (nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double(), 4),
-        "MLP, SiLU and LayerNorm": (
-            nn.Sequential(
-                nn.Linear(4, 5), nn.LayerNorm(5), nn.SiLU(), nn.Linear(5, 5), nn.SiLU(), nn.Linear(5, 3)
-            ).double(),
-            4,
-        ),
+        "MLP, SiLU and LayerNorm": (smooth(), 4),
         "attention": (Block().double(), 16),
     }
 
@@ -67,21 +71,20 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int = 200) ->
         optimizer.step()
 
 
-def hessians(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """(N, P, P) Hessian of each row's loss; reverse over reverse, since forward mode is wrong through LayerNorm."""
+def hessian(model: nn.Module, inputs: Tensor, labels: Tensor, criterion: Loss) -> Tensor:
+    """(P, P) Hessian of the mean loss; reverse over reverse, since forward mode is wrong through LayerNorm."""
     sizes = [p.numel() for p in model.parameters()]
     shapes = {n: p.shape for n, p in model.named_parameters()}
     theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     def loss(t: Tensor, x: Tensor, y: Tensor) -> Tensor:
         parameters = {n: v.view(s) for (n, s), v in zip(shapes.items(), t.split(sizes))}
-        return nn.functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
+        return criterion(functional_call(model, parameters, (x[None],)), y[None])[0]
 
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        chunks = [
-            vmap(jacrev(grad(loss)), (None, 0, 0))(theta, x, y) for x, y in zip(inputs.split(500), labels.split(500))
-        ]
-    return torch.cat(chunks)
+        each = vmap(jacrev(grad(loss)), (None, 0, 0))
+        sums = [each(theta, x, y).sum(0) for x, y in zip(inputs.split(500), labels.split(500))]
+    return torch.stack(sums).sum(0) / len(labels)
 
 
 def share(hits: list[bool]) -> str:
@@ -90,57 +93,73 @@ def share(hits: list[bool]) -> str:
 
 
 def estimator(seeds: int, only: str) -> None:
-    print(f"1. the trace's 95 % estimator interval, {seeds} seeds")
+    print(f"1. the trace's 95 % estimator interval; 2. λmax's residual; {seeds} seeds")
     for name, (model, width) in networks().items():
-        if only not in name:
-            continue
         x, y = data(128, width, 1.0)
         train(model, x, y)
-        h = hessians(model, x, y).mean(0)
+        if only not in name:
+            continue
+        h = hessian(model, x, y, CrossEntropy())
         exact, spectrum = float(h.trace()), torch.linalg.eigvalsh(h)
         top = float(spectrum[-1])
-        hits, errors, inside, largest = [], [], [], []
         problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64, batch_size=256)
         problem.classes = 3
-        shared = Shared(problem, 0, 0.95, None)
+        shared = Shared(problem, 0, 0.95, None)  # set up once: only the seed changes
+        hits, errors = [], []
+        inside: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
+        largest: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
         for seed in range(seeds):
             shared.seed = seed
-            (e,) = QUANTITIES.choose("trace:precision=0.05")(Engine(shared, CrossEntropy())).estimates
+            engine = Engine(shared, CrossEntropy())
+            (e,) = QUANTITIES.choose("trace:precision=0.05")(engine).estimates
             hits.append(e.detail["estimator_low"] <= exact <= e.detail["estimator_high"])
             errors.append((e.value - exact) / e.detail["estimator_se"])
-        for seed in range(20):
-            for tol in (0.3, 0.03, 1e-3):
-                e = measure(model, (x, y), f"lambda_max:tol={tol}", seed=seed).estimates[0]
-                inside.append(float((spectrum - e.value).abs().min()) <= e.detail["residual"] + 1e-12)
-                largest.append(abs(e.value - top) <= max(tol, 1e-3) * top)
+            for tol in TOLERANCES:  # loose first: the run goes on, its certificate is new each time
+                engine._certificates.clear()
+                (e,) = QUANTITIES.choose(f"lambda_max:tol={tol}")(engine).estimates
+                inside[tol].append(float((spectrum - e.value).abs().min()) <= e.detail["residual"] + 1e-12)
+                largest[tol].append(abs(e.value - top) <= tol * top)
         bias = sum(errors) / len(errors)
         print(f"   {name:24} covers {share(hits)}, mean error {bias:+.2f} ± {1 / math.sqrt(seeds):.2f} standard errors")
-        print(f"   {'':24} an eigenvalue within the residual {share(inside)}, and it is λmax {share(largest)}")
+        for tol in TOLERANCES:
+            print(f"   {'':24} tol={tol:g}: an eigenvalue within the residual {share(inside[tol])}, ", end="")
+            print(f"λmax within the tolerance {share(largest[tol])}", flush=True)
 
 
 def sample(samples: int, only: str) -> None:
     print(f"3. 95 % intervals over {samples} samples against the population of 8,000")
-    for label, spread, rows in (("hard", 0.8, 256), ("easy, heavy tails", 2.0, 256)):
+    ce, focal = CrossEntropy(), curvature_form("focal:gamma=2")
+    for label, spread, criterion, rows in (
+        ("hard", 0.8, ce, 256),
+        ("easy, heavy tails", 2.0, ce, 256),
+        ("hard, focal", 0.8, focal, 200),  # indefinite in the logits, ragged groups
+        ("hard, few rows", 0.8, ce, 64),
+    ):
         torch.manual_seed(1)
         models = {
             "ReLU": nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double(),
             "tanh": nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
+            "SiLU and LayerNorm": smooth(),
         }
+        x, y = data(10_000, 4, spread)
         for kind, model in models.items():
             if only not in f"{label} {kind}":
                 continue
-            x, y = data(8_000, 4, spread)
-            train(model, x[:2000], y[:2000], 300)
-            h = hessians(model, x, y).mean(0)
+            train(model, x[8000:], y[8000:], 300)
+            h = hessian(model, x[:8000], y[:8000], criterion)
             true = {"trace": float(h.trace()), "lambda_max": float(torch.linalg.eigvalsh(h)[-1])}
-            hits: dict[str, list[bool]] = {k: [] for k in true}
+            low, high = (dict.fromkeys(true, 0) for _ in range(2))
             for i in range(samples):
-                index = torch.randint(0, len(y), (rows,), generator=torch.Generator().manual_seed(i))
-                found = measure(model, (x[index], y[index]), "trace", "lambda_max", seed=i)
+                index = torch.randint(0, 8000, (rows,), generator=torch.Generator().manual_seed(i))
+                found = measure(model, (x[index], y[index]), "trace", "lambda_max", loss=criterion, seed=i)
                 for k in true:
-                    e = found.get(k)
-                    hits[k].append(e.low <= true[k] <= e.high)
-            print(f"   {label:18} {kind} n = {rows:4}: trace {share(hits['trace'])}, λmax {share(hits['lambda_max'])}")
+                    low[k] += found.get(k).low > true[k]
+                    high[k] += found.get(k).high < true[k]
+            print(f"   {label:18} {kind:18} n = {rows:3}:", end="")
+            for k in true:
+                hits = [True] * (samples - low[k] - high[k]) + [False] * (low[k] + high[k])
+                print(f" {k} {share(hits)}, too high {low[k]}, too low {high[k]};", end="")
+            print(flush=True)
 
 
 if __name__ == "__main__":
