@@ -50,10 +50,8 @@ def test_every_shelf_entry_has_an_oracle() -> None:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("gamma", [None, 0.5, 1.0, 2.0, 3.0, 5.0])
 def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
-    if gamma not in (None, 2.0) and name not in ("mlp", "cnn"):
-        pytest.skip("one γ is enough here")
     loss = CE if gamma is None else Focal(gamma)
-    model, inputs, labels = setup(name)
+    model, inputs, labels = setup(name, n=37 if gamma in (None, 2.0) else 7)  # fewer rows for time; ragged
     h, g, slope = dense(model, inputs, labels, loss)
     result = measure(model, (inputs, labels), *EXACT, loss=loss, batch_size=8)
     for spec in EXACT:
