@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import subprocess
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from curvature_models import MODELS, Focal, setup
+from torch import nn
 
+from calibcli.curvature.certificate import Record, Sketch, certify
 from calibcli.curvature.density import density, quadrature
 from calibcli.curvature.lanczos import Lanczos
 from calibcli.curvature.layers import outer
 from calibcli.curvature.loss import CrossEntropy, Pairs, logit_hessian
 from calibcli.curvature.norms import RowNorms
+from calibcli.curvature.operator import SecondDerivative, hessian_scalar
 from calibcli.curvature.problem import Problem
 from calibcli.curvature.rows import Layout, Tensors, normal, signs
 
@@ -51,6 +55,60 @@ def test_lanczos_finds_the_ends_and_no_ghosts() -> None:
     x = lanczos.vector(found.coordinates[:, -1])
     matrix = lanczos.operator.matrix  # type: ignore[attr-defined]
     assert float((matrix @ x - 10.5 * x).norm()) < 1e-11
+
+
+def test_products_of_the_run_certify_as_a_true_product_does() -> None:
+    model, inputs, labels = setup("cnn", n=64)
+    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=4)
+    operator = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
+    record = Record(operator, most=30)
+    lanczos = Lanczos(record, lambda k: normal(problem.size, 0, k))
+    for _ in range(12):
+        lanczos.extend()
+    ritz = lanczos.ritz()
+    chosen = [11, 10, 9, 0]
+    found = record.certificate(0, ritz.values[chosen], ritz.coordinates[:, chosen])
+    assert found is not None
+    x, *others = [lanczos.vector(ritz.coordinates[:, i]) for i in chosen]
+    true = certify(operator, x, list(zip(ritz.values[chosen[1:]].tolist(), others)))
+    assert (found.products, true.products) == (0, 1)
+    for name in ("value", "residual", "sampling", "bias"):
+        assert getattr(found, name) == pytest.approx(getattr(true, name), rel=1e-9)
+        assert getattr(found, name) != pytest.approx(1.01 * getattr(true, name), rel=1e-9)
+    for _ in range(25):
+        lanczos.extend()
+    last = lanczos.ritz()
+    assert len(record.images) == 30
+    again = record.certificate(0, last.values[-1:], last.coordinates[:, -1:])  # converged within what is remembered
+    assert again is not None
+    assert again.residual < 1e-9
+    assert record.certificate(0, last.values[18:19], last.coordinates[:, 18:19]) is None
+
+
+def test_a_sketch_keeps_sums_and_norms() -> None:
+    torch.manual_seed(0)
+    vectors = torch.randn(40, 1003, dtype=torch.float64)
+    sketch = Sketch(vectors[0])
+    found = torch.stack([sketch(v) for v in vectors])
+    assert torch.allclose(found.sum(0), sketch(vectors.sum(0)))
+    ratio = found.square().sum(1) / vectors.square().sum(1)
+    assert float(ratio.mean()) == pytest.approx(1, abs=0.1)
+    assert float(ratio.std()) < 0.3  # √(2 / 64) = 0.18
+
+
+def test_batch_norm_as_an_affine_map() -> None:
+    model, inputs, labels = setup("cnn", n=9)
+    model[5] = nn.BatchNorm2d(4, affine=False).double()
+    twin = copy.deepcopy(model).eval()
+    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
+    assert problem.model[1].forward.__func__ is not nn.BatchNorm2d.forward
+    assert model[1].forward.__func__ is nn.BatchNorm2d.forward
+    operator = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
+    v = normal(problem.size, 0, 0)
+    loss = torch.nn.functional.cross_entropy(twin(inputs), labels)
+    gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, [*twin.parameters()], create_graph=True)])
+    true = torch.cat([h.reshape(-1) for h in torch.autograd.grad(gradient, [*twin.parameters()], v)])
+    assert torch.allclose(operator.matvec(v), true, rtol=1e-9, atol=1e-12)
 
 
 def test_ritz_residuals_are_true_residuals_also_after_restarts() -> None:

@@ -1,4 +1,8 @@
-"""What one true product says about an approximate eigenvector: the residual, and the error that the sample brings."""
+"""What true products say about an approximate eigenvector: the residual, and the error that the sample brings.
+
+A Ritz vector x = Σ s_j v_j has Hx = Σ s_j (H v_j): where the products of the Lanczos run are at hand, group by group,
+they are all that a certificate needs (`Record`); elsewhere one more product with x is made (`certify`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ import torch
 
 from calibcli import device as devices
 from calibcli.curvature.operator import SecondDerivative
+from calibcli.curvature.rows import signs
+
+SKETCH = 64  # random combinations of a group's product that stand for its norm
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class Certificate:
         sampling: standard error of θ over rows (delta method: dλ = xᵀ dH x).
         bias: by how much sampling raises an extreme eigenvalue, to second order.
         groups: groups of rows behind both.
+        products: made for it.
     """
 
     value: float
@@ -29,6 +37,7 @@ class Certificate:
     sampling: float
     bias: float
     groups: int
+    products: int = 0
 
 
 def certify(
@@ -36,39 +45,146 @@ def certify(
 ) -> Certificate:
     """One product with x, group by group.
 
-    Second-order perturbation: λ(H + E) = λ + xᵀEx + Σ_j (x_jᵀEx)² / (λ - λ_j). The squares are estimated from the
-    spread of H_g x between groups, along the known `others` (λ_j, x_j) one by one and for the rest together at λ_j = 0;
-    near-degenerate neighbours through the 2×2 problem, which stays bounded.
-
     Args:
         operator: a mean over rows.
         x: (size,) float64 unit vector.
-        others: further approximate eigenpairs.
+        others: further approximate eigenpairs (see `_perturbed`).
     """
     layout = operator.problem.layout
-    weights = layout.weights.to(x.device)
     basis = [x, *(v for _, v in others)]
-    forms = torch.zeros(layout.groups, len(basis), dtype=torch.float64, device=x.device)
-    total, weighted = torch.zeros_like(x), torch.zeros_like(x)
-    squares = torch.zeros(1, dtype=torch.float64, device=x.device)
+    sketch = Sketch(x)
+    total = torch.zeros_like(x)
+    forms = x.new_zeros(layout.groups, len(basis))
+    sketches = x.new_zeros(layout.groups, SKETCH)
     for group, product in operator.by_group(x):
-        product /= layout.n
-        forms[group] = torch.stack([torch.dot(v, product) for v in basis])
         total += product
-        weighted += weights[group] * product
-        squares += product.square().sum()
-    for tensor in (forms, total, weighted, squares):
-        devices.all_sum(tensor)
+        forms[group] = torch.stack([torch.dot(v, product) for v in basis])
+        sketches[group] = sketch(product)
+    total = operator.mean(total)
     value = float(torch.dot(x, total))
     residual = float((total - value * x).norm())
-    count = layout.groups
+    gaps = [value - other for other, _ in others]
+    forms, sketches = devices.all_sum(forms) / layout.n, devices.all_sum(sketches) / layout.n
+    return _perturbed(value, residual, forms, sketches, layout.weights.to(x.device), gaps, products=1)
+
+
+class Sketch:
+    """SKETCH sums of every SKETCH-th element with random signs: linear, and its squared norm is unbiased.
+
+    Args:
+        like: (size,) vector of the sort to sketch.
+    """
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self.signs = signs(len(like), 0, 0, 1 << 31).to(like)
+
+    def __call__(self, vector: torch.Tensor) -> torch.Tensor:
+        signed = vector * self.signs
+        whole = len(signed) // SKETCH * SKETCH
+        out = signed[:whole].view(-1, SKETCH).sum(0)
+        out[: len(signed) - whole] += signed[whole:]
+        return out
+
+
+class Record:
+    """The Hessian as an operator that remembers its first products, and each group's part in them.
+
+    It must see the orthonormal vectors of one Lanczos run, in order.
+
+    Args:
+        operator: the Hessian.
+        most: products that are remembered.
+    """
+
+    def __init__(self, operator: SecondDerivative, most: int = 40) -> None:
+        self.operator, self.size, self.most = operator, operator.size, most
+        self.vectors: list[torch.Tensor] = []
+        self.images: list[torch.Tensor] = []  # H v_j
+        self._forms: list[torch.Tensor] = []  # (groups, j + 1) sums over a group of v_iᵀH_n v_j, i <= j
+        self._sketches: list[torch.Tensor] = []  # (groups, SKETCH) of the sum over a group of H_n v_j
+        self._sketch = Sketch(operator.zero())
+
+    def matvec(self, vector: torch.Tensor) -> torch.Tensor:
+        """H v; `vector` is remembered, so it must not change."""
+        if len(self.vectors) >= self.most:
+            return self.operator.matvec(vector)
+        self.vectors.append(vector)
+        total, forms, sketches = self.operator.problem.guard(lambda: self._product(vector))
+        self.images.append(self.operator.mean(total).clone())
+        self._forms.append(devices.all_sum(forms))
+        self._sketches.append(devices.all_sum(sketches))
+        return total
+
+    def _product(self, vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        total, groups = self.operator.zero(), self.operator.problem.layout.groups
+        forms, sketches = total.new_zeros(groups, len(self.vectors)), total.new_zeros(groups, SKETCH)
+        for group, product in self.operator.by_group(vector):
+            total += product
+            forms[group] = torch.stack([torch.dot(v, product) for v in self.vectors])
+            sketches[group] = self._sketch(product)
+        return total, forms, sketches
+
+    def certificate(self, index: int, values: torch.Tensor, vectors: torch.Tensor) -> Certificate | None:
+        """For one of some Ritz vectors; None where products that it needs were not remembered.
+
+        Args:
+            index: which.
+            values: (r,) all their Ritz values.
+            vectors: (m, r) their coordinates in the m vectors of the run.
+        """
+        k = len(self.images)
+        s = vectors[:k].to(self.images[0].device)
+        kept = s.norm(dim=0)
+        if float(kept[index]) < 1 - 1e-9:
+            return None
+        use = [index, *(i for i in range(len(values)) if i != index and kept[i] > 1 - 1e-3)]
+        s = s[:, use] / kept[use]
+        layout = self.operator.problem.layout
+        forms = torch.zeros(layout.groups, k, k, dtype=torch.float64, device=s.device)
+        for j, column in enumerate(self._forms):
+            forms[:, : j + 1, j] = forms[:, j, : j + 1] = column / layout.n
+        x, image = self.operator.zero(), self.operator.zero()
+        for c, v, product in zip(s[:, 0].tolist(), self.vectors, self.images):
+            x.add_(v, alpha=c)
+            image.add_(product, alpha=c)
+        value = float(torch.dot(x, image))
+        residual = float((image - value * x).norm())
+        weights = layout.weights.to(s.device)
+        sketches = torch.tensordot(s[:, 0], torch.stack(self._sketches), 1) / layout.n
+        gaps = [value - float(values[i]) for i in use[1:]]
+        return _perturbed(value, residual, (forms @ s[:, 0]) @ s, sketches, weights, gaps)
+
+
+def _perturbed(
+    value: float,
+    residual: float,
+    forms: torch.Tensor,
+    sketches: torch.Tensor,
+    weights: torch.Tensor,
+    gaps: Sequence[float],
+    products: int = 0,
+) -> Certificate:
+    """Perturbation to second order: λ(H + E) = λ + xᵀEx + Σ_j (x_jᵀEx)² / (λ - λ_j).
+
+    The squares are estimated from the spread of H_g x between groups, along the known x_j one by one and for the rest
+    together at λ_j = 0; near-degenerate neighbours through the 2×2 problem, which stays bounded.
+
+    Args:
+        value, residual: θ and ‖Hx - θx‖.
+        forms: (groups, 1 + known) parts of a group in xᵀHx and x_jᵀHx.
+        sketches: (groups, SKETCH) of a group's part in Hx.
+        weights: (groups,) shares of the rows.
+        gaps: (known,) λ - λ_j.
+        products: made for it.
+    """
+    count = len(weights)
     correct = count / max(count - 1, 1)
+    spread = float((sketches - weights[:, None] * sketches.sum(0)).square().sum()) * correct
     along = (forms - weights[:, None] * forms.sum(0)).square().sum(0) * correct  # variance of x_jᵀHx
-    spread = float(squares - 2 * torch.dot(weighted, total) + weights.square().sum() * total.square().sum()) * correct
-    parts = [(value - other, float(v)) for (other, _), v in zip(others, along[1:])]
+    parts = [(gap, float(v)) for gap, v in zip(gaps, along[1:])]
     parts.append((value, max(0.0, spread - float(along.sum()))))
     bias = sum(_shift(gap, variance) for gap, variance in parts)
-    return Certificate(value, residual, float(along[0]) ** 0.5, bias, count)
+    return Certificate(value, residual, float(along[0]) ** 0.5, bias, count, products)
 
 
 def _shift(gap: float, variance: float) -> float:

@@ -11,12 +11,12 @@ from scipy import stats
 
 from calibcli import device as devices
 from calibcli.curvature import trace as traces
-from calibcli.curvature.certificate import Certificate, certify
+from calibcli.curvature.certificate import Certificate, Record, certify
 from calibcli.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.curvature.lanczos import Lanczos
 from calibcli.curvature.loss import MOST_CLASSES, Loss, Pairs, known_weights
 from calibcli.curvature.norms import RowNorms
-from calibcli.curvature.operator import SecondDerivative, hessian_scalar, rest_scalar
+from calibcli.curvature.operator import Operator, SecondDerivative, hessian_scalar, rest_scalar
 from calibcli.curvature.problem import Problem, free_bytes
 from calibcli.curvature.rows import normal
 from calibcli.errors import InputError
@@ -96,17 +96,27 @@ class Engine:
         return SecondDerivative(self.problem, hessian_scalar(self.loss))
 
     @cached_property
-    def krylov(self) -> Lanczos:
-        return self.new_run(0)
+    def record(self) -> Record:
+        """The Hessian, remembering the products of the run that gives the eigenvalues."""
+        return Record(self.hessian)
 
-    def new_run(self, first: int, capacity: int = 300) -> Lanczos:
+    @cached_property
+    def krylov(self) -> Lanczos:
+        layout = self.problem.layout
+        remember = self._storage == torch.float64 and layout.micro <= layout.group  # at next to no cost
+        return self.new_run(0, operator=self.record if remember else self.hessian)
+
+    @property
+    def _storage(self) -> torch.dtype:
+        return torch.float64 if self.problem.size * 100 * 8 <= 1 << 30 else torch.float32
+
+    def new_run(self, first: int, *, operator: Operator | None = None, capacity: int = 300) -> Lanczos:
         """A Lanczos run from start vector number `first`, its basis within a quarter of the free memory."""
-        problem = self.problem
+        problem, storage = self.problem, self._storage
         size = problem.size
-        storage = torch.float64 if size * 100 * 8 <= 1 << 30 else torch.float32
         fits = free_bytes(problem.device) // 4 // (size * storage.itemsize)
         run = Lanczos(
-            self.hessian,
+            operator or self.hessian,
             lambda k: normal(size, self.shared.seed, first + k).to(problem.device),
             capacity=int(min(capacity, fits)),
             keep=6 if fits >= 32 else 3,
@@ -127,20 +137,23 @@ class Engine:
         return True
 
     def certificate(self, index: int) -> Certificate | None:
-        """The true product with Ritz vector `index` (negative: from the top), or None after an interrupt."""
+        """What true products say of Ritz vector `index` (negative: from the top), or None after an interrupt."""
         if index not in self._certificates and not self.shared.stopped:
             ritz = self.krylov.ritz()
-            x = self.krylov.vector(ritz.coordinates[:, index])
-            largest = float(ritz.values.abs().max())
             m = len(ritz.values)
-            near = [i for i in sorted({*range(max(0, m - 10), m), *range(min(m, 4))}) if i != index % m]
-            near = sorted(near, key=lambda i: abs(i - index % m))[: max(1, (1 << 30) // (8 * len(x)))]  # memory
-            others = [
-                (float(ritz.values[i]), self.krylov.vector(ritz.coordinates[:, i]))
-                for i in near
-                if abs(float(ritz.values[i])) > 0.02 * largest
-            ]
-            self._certificates[index] = certify(self.hessian, x, others)
+            known = ritz.values.abs() > 0.02 * float(ritz.values.abs().max())
+            near = [i for i in sorted({*range(max(0, m - 10), m), *range(min(m, 4))}) if i != index % m and known[i]]
+            near = sorted(near, key=lambda i: abs(i - index % m))
+            found = None
+            if self.krylov.operator is not self.hessian and not self.krylov.restarts:
+                chosen = [index % m, *near]
+                found = self.record.certificate(0, ritz.values[chosen], ritz.coordinates[:, chosen])
+            if found is None:
+                x = self.krylov.vector(ritz.coordinates[:, index])
+                near = near[: max(1, (1 << 30) // (8 * len(x)))]  # memory
+                others = [(float(ritz.values[i]), self.krylov.vector(ritz.coordinates[:, i])) for i in near]
+                found = certify(self.hessian, x, others)
+            self._certificates[index] = found
         return self._certificates.get(index)
 
     @cached_property

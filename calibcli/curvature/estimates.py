@@ -68,15 +68,16 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
         "estimator_high": c.value + c.residual,
         "sampling_se": c.sampling,
         "sampling_bias": c.bias,
-        "products": run.products + 1,
+        "products": run.products + c.products,
     }
+    products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
     return Estimate(
         name="",
         value=c.value,
         low=low - c.residual,
         high=high + c.residual,
         se=c.sampling,
-        how=f"{run.products} Lanczos products and a true one, which bounds the error by {c.residual:.2g}",
+        how=f"{products}, which bound the error by {c.residual:.2g}",
         reason="" if converged else f"not converged to {tol:g} after {run.products} products",
         detail=detail,
     )

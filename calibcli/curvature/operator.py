@@ -55,7 +55,6 @@ class SecondDerivative:
     def __init__(self, problem: Problem, scalar: Scalar) -> None:
         self.problem, self.scalar = problem, scalar
         self.size = problem.size
-        self.products = 0  # passes over the data
         self._kept: dict[range, list[torch.Tensor]] = {}
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
@@ -64,19 +63,14 @@ class SecondDerivative:
         Raises:
             InputError: the product is not finite.
         """
-        return self.matmat([vector])[0]
 
-    def matmat(self, vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """H v for several v, each micro-batch's graph built once."""
-        totals = self.problem.guard(lambda: self._totals(vectors))
-        self.products += len(vectors)
-        for total in totals:
-            devices.all_sum(total).div_(self.problem.layout.n)
-            if not bool(total.isfinite().all()):
-                raise InputError(
-                    "a Hessian-vector product is not finite", "look for NaN weights, or use --dtype float64"
-                )
-        return totals
+        def work() -> torch.Tensor:
+            pieces, total = self.problem.split(vector), self.zero()
+            for _, gradients in self._graphs(self.problem.layout.micro):
+                _add(total, self.problem.product(gradients, pieces))
+            return total
+
+        return self.mean(self.problem.guard(work))
 
     def by_group(self, vector: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         """(group, sum of H_n v over its rows on this rank), for the groups of this rank in order."""
@@ -84,36 +78,46 @@ class SecondDerivative:
         pieces = problem.split(vector)
         size = problem.layout.group
         group, total = -1, torch.empty(0)
-        for rows in problem.layout.batches(min(problem.layout.micro, size)):
+        for rows, gradients in self._graphs(min(problem.layout.micro, size)):
             if rows.start // size != group:
                 if group >= 0:
                     yield group, total
-                group, total = rows.start // size, torch.zeros(self.size, dtype=torch.float64, device=problem.device)
-            _add(total, problem.product(self._gradients(rows), pieces))
+                group, total = rows.start // size, self.zero()
+            _add(total, problem.product(gradients, pieces))
         if group >= 0:
             yield group, total
-        self.products += 1
+
+    def mean(self, total: torch.Tensor) -> torch.Tensor:
+        """A rank's sum over rows to the mean over all of them, in place.
+
+        Raises:
+            InputError: it is not finite.
+        """
+        devices.all_sum(total).div_(self.problem.layout.n)
+        if not bool(total.isfinite().all()):
+            raise InputError("a Hessian-vector product is not finite", "look for NaN weights, or use --dtype float64")
+        return total
+
+    def zero(self) -> torch.Tensor:
+        """(size,) float64 zeros on the device."""
+        return torch.zeros(self.size, dtype=torch.float64, device=self.problem.device)
 
     def drop(self) -> None:
         """Free the kept graphs."""
         self._kept.clear()
 
-    def _totals(self, vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        pieces = [self.problem.split(v) for v in vectors]
-        totals = [torch.zeros(self.size, dtype=torch.float64, device=self.problem.device) for _ in vectors]
-        if not self.problem.keep:
+    def _graphs(self, micro: int) -> Iterator[tuple[range, list[torch.Tensor]]]:
+        """Micro-batches of `micro` rows and their gradients, whose graphs are kept where the plan says so."""
+        problem = self.problem
+        if not problem.keep:
             self.drop()
-        for rows in self.problem.layout.batches():
-            gradients = self._gradients(rows)
-            if self.problem.keep:
-                self._kept[rows] = gradients
-            for total, v in zip(totals, pieces):
-                _add(total, self.problem.product(gradients, v))
-        return totals
-
-    def _gradients(self, rows: range) -> list[torch.Tensor]:
-        kept = self._kept.get(rows)
-        return self.problem.gradients(rows, self.scalar) if kept is None else kept
+        for rows in problem.layout.batches(micro):
+            gradients = self._kept.get(rows)
+            if gradients is None:
+                gradients = problem.gradients(rows, self.scalar)
+                if problem.keep and micro == problem.layout.micro:
+                    self._kept[rows] = gradients
+            yield rows, gradients
 
 
 def _add(total: torch.Tensor, pieces: Sequence[torch.Tensor]) -> None:

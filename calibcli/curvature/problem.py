@@ -14,6 +14,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli.curvature.rows import BLOCK, Inputs, Layout, Source, power_of_two
+from calibcli.curvature.settings import affine_norm
 from calibcli.errors import InputError, UsageError, nearest
 
 Forward = Callable[[Any, Inputs], torch.Tensor]
@@ -22,6 +23,7 @@ Scalar = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (logits, labels
 T = TypeVar("T")
 
 GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one micro-batch's graph to aim for
+BUSY = 16 << 20  # of a graph beyond which a CPU gains nothing from larger ones: a group's own then tells more
 
 
 def call(model: Any, inputs: Inputs) -> torch.Tensor:
@@ -72,6 +74,7 @@ class Problem:
                 "pass a module that copy.deepcopy accepts, without tensors that hold a graph",
             ) from None
         nn.Module.train(self.model, False)  # unbound: exported modules override eval() to refuse
+        affine_norm(self.model)
         self.forward, self.source, self.device, self.dtype = forward, source, device, dtype
         self.memory: Memory = memory
         chosen = select(self.model, params)
@@ -159,6 +162,8 @@ class Problem:
         self.graph_bytes = max(0, sum(held.values()) - weights) // len(rows)
         if not self.fixed:
             fits = min(GRAPH[self.memory] // max(1, self.graph_bytes), self.layout.micro)
+            if self.device.type == "cpu" and self.graph_bytes * self.layout.group >= BUSY:
+                fits = min(fits, self.layout.group)
             self.layout = dataclasses.replace(self.layout, micro=power_of_two(fits))
         if self.memory == "auto":
             count_of = len(list(self.layout.batches()))

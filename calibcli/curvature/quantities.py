@@ -212,9 +212,9 @@ def density(engine: Engine, *, steps: int = 40, probes: int = 1, sigma: float | 
 def lambda_max(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") -> Found:
     """Largest eigenvalue of H by Lanczos, to a relative error `tol`.
 
-    `bound=residual` stops on the Ritz residual and recomputes it with one true product, which also gives the sampling
+    `bound=residual` stops on the Ritz residual and recomputes it from true products, which also give the sampling
     error; an eigenvalue lies within it (rigorous), that it is the largest is overwhelmingly likely but not proved.
-    `bound=estimate` stops when residual²/gap and the last step are within it: sooner, and without the true product.
+    `bound=estimate` stops when residual²/gap and the last step are within it: sooner, and without a sampling error.
     """
     return _extreme(engine, -1, tol, bound)
 
