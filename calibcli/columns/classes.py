@@ -8,7 +8,10 @@ from calibcli.columns.softmax import Block
 from calibcli.columns.table import ClassBins, bin_index
 from calibcli.predictions import Array, Floats, Ints
 
-Sparse = tuple[Ints, Floats, Floats | None]  # class, probability, weight
+
+def least(how: ClassBins) -> float:
+    """Probabilities below are in the first bin, or count for nothing."""
+    return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
 
 
 class ClassSums:
@@ -18,42 +21,62 @@ class ClassSums:
         self.how, self.k = how, k
         self.width = how.bins + (how.edges == "torchmetrics")
         self.mass = np.zeros(k)
-        self.found: list[Sparse] = []
-        self.labels: list[Sparse] = []
+        self.found: list[tuple[Ints, Floats, Floats | None]] = []
+        self.missed: list[tuple[Ints, Floats, Floats | None]] = []
 
     def add(self, block: Block, weights: Floats | None) -> None:
-        least = 1 / self.how.bins if self.how.threshold <= 0 else min(self.how.threshold, 1 / self.how.bins)
-        row, col, p = block.beyond(least)
-        self.found.append((col, p, None if weights is None else weights[row]))
-        self.found.append((block.top, block.confidence, weights))
-        self.labels.append((block.labels, block.p_label, weights))
-        self.mass += block.mass(weights)
+        """What the block lists, and its labels that are not the top class."""
+        for row, col, p in block.found:
+            self.found.append((col, p, None if weights is None else weights[row]))
+        miss = block.miss
+        self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
+        self.mass += block.mass
 
-    def _table(self, parts: list[Sparse], sums: bool = True) -> tuple[Array, Array]:
-        """(K, bins) sums of weights and, if asked for, of weighted probabilities."""
-        col, p = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-        given = [part[2] for part in parts if part[2] is not None]
-        weight = np.concatenate(given) if given else None
-        if self.how.threshold > 0:
-            keep = p > self.how.threshold
-            col, p, weight = col[keep], p[keep], None if weight is None else weight[keep]
+    def total(self, top: Ints, confidence: Floats, hit: Ints, weights: Floats | None) -> Floats:
+        """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
+        leave.
+
+        Args:
+            top, confidence, hit: (n,) top class of each row of the span, its probability and 1 where it is the label.
+            weights: (n,) or None.
+        """
+        flat = self._flat(top, confidence)
+        if weights is None:
+            both = np.bincount(2 * flat + hit, minlength=2 * (self.k * self.width + 1)).reshape(-1, 2)
+            count, sum_y = self._shaped(both.sum(axis=1)), self._shaped(both[:, 1])
+            sum_p = self._sums(flat, confidence)
+        else:
+            count, sum_y = self._sums(flat, weights), self._sums(flat, weights * hit)
+            sum_p = self._sums(flat, weights * confidence)
+        rows, mass = float(count.sum()), self.mass + sum_p.sum(axis=1)
+        col, p, w = _joined(self.missed)
+        sum_y = sum_y + self._sums(self._flat(col, p), w)
+        col, p, w = _joined(self.found)
+        flat = self._flat(col, p)
+        count = count + self._sums(flat, w)
+        sum_p += self._sums(flat, p if w is None else w * p)
+        if self.how.threshold <= 0:
+            count[:, 0] = rows - count[:, 1:].sum(axis=1)
+            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:].sum(axis=1), 0.0)
+        return np.stack([count, sum_p, sum_y])
+
+    def _flat(self, col: Ints, p: Floats) -> Ints:
+        """Cell of each probability; those that count for nothing are in one beyond the last."""
         flat = col * self.width
         flat += bin_index(p, self.how.bins, self.how.edges)
-        size, shape = self.k * self.width, (self.k, self.width)
-        count = np.bincount(flat, weight, size).reshape(shape)
-        if not sums:
-            return count, count
-        return count, np.bincount(flat, p if weight is None else p * weight, size).reshape(shape)
+        if self.how.threshold > 0:
+            flat[p <= self.how.threshold] = self.k * self.width
+        return flat
 
-    def total(self) -> Floats:
-        """(3, K, bins). Without a threshold the first bin holds what the others leave."""
-        count, sum_p = self._table(self.found)
-        count = count.astype(np.float64)
-        if self.how.threshold <= 0:
-            rows = 0.0
-            for top, confidence, weight in self.found[1::2]:
-                rows += len(top) if weight is None else float(weight.sum())
-                self.mass += np.bincount(top, confidence if weight is None else weight * confidence, self.k)
-            count[:, 0] = rows - count[:, 1:].sum(axis=1)
-            sum_p[:, 0] = np.maximum(self.mass - sum_p[:, 1:].sum(axis=1), 0.0)
-        return np.stack([count, sum_p, self._table(self.labels, sums=False)[0]])
+    def _sums(self, flat: Ints, values: Floats | None) -> Floats:
+        return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
+
+    def _shaped(self, sums: Array) -> Floats:
+        shaped: Floats = sums[:-1].astype(np.float64, copy=False).reshape(self.k, self.width)
+        return shaped
+
+
+def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floats, Floats | None]:
+    col, p = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    given = [part[2] for part in parts if part[2] is not None]
+    return col, p, np.concatenate(given) if given else None

@@ -6,6 +6,7 @@ a saturated row keep all their digits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -14,117 +15,178 @@ import numpy as np
 from calibcli.predictions import Array, Floats, Ints
 
 NARROW = 32  # classes
+PIECE = 1 << 17  # scores worked on at once: they and their exponentials about fill the second-level cache
+ROWS = 1 << 13  # rows at most whose numbers are worked out together
+ALIKE = 1.5  # mean over least of the limits of some rows, up to which the least serves all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
+Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
 
 
 class Block:
-    """Softmax of a block, top class taken out: `others` is exp(z_j - z_top) over j, and 0 at the top class.
+    """Rows whose columns are written to `out`; `mass` and `found` are what a class table needs of them.
 
-    Up to NARROW classes it is worked on class by class, beyond that row by row, whichever keeps the long axis inside.
+    Up to NARROW classes it is worked on class by class, beyond that row by row in pieces, whichever keeps the long axis
+    inside.
+
+    Attributes:
+        top: (n,) class of the largest score.  miss: rows where that is not the label.
+        p_label: its probability there.
+        found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
+            of no meaning without weights.
+        mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
     """
 
-    def __init__(self, z: Array, labels: Ints, buffer: Buffer) -> None:
-        n, k = z.shape
-        self.n, self.labels, self.narrow, self.buffer = n, labels, k <= NARROW, buffer
-        self.rows = buffer.rows[:n]
+    def __init__(
+        self, z: Array, labels: Ints, buffer: Buffer, out: Mapping[str, Floats], weights: Floats | None
+    ) -> None:
+        self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
+        self.found: list[Sparse] = []
+        self.mass = np.zeros(z.shape[1])
         with np.errstate(invalid="ignore", under="ignore", divide="ignore"):
-            r, squares, first, at_label, gap = (self._narrow if self.narrow else self._wide)(z)
-            if not np.isfinite(first.sum()):  # 0 * -inf of a class with probability 0
-                d = np.maximum(z - z.max(axis=1, keepdims=True), np.asarray(-1e4, z.dtype))
-                others = self.others.T if self.narrow else self.others
-                first = np.einsum("ij,ij->i", others, d).astype(np.float64) * self.scale
-            self.confidence = 1 / (1 + r)
-            self.rest = r * self.confidence
-            self.p_label = at_label * self.confidence
-            log_sum = np.log1p(r)
-            self.nll = log_sum + gap
-            self.entropy = log_sum - first * self.confidence
-            squares *= self.confidence**2
-            miss = np.flatnonzero(self.top != labels)
-            self.brier = squares + self.rest**2
-            self.brier[miss] = (squares + self.confidence**2 - 2 * self.p_label + 1)[miss]
+            r, squares, first, gap = (self._narrow if buffer.narrow else self._wide)(z)
+            odd = np.flatnonzero(~np.isfinite(first))
+            if len(odd):  # 0 * -inf of a class with probability 0
+                first[odd] = _first_moment(z[odd], self.top[odd])
+            self._columns(r, squares, first, gap, out)
+
+    def _columns(self, r: Floats, squares: Floats, first: Floats, gap: Floats, out: Mapping[str, Floats]) -> None:
+        """From the sums over the other classes: of exp(z - z_top), of p² and of p (z - z_top)."""
+        confidence, rest, brier = out["confidence"], out["rest"], out["brier"]
+        total = r + 1
+        np.divide(1, total, out=confidence)
+        np.multiply(r, confidence, out=rest)
+        log_sum = np.log(total)
+        total -= 1
+        np.subtract(r, total, out=total)  # what 1 + r has lost of r: log1p(r) = log(1 + r) + that / (1 + r)
+        total *= confidence
+        log_sum += total
+        np.add(log_sum, gap, out=out["nll"])
+        np.subtract(log_sum, first, out=out["entropy"])
+        np.multiply(rest, rest, out=brier)
+        brier += squares
+        self.miss = miss = np.flatnonzero(self.top != self.labels)
+        top = confidence[miss]
+        self.p_label = np.exp(-gap[miss].astype(self.buffer.dtype, copy=False)) * top
+        brier[miss] = squares[miss] + top * top - 2 * self.p_label + 1
 
     def _wide(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
-        e = self.others = self.buffer.scores[: n * k].reshape(n, k)
-        flat, here = e.reshape(-1), self.rows * k
-        self.top = z.argmax(axis=1)
-        at_top, at_label = here + self.top, here + self.labels
-        z_flat = z.reshape(-1)
+        self.top = np.empty(n, np.int64)
+        sums, gap = np.empty((5, n), z.dtype), np.empty(n)
+        listed: list[tuple[Ints, Array]] = []
+        step = max(1, PIECE // k)
+        for start in range(0, n, step):
+            rows = slice(start, start + step)
+            listed += self._piece(z[rows], start, sums[:, rows], self.top[rows], gap[rows])
+        r, squares, first, own, shift = sums.astype(np.float64)
+        r /= own
+        scale = 1 / (own * (1 + r))
+        squares *= scale * scale
+        first *= scale
+        first -= shift * r / (1 + r)
+        if listed:
+            at, p = np.concatenate([part[0] for part in listed]), np.concatenate([part[1] for part in listed])
+            row = at // k
+            self.found.append((row, at - row * k, p * scale[row]))
+        return r, squares, first, gap
+
+    def _piece(self, z: Array, start: int, sums: Array, top: Ints, gap: Floats) -> list[tuple[Ints, Array]]:
+        """Rows from `start`: fills in the rest, and returns where among the scores of all rows the listed ones are."""
+        n, k = z.shape
+        buffer, rows = self.buffer, slice(start, start + n)
+        e = buffer.scores[: n * k].reshape(n, k)
+        flat, z_flat, here = e.reshape(-1), z.reshape(-1), buffer.starts[:n]
+        r, squares, first, own, shift = sums
+        np.argmax(z, axis=1, out=top)
+        at_top = here + top
         z_top = z_flat[at_top]
-        gap = z_top.astype(np.float64) - z_flat[at_label]
+        np.subtract(z_top, z_flat[here + self.labels[rows]], out=gap, dtype=np.float64)
         if z_top.min() >= -SAFE and z_top.max() <= SAFE:
-            shift, d = z_top.astype(np.float64), z  # exp(z) itself cannot overflow: spare the subtraction
+            shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
-            shift, d = np.zeros(n), z - z_top[:, None]
+            shift[:], d = 0, z - z_top[:, None]
         np.exp(d, out=e)
-        self.scale = 1 / flat[at_top].astype(np.float64)
-        label = flat[at_label] * self.scale
+        own[:] = flat[at_top]
         flat[at_top] = 0
-        r = (e @ self.buffer.ones) * self.scale
-        return r, np.vecdot(e, e) * self.scale**2, np.vecdot(e, d) * self.scale - shift * r, label, gap
+        np.dot(e, buffer.ones, out=r)
+        np.vecdot(e, e, out=squares)
+        np.vecdot(e, d, out=first)
+        if not buffer.least:
+            return []
+        total = r + own
+        limit = total * buffer.least
+        lowest, mask = limit.min(), buffer.mask[: n * k]
+        if limit.sum() <= ALIKE * n * lowest:  # one number is compared three times as fast as one per row
+            np.greater_equal(flat, lowest, out=mask)
+        else:
+            np.greater_equal(e, limit[:, None], out=mask.reshape(n, k))
+        found = mask.nonzero()[0]
+        np.divide(1 if self.weights is None else self.weights[rows], total, out=limit, casting="same_kind")
+        self.mass += limit @ e
+        return [(found + start * k, flat[found])]
 
     def _narrow(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
-        d = np.array(z.T, order="C", copy=True)
-        e = self.others = self.buffer.scores[: n * k].reshape(k, n)
+        buffer = self.buffer
+        d, e = (memory[: n * k].reshape(k, n) for memory in (buffer.differences, buffer.scores))
+        np.copyto(d, z.T)
         z_top, top = d[0].copy(), np.zeros(n, dtype=np.uint8)
-        higher = self.buffer.mask[:n]
+        higher = buffer.mask[:n]
         for c in range(1, k):  # the last class above all before it is the first of the largest
             np.greater(d[c], z_top, out=higher)
             np.maximum(top, higher.view(np.uint8) * np.uint8(c), out=top)
             np.maximum(z_top, d[c], out=z_top)
         self.top = top.astype(np.int64)
-        at_label = self.labels * n + self.rows
         d -= z_top
-        gap = -d.reshape(-1)[at_label].astype(np.float64)
+        rows = buffer.rows[:n]
+        gap = -d.reshape(-1)[self.labels * n + rows].astype(np.float64)
         np.exp(d, out=e)
-        flat = e.reshape(-1)
-        label = flat[at_label].astype(np.float64)
-        flat[self.top * n + self.rows] = 0
-        self.scale = np.ones(1)
-        r = e.sum(axis=0).astype(np.float64)
+        e.reshape(-1)[self.top * n + rows] = 0
+        r = (buffer.ones @ e).astype(np.float64)
+        confidence = 1 / (1 + r)
+        e *= confidence.astype(e.dtype)
+        if buffer.least:
+            self._tables(e)
         d *= e
-        first = d.sum(axis=0).astype(np.float64)
+        first = (buffer.ones @ d).astype(np.float64)
         np.multiply(e, e, out=d)
-        return r, d.sum(axis=0).astype(np.float64), first, label, gap
+        return r, (buffer.ones @ d).astype(np.float64), first, gap
 
-    def beyond(self, least: float) -> tuple[Ints, Ints, Floats]:
-        """(row, class, probability) of all probabilities of about `least` and more, top classes excluded."""
-        size, wide = self.others.size, self.confidence * self.scale
-        limit = (least * (1 - 1e-5) / wide).astype(self.others.dtype)
-        mask = self.buffer.mask[:size].reshape(self.others.shape)
-        np.greater_equal(self.others, limit if self.narrow else limit[:, None], out=mask)
-        found = np.flatnonzero(mask)
-        k = self.others.shape[0 if self.narrow else 1]
-        if self.narrow:
-            spans = _spans(found, k, self.n)
-            col = np.repeat(np.arange(k), [last - first for first, last in spans])
-            row = found - col * self.n
-        else:
-            row = found // k
-            col = found - row * k
-        return row, col, self.others.reshape(-1)[found] * wide[row]
-
-    def mass(self, weights: Floats | None) -> Floats:
-        """(K,) weighted sum of the probabilities of each class, top classes excluded."""
-        w = self.confidence * self.scale
-        w = (w if weights is None else w * weights).astype(self.others.dtype)
-        total: Floats = self.others @ w if self.narrow else w @ self.others
-        return total
+    def _tables(self, p: Array) -> None:
+        k, n = p.shape
+        mask = self.buffer.mask[: n * k]
+        np.greater_equal(p.reshape(-1), self.buffer.least, out=mask)
+        found = mask.nonzero()[0]
+        edges = np.searchsorted(found, np.arange(k + 1) * n).tolist()
+        col = np.repeat(np.arange(k), [last - first for first, last in pairwise(edges)])
+        row = found if self.weights is None else found - col * n
+        self.found.append((row, col, p.reshape(-1)[found].astype(np.float64)))
+        self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
 
 
-def _spans(found: Ints, k: int, n: int) -> list[tuple[int, int]]:
-    """Where the sorted flat indices into (k, n) of each of the k rows begin and end."""
-    edges = np.searchsorted(found, np.arange(k + 1) * n).tolist()
-    return list(pairwise(edges))
+def _first_moment(z: Array, top: Ints) -> Floats:
+    """(n,) Σ p (z - z_top); 0 for a class with probability 0."""
+    d = (z - np.take_along_axis(z, top[:, None], axis=1)).astype(np.float64)
+    e = np.exp(d)
+    moment: Floats = np.einsum("ij,ij->i", e, np.maximum(d, -1e4)) / e.sum(axis=1)
+    return moment
 
 
 class Buffer:
-    """Memory that the blocks of one span reuse."""
+    """Memory that the blocks of one span reuse.
 
-    def __init__(self, rows: int, k: int, dtype: np.dtype[Any]) -> None:
-        self.scores = np.empty(rows * k, dtype)
-        self.mask = np.empty(rows * k, np.bool_)
+    `least`: probabilities from about which classes are listed; 0 where no class table is asked for.
+    """
+
+    def __init__(self, rows: int, k: int, dtype: np.dtype[Any], least: float) -> None:
+        self.narrow, self.dtype = k <= NARROW, dtype
+        self.height = min(rows, max(1, PIECE // k) if self.narrow else ROWS)
+        size = self.height * k if self.narrow else min(self.height, max(1, PIECE // k)) * k
+        self.least = least * (1 - 1e-5)
+        self.scores = np.empty(size, dtype)
+        self.differences = np.empty(size if self.narrow else 0, dtype)
+        self.mask = np.empty(size, np.bool_)
         self.ones = np.ones(k, dtype)
-        self.rows = np.arange(rows)
+        self.rows = np.arange(self.height)
+        self.ones_rows = np.ones(self.height, dtype)
+        self.starts = self.rows * k

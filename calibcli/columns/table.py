@@ -118,9 +118,10 @@ def bin_index(values: Floats, bins: int, edges: Edges = "right") -> Ints:
         scaled -= 1
     else:
         scaled += 1e-12
-    index = scaled.astype(np.int64)  # truncates towards zero: the floor of what is >= 0
-    np.minimum(index, bins - 1, out=index)
-    np.maximum(index, 0, out=index)
+    narrow = scaled.astype(np.int32)  # truncates: the floor of what is >= 0; half as wide is several times as fast
+    np.minimum(narrow, bins - 1, out=narrow)
+    np.maximum(narrow, 0, out=narrow)
+    index: Ints = narrow.astype(np.int64)
     if edges == "torchmetrics":
         index[values >= 1] = bins
     return index

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.classes import ClassSums
+from calibcli.columns.classes import ClassSums, least
 from calibcli.columns.condense import NAMES, Cells
 from calibcli.columns.softmax import Block, Buffer
 from calibcli.columns.table import ClassBins, ClassTable, Columns
 from calibcli.errors import InputError
 from calibcli.predictions import Floats, Ints, Predictions, chunk_rows, read
 
-BLOCK_BYTES = 1 << 19  # scores worked on at once: they and their exponentials stay in the second-level cache
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
 Progress = Callable[[float, str], None]
@@ -49,15 +48,11 @@ def columns(
     rows = 0 if cells else n
     out: dict[str, Any] = {name: np.empty(rows) for name in NAMES}
     predicted = np.empty(rows, dtype=np.int64)
-    work = _Work(predictions, class_bins, wide=n * k <= SMALL)
+    work = _Work(predictions, class_bins, n * k <= SMALL, None if cells else (out, predicted))
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in class_bins]
-    for done, (span, part) in enumerate(zip(spans, _in_order(work, spans, threads), strict=True), 1):
+    for done, part in enumerate(_in_order(work, spans, threads), 1):
         if cells:
             cells.add(part.out, part.predicted, part.labels)
-        else:
-            for name, column in part.out.items():
-                out[name][slice(*span)] = column
-            predicted[slice(*span)] = part.predicted
         for total, table in zip(totals, part.tables, strict=True):
             total += table
         if progress:
@@ -102,33 +97,39 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """Works on one span of rows."""
+    """Works on one span of rows; its columns are written to `into`, or else kept in the part."""
 
     predictions: Predictions
     class_bins: Sequence[ClassBins]
     wide: bool
+    into: tuple[Mapping[str, Floats], Ints] | None
 
     def __call__(self, span: tuple[int, int]) -> _Part:
-        start, stop = span
-        scores = read(self.predictions.scores, start, stop)
+        here = slice(*span)
+        scores = read(self.predictions.scores, *span)
         if self.wide:
             scores = scores.astype(np.float64, copy=False)
-        labels = np.asarray(self.predictions.labels[start:stop], dtype=np.int64)
+        n, k = scores.shape
+        labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
         given = self.predictions.weights
-        weights = None if given is None else given[start:stop]
-        rows = max(1, BLOCK_BYTES // (scores.shape[1] * scores.itemsize))
-        sums = [ClassSums(b, scores.shape[1]) for b in self.class_bins]
-        buffer = Buffer(min(rows, len(scores)), scores.shape[1], scores.dtype)
-        out = {name: np.empty(stop - start) for name in NAMES}
-        predicted = np.empty(stop - start, dtype=np.int64)
-        for first in range(0, len(scores), rows):
-            part = slice(first, first + rows)
-            block = Block(scores[part], labels[part], buffer)
-            for name, column in out.items():
-                column[part] = getattr(block, name)
+        weights = None if given is None else given[here]
+        sums = [ClassSums(b, k) for b in self.class_bins]
+        buffer = Buffer(n, k, scores.dtype, min(map(least, self.class_bins), default=0.0))
+        if self.into is None:
+            out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
+        else:
+            out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
+        for first in range(0, n, buffer.height):
+            part = slice(first, first + buffer.height)
+            w = None if weights is None else weights[part]
+            block = Block(scores[part], labels[part], buffer, {name: column[part] for name, column in out.items()}, w)
             predicted[part] = block.top
             for table in sums:
-                table.add(block, None if weights is None else weights[part])
+                table.add(block, w)
+        tables = []
+        if sums:
+            hit = (predicted == labels).astype(np.int64)
+            tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
         if self.predictions.predicted is not None:
-            predicted = self.predictions.predicted[start:stop]
-        return _Part(out, predicted, labels, [table.total() for table in sums])
+            predicted[:] = self.predictions.predicted[here]
+        return _Part(out, predicted, labels, tables)

@@ -49,8 +49,7 @@ def brier(sample: Sample) -> float:
 
 
 def _brier_top(sample: Sample) -> Column:
-    columns = sample.columns
-    return np.where(columns.correct, columns.rest, columns.confidence) ** 2, None
+    return sample.top.residual**2, None
 
 
 def _brier_top_if_none(sample: Sample) -> tuple[float, float]:

@@ -96,9 +96,9 @@ class View:
             return self.total
         return self.total**2 / float(self.weights @ self.weights)
 
-    @property
+    @cached_property
     def residual(self) -> Floats:
-        """p - y; worked out anew each time, as a column of its own would cost more memory than time."""
+        """p - y."""
         return np.where(self.hit, -self.rest, self.p)
 
     @cached_property
@@ -151,9 +151,8 @@ class View:
 
     def _split(self, bins: int, method: Equal) -> Bins:
         """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
-        cuts, order = self.cuts(bins), self.stable_order if method == "split" else self.order
-        p, hit = self.p[order], self.hit[order].astype(np.float64)
-        w = None if self.weights is None else self.weights[order]
+        cuts = self.cuts(bins)
+        p, hit, w = self._sorted(method)
         position = None if w is None else np.append(0.0, np.cumsum(w))
         at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
         if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared
@@ -178,7 +177,7 @@ class View:
         mean, share = between(p), between(hit)
         spread = null = np.zeros(bins)
         if not self.lean:
-            rest = self.rest[order]
+            rest = 1 - p
             null = between(p * rest, 2)
             square, rest = rest * rest * hit, p * p
             square += np.subtract(1, hit, out=hit) * rest
@@ -197,6 +196,20 @@ class View:
             total=self.effective,
         )
 
+    def _sorted(self, method: Equal) -> tuple[Floats, Floats, Floats | None]:
+        """p, hit and weights by p. Where ties may come in any order, p and hit are sorted as one integer: a number in
+        [0, 1] leaves the upper two of its 64 bits free.
+        """
+        if method == "split-merge" and self.weights is None:
+            key = self.p.view(np.int64) << 1
+            key |= self.hit
+            key.sort()
+            hit = (key & 1).astype(np.float64)
+            key >>= 1
+            return key.view(np.float64), hit, None
+        order = self.stable_order if method == "split" else self.order
+        return self.p[order], self.hit[order].astype(np.float64), None if self.weights is None else self.weights[order]
+
     def _mukhoti(self, bins: int) -> Bins:
         if self.weights is not None:
             raise UsageError("method=mukhoti takes no weights", "use method=split-merge")
@@ -208,16 +221,19 @@ class View:
         return replace(table, **kept)
 
     def _table(self, index: Ints, lower: Floats, upper: Floats) -> Bins:
-        size = len(lower)
+        size, d = len(lower), self.sums(index, len(lower), self.residual)
+        rows = np.bincount(2 * index + self.hit, minlength=2 * size).reshape(size, 2)
+        plain = self.weights is None
+        hit = rows[:, 1] / self.total if plain else self.sums(index, size, self.hit)
         return Bins(
             lower=lower,
             upper=upper,
-            rows=np.bincount(index, minlength=size),
-            weight=self.sums(index, size),
-            p=self.sums(index, size, self.p),
-            hit=self.sums(index, size, self.hit),
-            d=self.sums(index, size, self.residual),
-            square=self.sums(index, size, power=2),
+            rows=rows.sum(axis=1),
+            weight=rows.sum(axis=1) / self.total if plain else self.sums(index, size),
+            p=d + hit,
+            hit=hit,
+            d=d,
+            square=rows.sum(axis=1) / self.total**2 if plain else self.sums(index, size, power=2),
             spread=np.zeros(size) if self.lean else self.sums(index, size, self.residual**2, power=2),
             null=np.zeros(size) if self.lean else self.sums(index, size, self.p * self.rest, power=2),
             total=self.effective,
@@ -273,7 +289,8 @@ def average(values: npt.NDArray[Any], weights: Floats | None, mask: npt.NDArray[
     if mask is not None:
         values, weights = values[mask], None if weights is None else weights[mask]
     if weights is None:
-        return float(values.mean()) if len(values) else math.nan
+        total = np.count_nonzero(values) if values.dtype == bool else float(values.sum())
+        return total / len(values) if len(values) else math.nan
     total = float(weights.sum())
     return float(weights @ values) / total if total > 0 else math.nan
 
