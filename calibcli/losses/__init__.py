@@ -18,7 +18,6 @@ from calibcli.losses.penalty import MMCE, Trace
 from calibcli.losses.proper import Brier, CrossEntropy, LabelSmoothing
 from calibcli.losses.proper_focal import ProperFocal
 from calibcli.losses.shelf import LOSSES, PENALTIES, Batch, Loss, Penalty
-from calibcli.losses.twice import Twice
 from calibcli.spec import normal
 
 __all__ = [
@@ -96,14 +95,19 @@ class Objective:
                 value = value + scale * penalty(batch)
         return value
 
-    def around(self, step: int) -> contextlib.AbstractContextManager[object]:
+    def around(self, model: nn.Module, step: int, generator: torch.Generator) -> contextlib.ExitStack:
         """Run the model's forward pass for a batch within this, so that what penalties differentiate is cheap to.
 
-        It changes no value beyond rounding, and nothing at a step where no penalty asks for it.
+        It changes values by rounding only, and nothing at a step where no penalty asks for it. The generator is that of
+        the batch.
         """
-        traces = [p for p in self.penalties if isinstance(p, Trace) and p.due(step)]
-        twice = bool(traces) and all(p.kind == "ggn" for p in traces)
-        return Twice() if twice else contextlib.nullcontext()
+        stack = contextlib.ExitStack()
+        due = [p for p in self.penalties if p.due(step)]
+        thrice = any(isinstance(p, Trace) and p.kind != "ggn" for p in due)
+        for penalty in due:
+            if not (thrice and isinstance(penalty, Trace) and penalty.kind == "ggn"):
+                stack.enter_context(penalty.around(model, generator))
+        return stack
 
     def to(self, device: torch.device) -> Objective:
         """Move losses and penalties to a device."""

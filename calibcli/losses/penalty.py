@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from calibcli.errors import UsageError
+from calibcli.losses.jets import Jets
 from calibcli.losses.logspace import log_p, margin, upcast
+from calibcli.losses.norms import wrong_thrice
 from calibcli.losses.shelf import PENALTIES, Batch, Penalty
+from calibcli.losses.twice import Twice
 
 
 @PENALTIES.add("mmce")
@@ -105,27 +109,69 @@ class Trace(Penalty):
         if probes < 1:
             raise UsageError(f"probes={probes} is not a number of probes", "pass a whole number >= 1")
         self.kind, self.probes = kind, probes
+        self._jets: Jets | None = None
+
+    def around(self, model: nn.Module, generator: torch.Generator) -> contextlib.AbstractContextManager[object]:
+        if self.kind == "ggn":
+            return Twice()
+        parameters = moving(model)
+        self._jets = Jets(parameters, signs(parameters, self.probes, generator))
+        return self._jets
 
     def value(self, batch: Batch) -> Tensor:
-        parameters = [p for p in batch.model.parameters() if p.requires_grad]
-        z = upcast(batch.logits)
-        estimate = ggn_trace if self.kind == "ggn" else hessian_trace
-        trace = estimate(z, batch.labels, parameters, self.probes, batch.generator)
+        parameters, z = moving(batch.model), upcast(batch.logits)
+        if self.kind == "ggn":
+            return ggn_trace(z, batch.labels, parameters, self.probes, batch.generator)
+        carried, self._jets = self._jets, None
+        jets = None if carried is None else carried.of(batch.logits)
+        if jets is not None:
+            trace = torch.stack([second_derivative(z, batch.labels, *jet) for jet in jets]).mean()
+        else:
+            node = wrong_thrice(z)
+            if node:
+                raise UsageError(
+                    f"the Hessian's trace through {node} has a wrong gradient in PyTorch",
+                    "run the model within Objective.around, or pass kind=ggn",
+                )
+            drawn = signs(parameters, self.probes, batch.generator) if carried is None else carried.directions
+            trace = hessian_trace(z, batch.labels, parameters, drawn)
         return trace.relu() if self.kind == "relu" else trace
 
 
-def hessian_trace(
-    logits: Tensor, labels: Tensor, parameters: list[nn.Parameter], probes: int, generator: torch.Generator
-) -> Tensor:
-    """Unbiased estimate of the trace of the Hessian of mean cross-entropy; differentiable."""
+def moving(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters whose curvature is meant."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def signs(parameters: list[nn.Parameter], probes: int, generator: torch.Generator) -> list[list[Tensor]]:
+    """Rademacher probes, each a tensor per parameter."""
+    return [[rademacher(p, generator) for p in parameters] for _ in range(probes)]
+
+
+def second_derivative(logits: Tensor, labels: Tensor, first: Tensor | None, second: Tensor | None) -> Tensor:
+    """Of mean cross-entropy, along a curve on which the logits have this jet: `m(z'A z' + (p - onehot) z'')`."""
+    p = logits.softmax(1)
+    total = torch.zeros_like(logits[:, 0])
+    if first is not None:
+        first = upcast(first)
+        mean = (p * first).sum(1, keepdim=True)
+        total = total + (p * (first - mean).square()).sum(1)
+    if second is not None:
+        second = upcast(second)
+        at_label = second.gather(1, labels.unsqueeze(1)).squeeze(1)
+        total = total + (p * second).sum(1) - at_label
+    return total.mean()
+
+
+def hessian_trace(logits: Tensor, labels: Tensor, parameters: list[nn.Parameter], probes: list[list[Tensor]]) -> Tensor:
+    """Unbiased estimate of the trace of the Hessian of mean cross-entropy, by three reverse passes; differentiable."""
     mean = -log_p(margin(logits, labels)).mean()
     gradients = torch.autograd.grad(mean, parameters, create_graph=True, materialize_grads=True)
     total = torch.zeros((), dtype=mean.dtype, device=mean.device)
-    for _ in range(probes):
-        v = [rademacher(p, generator) for p in parameters]
+    for v in probes:
         products = torch.autograd.grad(gradients, parameters, v, create_graph=True, materialize_grads=True)
         total = total + torch.stack([(a * b).sum() for a, b in zip(v, products)]).sum()
-    return total / probes
+    return total / len(probes)
 
 
 def ggn_trace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +125,10 @@ class Penalty(nn.Module):
         value = self.value(batch)
         self.realised = value.detach()
         return self.every * self.weight * value
+
+    def around(self, model: nn.Module, generator: torch.Generator) -> contextlib.AbstractContextManager[object]:
+        """What the model's forward pass runs in at a step where the penalty is due; see `Objective.around`."""
+        return contextlib.nullcontext()
 
     def value(self, batch: Batch) -> Tensor:
         raise NotImplementedError

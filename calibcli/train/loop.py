@@ -174,7 +174,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         amp = AUTOCAST.get(recipe.amp)
         autocast = torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext()
-        with autocast, self.objective.around(number):
+        with autocast, self.objective.around(self.model, number, self.generator):
             logits = checkpoint.logits(self.model, inputs)
         value = self.objective(losses.Batch(self.model, logits, labels, number, self.generator), recipe.reduction)
         if device.world() > 1:
