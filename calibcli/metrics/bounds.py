@@ -98,14 +98,14 @@ def ece_bounds(
         raise UsageError(f"confidence has shape {c.shape}, correct {y.shape}", "pass two arrays of the same length")
     if not 0 < alpha <= 0.5:
         raise UsageError(f"alpha is {alpha}", "pass an error probability in (0, 0.5]")
-    w = np.ones_like(c) if weights is None else np.asarray(weights, dtype=np.float64)
-    total = float(w.sum())
-    if w.shape != c.shape or total <= 0:
+    w = None if weights is None else np.asarray(weights, dtype=np.float64)
+    total = float(c.size if w is None else w.sum())
+    if w is not None and (w.shape != c.shape or total <= 0):
         raise UsageError(f"weights have shape {w.shape} and sum {total:g}", "pass one non-negative weight per row")
     counts = weight_kind == "count"
     width = bins + 1 if edges == "torchmetrics" else bins
     index = bin_index(c, bins, edges)
-    share = w / total
+    share = 1 / total if w is None else w / total  # a number where rows are equal
     r = c - y
     signed = share * r
     d: Floats = np.bincount(index, weights=signed, minlength=width).astype(np.float64)
@@ -113,15 +113,15 @@ def ece_bounds(
 
     # a row that stands for w rows adds w r²/n², one with importance w adds (w r)²/n²
     square = share / total if counts else share * share
-    null = np.bincount(index, weights=square * c * (1 - c), minlength=width)
+    null = np.bincount(index, weights=square * (c * (1 - c)), minlength=width)
     count: int | None = None
     if groups is None:
-        spread = np.bincount(index, weights=square * r * r, minlength=width)
+        spread = np.bincount(index, weights=square * (r * r), minlength=width)
         covariance: Floats = np.diag(spread)
-        unseen = float(square.sum())
+        unseen = float(square * c.size if w is None else np.sum(square))
         quantile = NormalDist().inv_cdf
     else:
-        covariance, unseen, count = _grouped(groups, index, signed, share, width)
+        covariance, unseen, count = _grouped(groups, index, signed, np.broadcast_to(share, c.shape), width)
         quantile = _student(count)
     z = quantile(1 - alpha)
     a = z * z * unseen
@@ -136,7 +136,7 @@ def ece_bounds(
     lower = max(0.0, value - noise)
     if method == "sharp" and groups is None:
         variance: Floats = np.diag(covariance)
-        each = (square * r * r) ** 2 / (np.maximum(w, 1) if counts else 1)
+        each = (square * r * r) ** 2 / (np.maximum(w, 1) if counts and w is not None else 1)
         fourth = np.bincount(index, weights=each, minlength=width).astype(np.float64)
         upper = sharp.upper(value, upper, d, variance, fourth, unseen, alpha)
         if (1 - level) * DRAWS >= FEWEST_BEYOND:
@@ -148,7 +148,7 @@ def ece_bounds(
         floor=math.sqrt(2 / math.pi) * float(np.sqrt(null).sum()),
         null_high=norm_quantile(np.diag(null), 0.95, seed),
         n=round(total) if counts else c.size,
-        n_eff=total if counts else 1 / float((share * share).sum()),
+        n_eff=total if counts or w is None else 1 / float(np.sum(share * share)),
         groups=count,
         alpha=alpha,
         family=family,

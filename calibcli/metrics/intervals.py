@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -79,11 +80,11 @@ class Rows:
     def n(self) -> int:
         return len(self.values)
 
-    @property
+    @cached_property
     def total(self) -> float:
         return float(self.n if self.weights is None else self.weights.sum())
 
-    @property
+    @cached_property
     def effective(self) -> float:
         """(Σw)²/Σw², or the sum of counts."""
         if self.weights is None or self.counts or self.total <= 0:
@@ -210,7 +211,11 @@ def outcome_interval(ask: Ask) -> Interval:
         return mean_interval(ask)
     if all_rows.n < 2:
         return Interval(reason="one row has no spread", n=all_rows.n)
-    parts = [Rows(values, w, all_rows.counts, None) for w in _right_and_wrong(ask.sample)]
+    w = all_rows.weights
+    parts = [
+        Rows(values.take(rows), None if w is None else w.take(rows), all_rows.counts, None)
+        for rows in _right_and_wrong(ask.sample)
+    ]
     effective = all_rows.effective
     wrong = parts[1].total / all_rows.total
     low_e, high_e = wilson(wrong, effective, ask.z)
@@ -238,13 +243,12 @@ def outcome_interval(ask: Ask) -> Interval:
     return Interval(low=low, high=high, level=ask.level, how=how, n=all_rows.n, se=all_rows.se())
 
 
-def _right_and_wrong(sample: Sample) -> tuple[Floats, Floats]:
-    """The weights of the rows that are right, 0 elsewhere, and of those that are wrong."""
+def _right_and_wrong(sample: Sample) -> tuple[Ints, Ints]:
+    """The rows that are right, and those that are wrong."""
     if "right" not in sample.memo:
-        right = sample.columns.correct.astype(np.float64)
-        w = 1.0 if sample.weights is None else sample.weights
-        sample.memo["right"] = right * w, (1 - right) * w
-    found: tuple[Floats, Floats] = sample.memo["right"]
+        correct = sample.columns.correct
+        sample.memo["right"] = np.flatnonzero(correct), np.flatnonzero(~correct)
+    found: tuple[Ints, Ints] = sample.memo["right"]
     return found
 
 

@@ -60,6 +60,8 @@ def _brier_top_if_none(sample: Sample) -> tuple[float, float]:
 @METRICS.add(better="lower", unit="", rows=_brier_top, interval=outcome_interval, if_none=_brier_top_if_none)
 def brier_top(sample: Sample) -> float:
     """Brier score of the top label, mean of (confidence - correct)²."""
+    if sample.weights is None:
+        return float(sample.top.residual @ sample.top.residual) / len(sample.top.residual)
     return average(*_weighted(sample, _brier_top(sample)))
 
 
