@@ -109,6 +109,14 @@ def test_a_folder_that_holds_a_run(capsys: pytest.CaptureFixture[str], tmp_path:
     assert (tmp_path / "run" / "model.safetensors").read_bytes() != first
 
 
+def test_a_refused_run_leaves_no_empty_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for out in ("new", "new/below", "mine", "mine/below"):
+        for losses in (["--loss", "ce"], ["--loss", "ce", "--loss", "brier"]):
+            refused(capsys, 4, "mlp:hidden=8", "--data", tmp_path / "none.npz", "--save", tmp_path / out, *losses)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
 def test_without_test_rows_the_temperature_is_crossfitted(capsys: pytest.CaptureFixture[str]) -> None:
     found = fit(capsys, "mlp:hidden=8", "--data", f"{DIGITS}#train", "--val-fraction", "0.3", "--epochs", "3")
     assert found["facts"]["rows"] == {"train": 141, "validation": 59}

@@ -233,6 +233,7 @@ def unary() -> list[Function]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:Implicit dimension")
 def test_smooth_functions_carry_jets_and_their_gradients() -> None:
     functions = unary()
     assert len(functions) > 30

@@ -76,8 +76,10 @@ def content(model: nn.Module) -> bytes:
         Recipe(loss="fls-531", epochs=3, batch_size=16, optimizer="adamw", lr=0.01, schedule="cosine", warmup=0.2),
         Recipe(loss="focal:gamma=2+trace:weight=0.01,every=2+mmce:weight=1", epochs=3, batch_size=16, amp="bf16"),
         Recipe(loss="ce+trace:weight=0.01,kind=ggn,every=2", epochs=3, batch_size=16),
+        Recipe(loss="dual_focal:gamma=5+trace:weight=0.01,kind=ggn", epochs=3, batch_size=16, amp="bf16"),
+        Recipe(loss="ce+trace:weight=0.001,probes=2", epochs=3, batch_size=16),
     ],
-    ids=["augmented", "adafocal", "scheduled", "penalties", "ggn"],
+    ids=["augmented", "adafocal", "scheduled", "penalties", "ggn", "ggn-bf16", "hessian"],
 )
 def test_resumed_is_uninterrupted(recipe: Recipe, tmp_path: Path) -> None:
     whole = trainer(recipe)

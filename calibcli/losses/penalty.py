@@ -87,7 +87,12 @@ class Trace(Penalty):
     """Trace of the curvature of the batch's mean cross-entropy in the trainable parameters, by Hutchinson's estimator.
 
     `m^-1 Σ v'Hv` with fresh Rademacher probes at every step (Kimura and Naganuma 2024). The estimate is unbiased, also
-    for its gradient, which takes third-order derivatives.
+    for its gradient, which takes third-order derivatives. It is of all rows of the batch, with the batch's statistics
+    in batch norm.
+
+    Run the model within `Objective.around`: then v'Hv is carried forward with the values (`Jets`), and the Gauss-Newton
+    form has second derivatives of few passes (`Twice`). Without it both take PyTorch's derivatives, which is slower. It
+    is refused for the Hessian of a network with batch, layer or group norm, whose third derivatives PyTorch gets wrong.
 
     Args:
         weight: λ.

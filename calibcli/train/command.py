@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -60,8 +61,10 @@ def run_all(
         UsageError, InputError: a wrong request, or inputs that were refused.
     """
     recipes = list({r.loss: r for r in (recipe(spec, setup.penalties, options) for spec in specs)}.values())
-    folders = [folder_of(setup, r, len(recipes) > 1) for r in recipes]
-    with devices.process_group(setup.device or torch.device("cpu")):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_emptied(setup, recipes))
+        folders = [folder_of(setup, r, len(recipes) > 1) for r in recipes]
+        stack.enter_context(devices.process_group(setup.device or torch.device("cpu")))
         start, parts = begin(setup, int(options.get("seed", 0)))
         runs: list[Fitted] = []
         for i, (one, folder) in enumerate(zip(recipes, folders)):
@@ -183,7 +186,7 @@ def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
         if setup.resume:
             raise UsageError("--resume needs the folder of the run", "pass --save DIR")
         return None
-    folder = setup.save / slug(recipe.loss) if several else setup.save
+    folder = _folder(setup.save, recipe, several)
     if setup.resume and setup.overwrite:
         raise UsageError("--resume and --overwrite were both given", "pass one of them")
     try:  # in every process: one that went on alone would wait for the others in vain
@@ -197,6 +200,24 @@ def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
     elif held and not setup.resume:
         raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
     return folder
+
+
+def _folder(save: Path, recipe: Recipe, several: bool) -> Path:
+    return save / slug(recipe.loss) if several else save
+
+
+@contextlib.contextmanager
+def _emptied(setup: Setup, recipes: Sequence[Recipe]) -> Iterator[None]:
+    """Leave no empty folder behind that was not there before, where a request is refused."""
+    folders = [] if setup.save is None else [_folder(setup.save, r, len(recipes) > 1) for r in recipes]
+    missing = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    try:
+        yield
+    except BaseException:
+        for path in sorted(missing, key=lambda p: -len(p.parts)):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def slug(spec: str) -> str:
