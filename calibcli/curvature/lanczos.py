@@ -1,4 +1,4 @@
-"""One Krylov run for λmax, the top k, λmin and the density: Lanczos, twice reorthogonalised, restarted when full.
+"""One Krylov run for λmax, the top k, λmin and the density: Lanczos, fully reorthogonalised, restarted when full.
 
 The projected matrix T = VᵀHV is kept dense, which makes a thick restart (Wu and Simon 2000) one line: the basis becomes
 the wanted Ritz vectors and the residual, T their Ritz values; the coupling comes back with the next product.
@@ -6,7 +6,7 @@ the wanted Ritz vectors and the residual, T their Ritz values; the coupling come
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,51 @@ class Ritz:
         others = torch.cat([self.values[:index], self.values[index + 1 :]]) if index != -1 else self.values[:-1]
         gap = float((others - self.values[index]).abs().min()) if len(others) else 0.0
         return min(r, r * r / gap) if gap > 0 else r
+
+
+class Basis:
+    """Vectors as rows of a few matrices, so that a projection runs at the speed of memory.
+
+    Args:
+        size: of a vector.
+        storage: dtype of the rows.
+    """
+
+    def __init__(self, size: int, storage: torch.dtype) -> None:
+        self.size, self.storage = size, storage
+        self.rows = max(1, min(16, (1 << 26) // size))  # per matrix
+        self.matrices: list[torch.Tensor] = []
+        self.count = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        """(size,) row i, in the storage's dtype."""
+        return self.matrices[i // self.rows][i % self.rows]
+
+    def append(self, vector: torch.Tensor) -> None:
+        if self.count == self.rows * len(self.matrices):
+            self.matrices.append(torch.empty(self.rows, self.size, dtype=self.storage, device=vector.device))
+        self[self.count].copy_(vector)
+        self.count += 1
+
+    def dot(self, w: torch.Tensor) -> torch.Tensor:
+        """(count,) float64 inner products with w."""
+        w = w.to(self.storage)
+        return torch.cat([matrix @ w for matrix in self._filled()]).double()
+
+    def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """(size,) float64 Σ_i c_i row_i."""
+        matrices = list(self._filled())
+        total = torch.zeros(self.size, dtype=torch.float64, device=matrices[0].device)
+        for i, matrix in enumerate(matrices):
+            total += coefficients[i * self.rows :][: len(matrix)].to(matrix) @ matrix
+        return total
+
+    def _filled(self) -> Iterator[torch.Tensor]:
+        for i, matrix in enumerate(self.matrices):
+            yield matrix[: self.count - i * self.rows]
 
 
 class Lanczos:
@@ -60,7 +105,7 @@ class Lanczos:
         self.operator, self.start, self.storage = operator, start, storage
         self.capacity = min(max(capacity, 2 * keep + 4), operator.size)
         self.keep = keep
-        self.basis: list[torch.Tensor] = []
+        self.basis = Basis(operator.size, storage)
         self.t = torch.zeros(0, 0, dtype=torch.float64)  # projected matrix of the vectors already multiplied
         self.beta = 0.0  # norm of the current residual
         self.next: torch.Tensor | None = None  # its direction
@@ -84,13 +129,19 @@ class Lanczos:
         if len(self.basis) == self.capacity < self.operator.size:
             self._restart()
         v = self._next_vector()
-        self.basis.append(v.to(self.storage))
-        v = self.basis[-1].double()
+        self.basis.append(v)
+        v = self.basis[len(self.basis) - 1].double()
         w = self.operator.matvec(v)
         self.products += 1
-        h = self._orthogonalise(w)
-        h += self._orthogonalise(w)
         m = len(self.basis)
+        h = torch.zeros(m, dtype=torch.float64)
+        for i in range(max(0, m - 2), m):  # what is large first, so that one pass over the basis is mostly enough
+            u = self.basis[i].double()
+            h[i] = torch.dot(u, w)
+            w.add_(u, alpha=-float(h[i]))
+        h += (more := self._orthogonalise(w))
+        if float(more.norm()) > 1e-3 * float(w.norm()):
+            h += self._orthogonalise(w)
         t = torch.zeros(m, m, dtype=torch.float64)
         t[:-1, :-1] = self.t
         t[:, -1] = t[-1] = h
@@ -115,17 +166,13 @@ class Lanczos:
 
     def vector(self, coordinates: torch.Tensor) -> torch.Tensor:
         """(size,) float64 combination of the basis, normalised."""
-        total = torch.zeros(self.operator.size, dtype=torch.float64, device=self.basis[0].device)
-        for c, v in zip(coordinates.tolist(), self.basis):
-            total.add_(v, alpha=c)
-        unit: torch.Tensor = total / total.norm()
-        return unit
+        total = self.basis.combine(coordinates)
+        return total.div_(total.norm())
 
     def _orthogonalise(self, w: torch.Tensor) -> torch.Tensor:
         """Project the basis out of w, in place (classical Gram-Schmidt); the coefficients."""
-        h = torch.stack([torch.dot(v.double(), w) for v in self.basis])
-        for c, v in zip(h.tolist(), self.basis):
-            w.add_(v, alpha=-c)
+        h = self.basis.dot(w)
+        w -= self.basis.combine(h)
         return h.cpu()
 
     def _next_vector(self) -> torch.Tensor:
@@ -133,7 +180,7 @@ class Lanczos:
             v = self.start(self.starts)
             self.starts += 1
             v /= v.norm()
-            if self.basis:
+            if len(self.basis):
                 self._orthogonalise(v)
                 self._orthogonalise(v)
             norm = float(v.norm())
@@ -145,8 +192,10 @@ class Lanczos:
         ritz = self.ritz()
         m = len(self.basis)
         keep = sorted({*range(self.keep), *range(m - self.keep, m)})
-        vectors = [self.vector(ritz.coordinates[:, i]).to(self.storage) for i in keep]
-        self.basis = vectors
+        basis = Basis(self.operator.size, self.storage)
+        for i in keep:
+            basis.append(self.vector(ritz.coordinates[:, i]))
+        self.basis = basis
         self.t = torch.diag(ritz.values[keep])
         self.restarts += 1
         self._open = False

@@ -7,6 +7,7 @@ and one division by N; vectors and accumulation in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -94,7 +95,7 @@ class SecondDerivative:
             InputError: it is not finite.
         """
         devices.all_sum(total).div_(self.problem.layout.n)
-        if not bool(total.isfinite().all()):
+        if not math.isfinite(float(total.sum())):
             raise InputError("a Hessian-vector product is not finite", "look for NaN weights, or use --dtype float64")
         return total
 

@@ -162,7 +162,7 @@ class Problem:
         self.graph_bytes = max(0, sum(held.values()) - weights) // len(rows)
         if not self.fixed:
             fits = min(GRAPH[self.memory] // max(1, self.graph_bytes), self.layout.micro)
-            if self.device.type == "cpu" and self.graph_bytes * self.layout.group >= BUSY:
+            if self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights):
                 fits = min(fits, self.layout.group)
             self.layout = dataclasses.replace(self.layout, micro=power_of_two(fits))
         if self.memory == "auto":
