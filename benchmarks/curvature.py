@@ -5,10 +5,11 @@
                                                         (DIR/cifar10_resnet20.safetensors, DIR/cifar10_test_1000.npz)
 
 Every run is a process of its own with one thread. What is run: λmax with each tool's own stopping rule (hessian-
-eigenthings' Lanczos is told how many steps to take, which its user must guess), our trace, and 4 Hutchinson probes of
-each tool. The true λmax is ours, whose error residual²/gap is two orders below the tolerance. `--full` adds the
-solvers that are far behind. What is count × cost: Hutchinson to 1 % (probes from the spread of one), densities of 80
-steps, and the top 5 and λmin of the others at the products our Lanczos run needs, though theirs need more.
+eigenthings' Lanczos is told how many steps to take, which its user must guess), our trace, the densities of PyHessian
+and calib, everything at once with calib, and 4 Hutchinson probes of each tool. The true λmax is ours, whose error
+residual²/gap is two orders below the tolerance. `--full` adds the solvers that are far behind. What is count × cost:
+Hutchinson to 1 % (probes from the spread of one), densities of the other tools, and the top 5 and λmin of the others at
+the products our Lanczos run needs (15 and 30), though theirs need more. The perceptron has ReLU, the ViT GELU.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ PEERS = {
 }
 LOSS = nn.functional.cross_entropy
 BATCH = 64
+STEPS = 80  # of a density
 PROBES = 4  # of each tool; their spread is pooled, the quadratic forms being the same
 
 
@@ -63,7 +66,7 @@ def network(name: str, rows: int, data: str) -> tuple[nn.Module, Tensor, Tensor]
         model = ARCHITECTURES.choose("vit")()
         x = torch.randn(rows, 3, 32, 32) + torch.randn(rows, 3, 1, 1)
     else:
-        model = nn.Sequential(nn.Linear(784, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 10))
+        model = ARCHITECTURES.choose("mlp:inputs=784,hidden=256/256")()
         x = torch.randn(rows, 784)
     y = (x.flatten(1) @ torch.randn(x[0].numel(), 10)).argmax(1)  # labels that can be learnt, and are
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
@@ -78,12 +81,14 @@ def network(name: str, rows: int, data: str) -> tuple[nn.Module, Tensor, Tensor]
 def ours(task: str, model: nn.Module, x: Tensor, y: Tensor, memory: str) -> dict[str, Any]:
     from calibcli.curvature import measure
 
-    spec = {
+    one = {
         "lambda": "lambda_max",
         "estimate": "lambda_max:bound=estimate",
         "trace": "trace:precision=0.01",
-    }[task]
-    e = measure(model, (x, y), spec, memory=memory).estimates[0]  # type: ignore[arg-type]
+        "density": f"density:steps={STEPS}",
+    }
+    specs = (one["lambda"], "top:k=5", "lambda_min", one["trace"], one["density"]) if task == "all" else (one[task],)
+    e = measure(model, (x, y), *specs, memory=memory).estimates[0]  # type: ignore[arg-type]
     return {"value": e.value, "products": e.detail.get("products"), "error": e.detail.get("estimator_se"), "how": e.how}
 
 
@@ -92,6 +97,9 @@ def peer(tool: str, task: str, model: nn.Module, x: Tensor, y: Tensor) -> dict[s
     if task == "lambda":
         value, products = solve()
         return {"value": value, "products": products}
+    if task == "density":
+        pyhessian_density(model, x, y)
+        return {}
     forms = []
     start = time.process_time()
     for _ in range(PROBES):
@@ -148,6 +156,17 @@ def pyhessian(model: nn.Module, x: Tensor, y: Tensor, loader: bool) -> tuple[Mat
     return matvec, sum(sizes), solve, time.process_time() - start
 
 
+def pyhessian_density(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    from pyhessian import hessian
+
+    def eig(matrix: Tensor, eigenvectors: bool) -> tuple[Tensor, Tensor]:  # left torch after PyHessian 0.1
+        values, vectors = torch.linalg.eigh(matrix)
+        return torch.stack([values, torch.zeros_like(values)], 1), vectors
+
+    torch.eig = eig
+    hessian(model, LOSS, cuda=False, data=(x, y)).density(iter=STEPS, n_v=1)
+
+
 def eigenthings(model: nn.Module, x: Tensor, y: Tensor, lanczos: bool) -> tuple[Matvec, int, Any, float]:
     import hessian_eigenthings as he
 
@@ -199,6 +218,7 @@ OPERATORS: dict[str, Callable[[nn.Module, Tensor, Tensor], tuple[Matvec, int, An
 def worker(tool: str, task: str, name: str, rows: int, data: str) -> None:
     torch.set_num_threads(1)
     model, x, y = network(name, rows, data)
+    import_module("calibcli.curvature" if tool.startswith("calib") else PEERS[tool])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
     if task == "training":
@@ -263,17 +283,24 @@ def compare(name: str, rows: int, data: str, short: bool, full: bool) -> None:
     sd = (sum(e["sd"] ** 2 for e in probed.values()) / len(probed)) ** 0.5
     probes = math.ceil((sd / (0.01 * abs(trace["value"]))) ** 2)
     print(f"       Hutchinson: one probe spreads by {sd:.3g}, so {probes} for 1 %; calib {product:.2f} s a product")
+    dense = None if short else start("calib", "density", name, rows, data)
+    density = dense["seconds"] if dense else STEPS * product
+    run = None if short or "PyHessian, in memory" not in probed else start(peers[0], "density", name, rows, data)
     totals = {}
     for p, e in probed.items():
         cost = e["setup"] + probes * e["each"]
-        totals[p] = e["setup"] + e["each"] * (12 + 15 + 30 + probes + 80)
+        drawn = run["seconds"] if run and p == peers[0] else e["setup"] + STEPS * e["each"]
+        totals[p] = e["setup"] + e["each"] * (12 + 15 + 30 + probes) + drawn
         print(
-            f"       {p:24} {e['each']:6.2f} s a product: trace {cost:6.0f} s, {cost / trace['seconds']:.0f} × calib; "
-            f"(c) density {(e['setup'] + 80 * e['each']) / (80 * product):.2f} × calib; peak {e['peak']:.0f} MB"
+            f"       {p:24} {e['each']:6.2f} s a product: trace {cost:6.1f} s, {cost / trace['seconds']:.0f} × calib; "
+            f"(c) density {drawn:.0f} s, {drawn / density:.2f} × calib{' (run)' if run and p == peers[0] else ''}; "
+            f"peak {e['peak']:.0f} MB"
         )
-    mine, theirs = 87 * product + trace["seconds"], min(totals.values())
+    every = None if short else start("calib", "all", name, rows, data)
+    mine, theirs = every["seconds"] if every else STEPS * product + trace["seconds"], min(totals.values())
     print(
-        f"   (d) everything, by count: calib {mine:.0f} s, fastest peer {theirs:.0f} s, {theirs / mine:.1f} ×",
+        f"   (d) everything: calib {mine:.1f} s{'' if every else ' (by count)'}, fastest peer {theirs:.1f} s by count, "
+        f"{theirs / mine:.1f} ×",
         flush=True,
     )
 
@@ -281,7 +308,8 @@ def compare(name: str, rows: int, data: str, short: bool, full: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="")
-    parser.add_argument("--only", default="", help="mlp, vit, resnet20")
+    parser.add_argument("--only", default="", help="part of mlp-2000, vit-32, resnet20-256, resnet20-1000")
+    parser.add_argument("--short", action="store_true", help="no densities, λmax of nobody but calib")
     parser.add_argument("--worker", nargs=4, metavar=("TOOL", "TASK", "NETWORK", "ROWS"))
     parser.add_argument("--full", action="store_true", help="also the solvers that are far behind")
     options = parser.parse_args()
@@ -289,11 +317,11 @@ if __name__ == "__main__":
         tool, task, name, rows = options.worker
         worker(tool, task, name, int(rows), options.data)
     else:
-        cases = [("mlp", 2000, False), ("vit", 32, False)]
+        cases = [("mlp", 2000), ("vit", 32)]
         if options.data and Path(options.data, "cifar10_resnet20.safetensors").exists():
-            cases += [("resnet20", 256, False), ("resnet20", 1000, True)]
+            cases += [("resnet20", 256), ("resnet20", 1000)]
         else:
             print("no --data with cifar10_resnet20.safetensors: the trained ResNet-20 is skipped")
-        for name, rows, short in cases:
-            if not options.only or name == options.only:
-                compare(name, rows, options.data, short, options.full)
+        for name, rows in cases:
+            if not options.only or options.only in f"{name}-{rows}":
+                compare(name, rows, options.data, options.short, options.full)

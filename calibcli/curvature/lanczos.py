@@ -113,6 +113,7 @@ class Lanczos:
         self.alphas: list[float] = []
         self.betas: list[float] = []  # of the first run, for the density
         self._open = True  # whether the first run still goes on
+        self._ritz: Ritz | None = None  # of the current basis
         self.history: list[tuple[float, float, float, float]] = []  # top value and residual, bottom value and residual
 
     @property
@@ -154,6 +155,7 @@ class Lanczos:
             self.beta, self.next, self._open = 0.0, None, False  # an invariant subspace: exact
         else:
             self.beta, self.next = beta, w.div_(beta)
+        self._ritz = None
         ritz = self.ritz()
         self.history.append(
             tuple(float(x) for i in (-1, 0) for x in (ritz.values[i], ritz.residuals[i]))  # type: ignore[arg-type]
@@ -161,8 +163,10 @@ class Lanczos:
 
     def ritz(self) -> Ritz:
         """Ritz values and residuals of the current basis."""
-        values, coordinates = torch.linalg.eigh(self.t)
-        return Ritz(values, (self.beta * coordinates[-1]).abs(), coordinates)
+        if self._ritz is None:
+            values, coordinates = torch.linalg.eigh(self.t)
+            self._ritz = Ritz(values, (self.beta * coordinates[-1]).abs(), coordinates)
+        return self._ritz
 
     def vector(self, coordinates: torch.Tensor) -> torch.Tensor:
         """(size,) float64 combination of the basis, normalised."""
