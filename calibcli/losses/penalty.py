@@ -88,7 +88,7 @@ class Trace(Penalty):
 
     `m^-1 Σ v'Hv` with fresh Rademacher probes at every step (Kimura and Naganuma 2024). The estimate is unbiased, also
     for its gradient, which takes third-order derivatives. It is of all rows of the batch, with the batch's statistics
-    in batch norm.
+    in batch norm. The Hessian's trace has no lower bound, and too large a weight drives it far below 0.
 
     Run the model within `Objective.around`: then v'Hv is carried forward with the values (`Jets`), and the Gauss-Newton
     form has second derivatives of few passes (`Twice`). Without it both take PyTorch's derivatives, which is slower. It
