@@ -1,6 +1,6 @@
 """Do the intervals of `calib curvature` cover what they claim to? By simulation, against dense Hessians.
 
-    python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--only NAME]
+    python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--part PART] [--only NAME]
 
 1. Estimator: over seeds, the trace's 95 % interval against the exact trace of three networks, and its bias.
 2. Bounds: on every one of them and for every seed, an eigenvalue lies within the printed residual, at loose and tight
@@ -167,7 +167,10 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--only", default="", help="part of a network's or a population's name")
+    parser.add_argument("--part", choices=("estimator", "sample"), help="1 and 2, or 3; both when left out")
     options = parser.parse_args()
-    with second_order(torch.device("cpu")):
-        estimator(options.seeds, options.only)
-    sample(options.samples, options.only)
+    if options.part != "sample":
+        with second_order(torch.device("cpu")):
+            estimator(options.seeds, options.only)
+    if options.part != "estimator":
+        sample(options.samples, options.only)

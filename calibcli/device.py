@@ -89,11 +89,15 @@ def all_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is CUDA's or the CPU allocator's way to say that memory ran out."""
+    """Whether `error` is CUDA's, the CPU allocator's or oneDNN's way to say that memory ran out.
+
+    oneDNN reports no reason; of an operation that it supports, as those of a model that ran, memory is the one left.
+    """
     import torch
 
     text = str(error)
-    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
+    said = any(t in text for t in ("can't allocate memory", "could not create a primitive", "STATUS_ALLOC_FAILED"))
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (isinstance(error, RuntimeError) and said)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from calibcli import device as devices
 from calibcli.curvature.loss import Loss
 from calibcli.curvature.operator import hessian_scalar
 from calibcli.curvature.problem import Problem
@@ -100,11 +101,10 @@ def _products(problem: Problem, rows: range, loss: Loss, vectors: list[torch.Ten
         gradients = problem.gradients(rows, hessian_scalar(loss))
         found = [problem.product(gradients, problem.split(v)) for v in vectors]
     except RuntimeError as error:
-        text = str(error).splitlines()[0]
-        if "can't allocate" in text or "out of memory" in text:
+        if devices.is_out_of_memory(error):
             raise
         raise InputError(
-            f"the model has no second derivative ({text})",
+            f"the model has no second derivative ({str(error).splitlines()[0]})",
             "use operations whose backward pass is differentiable, or --params to leave out those that lack it",
         ) from None
     return [torch.cat([p.reshape(-1).double() for p in pieces]) for pieces in found]

@@ -147,7 +147,9 @@ def _filled(
             with torch.random.fork_rng(devices=[]):
                 model = build(None if arch_file else architecture, arch_file)
     except (RuntimeError, MemoryError, OverflowError) as error:
-        raise InputError(f"'{architecture}' cannot be built ({error})", "check its options") from None
+        raise InputError(
+            f"'{architecture}' cannot be built ({str(error) or type(error).__name__})", "check its options"
+        ) from None
     expected = model.state_dict()
     tensors, renamed = weights.fit_names(tensors, expected)
     tensors = weights.matched(tensors, expected, source, architecture)
