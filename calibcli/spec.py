@@ -122,7 +122,9 @@ class Shelf:
             if key not in entry.options:
                 fix = did_you_mean(key, entry.options) if entry.options else f"'{entry.name}' takes no options"
                 raise UsageError(f"{self.kind} '{entry.name}' has no option '{key}'", fix)
-            if not eq:
+            if not eq and entry.options[key].annotation is bool:
+                text = "true"  # `trace:exact` says enough
+            elif not eq:
                 raise UsageError(f"option '{key}' of '{entry.name}' has no value", f"write {entry.name}:{key}=VALUE")
             options[key] = _convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}")
         missing = [k for k in entry.options if k not in options]

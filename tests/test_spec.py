@@ -49,6 +49,11 @@ def test_choice_calls_with_its_options_and_carries_traits() -> None:
     assert choice.traits["better"] == "lower"
 
 
+def test_a_flag_needs_no_value() -> None:
+    assert shelf.choose("some_thing:flag").options["flag"] is True
+    assert shelf.choose("some_thing:flag=false").options["flag"] is False
+
+
 @pytest.mark.parametrize(
     ("spec", "problem", "fix"),
     [
