@@ -21,7 +21,7 @@ from calibcli.metrics import gain, smooth
 from calibcli.metrics.binned_intervals import mean_absolute_deviation
 from calibcli.metrics.intervals import Rows, student, wilson
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import Sample, View
 from calibcli.predictions import Predictions
 
 
@@ -121,6 +121,31 @@ def test_recal_gain_of_many_rows_uses_some(monkeypatch: pytest.MonkeyPatch) -> N
     assert part.n == 5000
     assert "5000 of 9000 rows" in part.how
     assert part.low < whole.value < part.high  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", ["even", "tied", "saturated", "one"])
+@pytest.mark.parametrize("bins", [1, 15, 100])
+def test_equal_mass_without_sorting_is_that_of_sorted_rows(
+    kind: str, bins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    n = 40_000
+    p = {
+        "even": rng.random(n),
+        "tied": np.round(rng.random(n), 2),
+        "saturated": 1 - np.exp(-60 * rng.random(n)),
+        "one": np.ones(n),
+    }[kind]
+    hit = rng.random(n) < p * p
+    found = View(p, 1 - p, hit, None, False, None).mass_bins(bins, "split-merge")
+    for other in ("sorted", "weighted"):
+        monkeypatch.setattr("calibcli.metrics.ranks.FEW", n)
+        w = None if other == "sorted" else np.ones(n)
+        want = View(p, 1 - p, hit, w, True, None).mass_bins(bins, "split-merge")
+        for name in ("lower", "upper", "rows", "weight", "p", "hit", "d", "square", "spread", "null"):
+            np.testing.assert_allclose(
+                getattr(found, name), getattr(want, name), rtol=1e-9, atol=1e-12, err_msg=f"{other} {name}"
+            )
 
 
 def test_values_are_those_of_measure() -> None:

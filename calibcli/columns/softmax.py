@@ -17,7 +17,7 @@ from calibcli.predictions import Array, Floats, Ints
 NARROW = 32  # classes
 PIECE = 1 << 17  # scores worked on at once: they and their exponentials about fill the second-level cache
 ROWS = 1 << 13  # rows at most whose numbers are worked out together
-ALIKE = 1.5  # mean over least of the limits of some rows, up to which the least serves all of them
+ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
 Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
 

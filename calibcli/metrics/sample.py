@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from calibcli.columns import Columns, Edges, bin_index
 from calibcli.errors import UsageError
+from calibcli.metrics.ranks import CHUNK, groups_by_rank
 from calibcli.predictions import Floats, Ints, Predictions
 from calibcli.spec import Shelf
 
@@ -129,7 +131,9 @@ class View:
         if key not in self.cache:
             size = bins + (edges == "torchmetrics")
             grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
-            self.cache[key] = self._table(bin_index(self.p, bins, edges), grid[:size], grid[1 : size + 1])
+            self.cache[key] = self._table(
+                lambda part: bin_index(self.p[part], bins, edges), grid[:size], grid[1 : size + 1]
+            )
         return self.cache[key]
 
     def mass_bins(self, bins: int, method: Equal) -> Bins:
@@ -151,8 +155,11 @@ class View:
 
     def _split(self, bins: int, method: Equal) -> Bins:
         """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
-        cuts = self.cuts(bins)
-        p, hit, w = self._sorted(method)
+        if method == "split-merge" and self.weights is None:
+            return self._merged(bins)
+        cuts, order = self.cuts(bins), self.stable_order if method == "split" else self.order
+        p, hit = self.p[order], self.hit[order].astype(np.float64)
+        w = None if self.weights is None else self.weights[order]
         position = None if w is None else np.append(0.0, np.cumsum(w))
         at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
         if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared
@@ -177,7 +184,7 @@ class View:
         mean, share = between(p), between(hit)
         spread = null = np.zeros(bins)
         if not self.lean:
-            rest = 1 - p
+            rest = self.rest[order]
             null = between(p * rest, 2)
             square, rest = rest * rest * hit, p * p
             square += np.subtract(1, hit, out=hit) * rest
@@ -196,19 +203,25 @@ class View:
             total=self.effective,
         )
 
-    def _sorted(self, method: Equal) -> tuple[Floats, Floats, Floats | None]:
-        """p, hit and weights by p. Where ties may come in any order, p and hit are sorted as one integer: a number in
-        [0, 1] leaves the upper two of its 64 bits free.
-        """
-        if method == "split-merge" and self.weights is None:
-            key = self.p.view(np.int64) << 1
-            key |= self.hit
-            key.sort()
-            hit = (key & 1).astype(np.float64)
-            key >>= 1
-            return key.view(np.float64), hit, None
-        order = self.stable_order if method == "split" else self.order
-        return self.p[order], self.hit[order].astype(np.float64), None if self.weights is None else self.weights[order]
+    def _merged(self, bins: int) -> Bins:
+        """Rows of equal weight by rank; of ties, only those across a cut matter: their hits are shared."""
+        first = self.cuts(bins).astype(np.int64)
+        group, rows, ranks = groups_by_rank(self.p, first)
+        ordered = self.p[rows]
+        edge = np.empty(bins + 1)
+        edge[0], edge[-1] = self.p.min(), self.p.max()
+        edge[1:-1] = ordered[np.searchsorted(ranks, np.minimum(first[1:-1], self.n - 1))]
+        table = self._table(lambda part: group[part], edge[:-1], edge[1:])
+        moved, change = np.zeros(bins), np.zeros(bins)
+        for value in np.unique(edge[1:-1]):
+            tied = rows[slice(*np.searchsorted(ordered, [value, np.nextafter(value, 2)]))]
+            there, hit = group[tied], self.hit[tied]
+            more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
+            moved += more
+            change += more * ((1 - value) ** 2 - value**2)
+        hits = moved / self.total
+        spread = table.spread if self.lean else table.spread + change / self.total**2
+        return replace(table, hit=table.hit + hits, d=table.d - hits, spread=spread)
 
     def _mukhoti(self, bins: int) -> Bins:
         if self.weights is not None:
@@ -216,26 +229,47 @@ class View:
         ordered = self.p[self.order]
         edges = np.interp(np.linspace(0, self.n, bins + 1), np.arange(self.n), ordered)
         index = np.searchsorted(edges, self.p, side="left")  # (lo, hi]; 0: equal to the smallest, in no bin
-        table = self._table(np.minimum(index, bins), np.append(edges[0], edges[:-1]), edges)
+        table = self._table(lambda part: np.minimum(index[part], bins), np.append(edges[0], edges[:-1]), edges)
         kept: dict[str, Any] = {k: v[1:] for k, v in vars(table).items() if isinstance(v, np.ndarray)}
         return replace(table, **kept)
 
-    def _table(self, index: Ints, lower: Floats, upper: Floats) -> Bins:
-        size, d = len(lower), self.sums(index, len(lower), self.residual)
-        rows = np.bincount(2 * index + self.hit, minlength=2 * size).reshape(size, 2)
-        plain = self.weights is None
-        hit = rows[:, 1] / self.total if plain else self.sums(index, size, self.hit)
+    def _table(self, index_of: Callable[[slice], Ints], lower: Floats, upper: Floats) -> Bins:
+        """Sums per bin, some rows at a time, so that what is in between stays in the cache."""
+        size = len(lower)
+        rows, sums = np.zeros(2 * size, np.int64), np.zeros((6, size))
+        weight, hits, d, square, spread, null = sums
+        for start in range(0, self.n, CHUNK):
+            part = slice(start, start + CHUNK)
+            index, hit, r = index_of(part), self.hit[part], self.residual[part]
+            rows += np.bincount(2 * index + hit, minlength=2 * size)
+            w = w2 = None if self.weights is None else self.weights[part]
+            if w is not None:
+                w2 = w if self.counts else w * w
+                weight += np.bincount(index, w, size)
+                hits += np.bincount(index, w * hit, size)
+                square += np.bincount(index, w2, size)
+            d += np.bincount(index, r if w is None else w * r, size)
+            if not self.lean:
+                r = r * r
+                spread += np.bincount(index, r if w2 is None else w2 * r, size)
+                r = self.p[part] * self.rest[part]
+                null += np.bincount(index, r if w2 is None else w2 * r, size)
+        both = rows.reshape(size, 2)
+        if self.weights is None:
+            weight[:], hits[:], square[:] = both.sum(axis=1), both[:, 1], both.sum(axis=1)
+        sums[:3] /= self.total
+        sums[3:] /= self.total**2
         return Bins(
             lower=lower,
             upper=upper,
-            rows=rows.sum(axis=1),
-            weight=rows.sum(axis=1) / self.total if plain else self.sums(index, size),
-            p=d + hit,
-            hit=hit,
+            rows=both.sum(axis=1),
+            weight=weight,
+            p=d + hits,
+            hit=hits,
             d=d,
-            square=rows.sum(axis=1) / self.total**2 if plain else self.sums(index, size, power=2),
-            spread=np.zeros(size) if self.lean else self.sums(index, size, self.residual**2, power=2),
-            null=np.zeros(size) if self.lean else self.sums(index, size, self.p * self.rest, power=2),
+            square=square,
+            spread=spread,
+            null=null,
             total=self.effective,
         )
 
