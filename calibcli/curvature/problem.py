@@ -159,9 +159,10 @@ class Problem:
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             gradients = self.gradients(rows, scalar)
         weights = sum(g.numel() * g.element_size() for g in gradients)
-        self.graph_bytes = max(0, sum(held.values()) - weights) // len(rows)
+        self.graph_bytes = sum(held.values()) // len(rows)
         if not self.fixed:
-            fits = min(GRAPH[self.memory] // max(1, self.graph_bytes), self.layout.micro)
+            aim = max(GRAPH[self.memory], weights)  # a gradient is held anyway
+            fits = min(aim // max(1, self.graph_bytes), self.layout.micro)
             if self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights):
                 fits = min(fits, self.layout.group)
             self.layout = dataclasses.replace(self.layout, micro=power_of_two(fits))
