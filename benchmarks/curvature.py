@@ -253,29 +253,26 @@ def installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def compare(name: str, rows: int, data: str, short: bool, full: bool) -> None:
+def compare(name: str, rows: int, data: str, by_count: bool, full: bool) -> None:
     print(f"\n{name}, {rows} rows", flush=True)
     peers = [p for p, module in PEERS.items() if installed(module)]
-    lead = {t: start("calib", t, name, rows, data) for t in ("lambda", "trace") + (() if short else ("estimate",))}
+    lead = {t: start("calib", t, name, rows, data) for t in ("lambda", "trace", "estimate")}
     trace, top = lead["trace"], lead["lambda"]
     product = top["seconds"] / top["products"]
-    if not short:
-        slow = () if full else ("eigenthings, power", "curvlinops, ARPACK")
-        solved = {p: s for p in peers if p not in slow and (s := start(p, "lambda", name, rows, data))}
-        print("   (a) λmax to 1e-3                  CPU s  products   true error   peak MB")
-        shown = {"calib, certified": top, "calib, bound=estimate": lead["estimate"], **solved}
-        for label, s in shown.items():
-            error = abs(s["value"] / top["value"] - 1)
-            print(f"       {label:24} {s['seconds']:10.1f} {s['products']!s:>9} {error:12.1e} {s['peak']:9.0f}")
-        if solved:
-            best = min(s["seconds"] for s in solved.values())
-            ratios = best / top["seconds"], best / lead["estimate"]["seconds"]
-            print(f"       fastest peer / calib: {ratios[0]:.2f} certified, {ratios[1]:.2f} with bound=estimate")
-        step = start("calib", "training", name, min(rows, 128), data)
-        low = start("calib low", "estimate", name, rows, data)
-        print(
-            f"       peak MB: memory=low {low['peak']:.0f}, a training step of {min(rows, 128)} rows {step['peak']:.0f}"
-        )
+    slow = () if full else ("eigenthings, power", "curvlinops, ARPACK")
+    solved = {p: s for p in peers if p not in slow and (s := start(p, "lambda", name, rows, data))}
+    print("   (a) λmax to 1e-3                  CPU s  products   true error   peak MB")
+    shown = {"calib, certified": top, "calib, bound=estimate": lead["estimate"], **solved}
+    for label, s in shown.items():
+        error = abs(s["value"] / top["value"] - 1)
+        print(f"       {label:24} {s['seconds']:10.1f} {s['products']!s:>9} {error:12.1e} {s['peak']:9.0f}")
+    if solved:
+        best = min(s["seconds"] for s in solved.values())
+        ratios = best / top["seconds"], best / lead["estimate"]["seconds"]
+        print(f"       fastest peer / calib: {ratios[0]:.2f} certified, {ratios[1]:.2f} with bound=estimate")
+    step = start("calib", "training", name, min(rows, 128), data)
+    low = start("calib low", "estimate", name, rows, data)
+    print(f"       peak MB: memory=low {low['peak']:.0f}, a training step of {min(rows, 128)} rows {step['peak']:.0f}")
     print(f"   (b) trace: {trace['value']:.5g} ± {trace['error']:.2g} in {trace['seconds']:.2f} s: {trace['how']}")
     probed = {p: e for p in peers if p != "eigenthings, power" and (e := start(p, "probes", name, rows, data))}
     if not probed:
@@ -283,9 +280,9 @@ def compare(name: str, rows: int, data: str, short: bool, full: bool) -> None:
     sd = (sum(e["sd"] ** 2 for e in probed.values()) / len(probed)) ** 0.5
     probes = math.ceil((sd / (0.01 * abs(trace["value"]))) ** 2)
     print(f"       Hutchinson: one probe spreads by {sd:.3g}, so {probes} for 1 %; calib {product:.2f} s a product")
-    dense = None if short else start("calib", "density", name, rows, data)
+    dense = None if by_count else start("calib", "density", name, rows, data)
     density = dense["seconds"] if dense else STEPS * product
-    run = None if short or "PyHessian, in memory" not in probed else start(peers[0], "density", name, rows, data)
+    run = None if by_count or "PyHessian, in memory" not in probed else start(peers[0], "density", name, rows, data)
     totals = {}
     for p, e in probed.items():
         cost = e["setup"] + probes * e["each"]
@@ -296,7 +293,7 @@ def compare(name: str, rows: int, data: str, short: bool, full: bool) -> None:
             f"(c) density {drawn:.0f} s, {drawn / density:.2f} × calib{' (run)' if run and p == peers[0] else ''}; "
             f"peak {e['peak']:.0f} MB"
         )
-    every = None if short else start("calib", "all", name, rows, data)
+    every = None if by_count else start("calib", "all", name, rows, data)
     mine, theirs = every["seconds"] if every else STEPS * product + trace["seconds"], min(totals.values())
     print(
         f"   (d) everything: calib {mine:.1f} s{'' if every else ' (by count)'}, fastest peer {theirs:.1f} s by count, "
@@ -309,7 +306,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="")
     parser.add_argument("--only", default="", help="part of mlp-2000, vit-32, resnet20-256, resnet20-1000")
-    parser.add_argument("--short", action="store_true", help="no densities, λmax of nobody but calib")
+    parser.add_argument("--count", action="store_true", help="densities and everything at once by count × cost")
     parser.add_argument("--worker", nargs=4, metavar=("TOOL", "TASK", "NETWORK", "ROWS"))
     parser.add_argument("--full", action="store_true", help="also the solvers that are far behind")
     options = parser.parse_args()
@@ -317,11 +314,11 @@ if __name__ == "__main__":
         tool, task, name, rows = options.worker
         worker(tool, task, name, int(rows), options.data)
     else:
-        cases = [("mlp", 2000), ("vit", 32)]
+        cases = [("mlp", 2000, False), ("vit", 32, False)]
         if options.data and Path(options.data, "cifar10_resnet20.safetensors").exists():
-            cases += [("resnet20", 256), ("resnet20", 1000)]
+            cases += [("resnet20", 256, False), ("resnet20", 1000, True)]  # the last takes long
         else:
             print("no --data with cifar10_resnet20.safetensors: the trained ResNet-20 is skipped")
-        for name, rows in cases:
+        for name, rows, by_count in cases:
             if not options.only or options.only in f"{name}-{rows}":
-                compare(name, rows, options.data, options.short, options.full)
+                compare(name, rows, options.data, by_count or options.count, options.full)
