@@ -102,7 +102,7 @@ class Record:
         self.images: list[torch.Tensor] = []  # H v_j
         self._forms: list[torch.Tensor] = []  # (groups, j + 1) sums over a group of v_iᵀH_n v_j, i <= j
         self._sketches: list[torch.Tensor] = []  # (groups, SKETCH) of the sum over a group of H_n v_j
-        self._sketch = Sketch(operator.zero())
+        self._sketch = Sketch(operator.problem.zero())
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
         """H v; `vector` is remembered, so it must not change."""
@@ -116,7 +116,7 @@ class Record:
         return total
 
     def _product(self, vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        total, groups = self.operator.zero(), self.operator.problem.layout.groups
+        total, groups = self.operator.problem.zero(), self.operator.problem.layout.groups
         forms, sketches = total.new_zeros(groups, len(self.vectors)), total.new_zeros(groups, SKETCH)
         for group, product in self.operator.by_group(vector):
             total += product
@@ -143,7 +143,7 @@ class Record:
         forms = torch.zeros(layout.groups, k, k, dtype=torch.float64, device=s.device)
         for j, column in enumerate(self._forms):
             forms[:, : j + 1, j] = forms[:, j, : j + 1] = column / layout.n
-        x, image = self.operator.zero(), self.operator.zero()
+        x, image = self.operator.problem.zero(), self.operator.problem.zero()
         for c, v, product in zip(s[:, 0].tolist(), self.vectors, self.images):
             x.add_(v, alpha=c)
             image.add_(product, alpha=c)

@@ -16,7 +16,7 @@ from calibcli.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.curvature.lanczos import Lanczos
 from calibcli.curvature.loss import MOST_CLASSES, Loss, Pairs, known_weights
 from calibcli.curvature.norms import RowNorms
-from calibcli.curvature.operator import Operator, SecondDerivative, hessian_scalar, rest_scalar
+from calibcli.curvature.operator import Operator, SecondDerivative, grouped, hessian_scalar, rest_scalar
 from calibcli.curvature.problem import Problem, free_bytes
 from calibcli.curvature.rows import normal
 from calibcli.errors import InputError
@@ -210,7 +210,7 @@ class Engine:
     def gradient(self) -> Gradient:
         """Gradient of the mean loss and its spread between groups (two passes)."""
         problem, layout = self.problem, self.problem.layout
-        total = problem.guard(lambda: sum((g for _, g in self._gradients()), self._zero()))
+        total = problem.guard(lambda: sum((g for _, g in self._gradients()), problem.zero()))
         total = devices.all_sum(total) / layout.n
         unit = total / total.norm().clamp(min=1e-300)
         weights = layout.weights.to(problem.device)
@@ -226,19 +226,8 @@ class Engine:
         se = float(along.square().sum() * correct) ** 0.5
         return Gradient(total, se, float(squares * correct) ** 0.5)
 
-    def _zero(self) -> torch.Tensor:
-        return torch.zeros(self.problem.size, dtype=torch.float64, device=self.problem.device)
-
     def _gradients(self) -> Iterator[tuple[int, torch.Tensor]]:
         """(group, sum over its rows of the gradient) for the groups of this rank."""
-        problem, layout = self.problem, self.problem.layout
-        group, total = -1, self._zero()
-        for rows in layout.batches(min(layout.micro, layout.group)):
-            if rows.start // layout.group != group:
-                if group >= 0:
-                    yield group, total
-                group, total = rows.start // layout.group, self._zero()
-            pieces = problem.gradients(rows, hessian_scalar(self.loss), graph=False)
-            total += torch.cat([p.reshape(-1).double() for p in pieces])
-        if group >= 0:
-            yield group, total
+        problem, scalar = self.problem, hessian_scalar(self.loss)
+        batches = problem.layout.batches(min(problem.layout.micro, problem.layout.group))
+        return grouped(problem, ((rows, problem.gradients(rows, scalar, graph=False)) for rows in batches))

@@ -8,7 +8,7 @@ and one division by N; vectors and accumulation in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -66,7 +66,7 @@ class SecondDerivative:
         """
 
         def work() -> torch.Tensor:
-            pieces, total = self.problem.split(vector), self.zero()
+            pieces, total = self.problem.split(vector), self.problem.zero()
             for _, gradients in self._graphs(self.problem.layout.micro):
                 _add(total, self.problem.product(gradients, pieces))
             return total
@@ -77,16 +77,8 @@ class SecondDerivative:
         """(group, sum of H_n v over its rows on this rank), for the groups of this rank in order."""
         problem = self.problem
         pieces = problem.split(vector)
-        size = problem.layout.group
-        group, total = -1, torch.empty(0)
-        for rows, gradients in self._graphs(min(problem.layout.micro, size)):
-            if rows.start // size != group:
-                if group >= 0:
-                    yield group, total
-                group, total = rows.start // size, self.zero()
-            _add(total, problem.product(gradients, pieces))
-        if group >= 0:
-            yield group, total
+        graphs = self._graphs(min(problem.layout.micro, problem.layout.group))
+        return grouped(problem, ((rows, problem.product(gradients, pieces)) for rows, gradients in graphs))
 
     def mean(self, total: torch.Tensor) -> torch.Tensor:
         """A rank's sum over rows to the mean over all of them, in place.
@@ -98,10 +90,6 @@ class SecondDerivative:
         if not math.isfinite(float(total.sum())):
             raise InputError("a Hessian-vector product is not finite", "look for NaN weights, or use --dtype float64")
         return total
-
-    def zero(self) -> torch.Tensor:
-        """(size,) float64 zeros on the device."""
-        return torch.zeros(self.size, dtype=torch.float64, device=self.problem.device)
 
     def drop(self) -> None:
         """Free the kept graphs."""
@@ -119,6 +107,21 @@ class SecondDerivative:
                 if problem.keep and micro == problem.layout.micro:
                     self._kept[rows] = gradients
             yield rows, gradients
+
+
+def grouped(
+    problem: Problem, parts: Iterable[tuple[range, Sequence[torch.Tensor]]]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """(group, (size,) float64 sum over its rows) of what runs of rows give, a piece per tensor; groups in order."""
+    group, total = -1, torch.empty(0)
+    for rows, pieces in parts:
+        if rows.start // problem.layout.group != group:
+            if group >= 0:
+                yield group, total
+            group, total = rows.start // problem.layout.group, problem.zero()
+        _add(total, pieces)
+    if group >= 0:
+        yield group, total
 
 
 def _add(total: torch.Tensor, pieces: Sequence[torch.Tensor]) -> None:

@@ -114,6 +114,10 @@ class Problem:
             )
         )
 
+    def zero(self) -> torch.Tensor:
+        """(size,) float64 zeros on the device."""
+        return torch.zeros(self.size, dtype=torch.float64, device=self.device)
+
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """(size,) to one piece per tensor, in the model's dtype."""
         return [v.view_as(t).to(self.device, self.dtype) for v, t in zip(torch.split(vector, self.sizes), self.tensors)]
