@@ -188,7 +188,7 @@ def main() -> None:
             if importlib.util.find_spec(package) is None:
                 print(f"{tool:36} not installed")
                 continue
-            command = [sys.executable, __file__, "--child", tool, n, k]
+            command = [sys.executable, "-P", __file__, "--child", tool, n, k]  # not our coverage.py
             done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **threads})
             if done.returncode:
                 print(f"{tool:36} failed: {(done.stderr.strip().splitlines() or ['killed'])[-1][:100]}")

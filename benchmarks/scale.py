@@ -139,7 +139,7 @@ def exact(n: int, k: int) -> dict[str, Any]:
 
 def child(name: str, n: int, k: int) -> dict[str, Any] | str:
     """`measure` in a process of its own, or why there is no number."""
-    command = [sys.executable, __file__, "--child", name, str(n), str(k)]
+    command = [sys.executable, "-P", __file__, "--child", name, str(n), str(k)]  # not our coverage.py
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["?"])[-1]

@@ -188,10 +188,12 @@ def _take(block: Block, rows: NDArray[Any]) -> Block:
 class _Run:
     """The passes of one fit."""
 
-    def __init__(self, source: Source, n: int, k: int, sample: Block, arrays: Block | None) -> None:
+    def __init__(
+        self, source: Source, n: int, k: int, sample: Block, arrays: Block | None, scale: float | None = None
+    ) -> None:
         self.source, self.n, self.k, self.sample, self.arrays = source, n, k, sample, arrays
         self.passes = 0.0 if arrays is not None else 1.0
-        self.scale = _scale(sample[0])
+        self.scale = scale or _scale(sample[0])
         self.cap, self.floor = 1e3 / self.scale, 1e-6 / self.scale
 
     def fit(self, start: float | None) -> BetaFit:
@@ -213,20 +215,19 @@ class _Run:
         return self._last[0]
 
     def _warm(self, beta: float) -> float:
-        """β from ever larger parts of the rows: a solution on the first, one step on each of the others."""
+        """β from two parts of the rows: a solution on the first, one step on the other."""
         count = len(self.sample[0])
         eighth = _take(self.sample, np.arange(0, count, 8))
-        level = _Run(lambda: (eighth,), len(eighth[0]), self.k, eighth, eighth)
+        level = _Run(lambda: (eighth,), len(eighth[0]), self.k, eighth, eighth, self.scale)
         fit = level._descend(lambda b: level._pass(b, np.float32), beta, settled=0.1)
         self.passes += level.passes * len(eighth[0]) / self.n
         if fit.status != "ok":
             return beta
-        beta = _step(evaluate(lambda: (self.sample,), fit.beta, np.float32).means(), fit.beta)
-        self.passes += count / self.n
+        part: tuple[Block, ...] = (self.sample,)
         if self.arrays is not None and self.n > 16 * count:
             part = tuple(b for i, b in enumerate(chunks(self.arrays, 1 << 17)) if i % 16 == 8)
-            beta = _step(evaluate(lambda: part, beta, np.float32).means(), beta)
-            self.passes += 1 / 16
+        beta = _step(evaluate(lambda: part, fit.beta, np.float32).means(), fit.beta)
+        self.passes += sum(len(b[0]) for b in part) / self.n
         return min(max(beta, 10 * self.floor), self.cap / 10)
 
     def _refine(self, sums: Sums, at: float, rough: BetaFit) -> BetaFit:
@@ -301,8 +302,8 @@ class _Run:
 
 def _scale(logits: NDArray[Any]) -> float:
     z = np.asarray(logits[:: max(1, len(logits) // 500)][:500], np.float64)
-    z = np.where(np.isfinite(z), z, np.nan)
-    spread = np.nanstd(z, axis=1)
+    there = np.isfinite(z)
+    spread = z.std(axis=1) if there.all() else np.nanstd(np.where(there, z, np.nan), axis=1)
     spread = spread[spread > 0]
     return float(np.median(spread)) if len(spread) else 1.0
 
