@@ -69,7 +69,7 @@ def network(name: str, rows: int, data: str, cache: str) -> tuple[nn.Module, Ten
         if kept.exists():
             model.load_state_dict(torch.load(kept, weights_only=True))
         else:
-            train(model, x, y, TRAINED[name][1])
+            train(model, x, y, TRAINED[name][1] * 40, batch=128, shuffled=True)
             torch.save(model.state_dict(), kept)
         return model.eval(), x[:rows], y[:rows]
     if name == "vit":
@@ -79,7 +79,7 @@ def network(name: str, rows: int, data: str, cache: str) -> tuple[nn.Module, Ten
         model = ARCHITECTURES.choose("mlp:inputs=784,hidden=256/256")()
         x = torch.randn(rows, 784)
     y = (x.flatten(1) @ torch.randn(x[0].numel(), 10)).argmax(1)  # labels that can be learnt, and are
-    train(model, x, y, 64 * (60 if name == "vit" else 100) / rows, batch=64)
+    train(model, x, y, 60 if name == "vit" else 100, batch=64, shuffled=False)
     return model.eval(), x, y
 
 
@@ -93,10 +93,14 @@ def images(file: str, rows: int) -> tuple[Tensor, Tensor]:
     return (x - mean.view(3, 1, 1)) / std.view(3, 1, 1), labels
 
 
-def train(model: nn.Module, x: Tensor, y: Tensor, epochs: float, batch: int = 128) -> None:
+def train(model: nn.Module, x: Tensor, y: Tensor, steps: int, batch: int, shuffled: bool) -> None:
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    for step in range(int(epochs * len(x) / batch)):
-        part = torch.arange(batch * step, batch * step + batch) % len(x)
+    each = -(-len(x) // batch)
+    order = torch.arange(len(x))
+    for step in range(steps):
+        if shuffled and step % each == 0:
+            order = torch.randperm(len(x))
+        part = order[torch.arange(batch * step, batch * step + batch) % len(x)]
         optimizer.zero_grad()
         LOSS(model(x[part]), y[part]).backward()
         optimizer.step()
@@ -297,13 +301,11 @@ def equally_accurate(tool: str, name: str, rows: int, data: str, truth: float, s
     return found
 
 
-def compare(name: str, rows: int, data: str, by_count: bool, full: bool) -> None:
+def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers: bool) -> None:
     print(f"\n{name}, {rows} rows", flush=True)
     peers = [p for p, module in PEERS.items() if installed(module)]
-    lead = {t: start("calib", t, name, rows, data) for t in ("lambda", "trace", "estimate")}
-    ends = ENDS if by_count else sum(start("calib", t, name, rows, data)["products"] - 1 for t in ("top", "min"))
-    trace, top = lead["trace"], lead["lambda"]
-    product = top["seconds"] / top["products"]
+    lead = {t: start("calib", t, name, rows, data) for t in ("lambda", "estimate")}
+    top = lead["lambda"]
     slow = () if full else ("eigenthings, power", "curvlinops, ARPACK")
     truth, steps = top["value"], top["products"]
     runs = {p: equally_accurate(p, name, rows, data, truth, steps) for p in peers if p not in slow}
@@ -320,13 +322,21 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool) -> None
     step = start("calib", "training", name, min(rows, 128), data)
     low = start("calib low", "estimate", name, rows, data)
     print(f"       peak MB: memory=low {low['peak']:.0f}, a training step of {min(rows, 128)} rows {step['peak']:.0f}")
+    if solvers:
+        return
+    trace, product = start("calib", "trace", name, rows, data), top["seconds"] / top["products"]
+    ends = ENDS if by_count else sum(start("calib", t, name, rows, data)["products"] - 1 for t in ("top", "min"))
     print(f"   (b) trace: {trace['value']:.5g} ± {trace['error']:.2g} in {trace['seconds']:.2f} s: {trace['how']}")
     probed = {p: e for p in peers if p != "eigenthings, power" and (e := start(p, "probes", name, rows, data))}
     if not probed:
         return
     sd = (sum(e["sd"] ** 2 for e in probed.values()) / len(probed)) ** 0.5
-    probes = math.ceil((sd / (0.01 * abs(trace["value"]))) ** 2)
-    print(f"       Hutchinson: one probe spreads by {sd:.3g}, so {probes} for 1 %; calib {product:.2f} s a product")
+    accuracy = max(0.01 * abs(trace["value"]), trace["error"])  # calib stops at 512 probes, whether or not that is 1 %
+    probes = math.ceil((sd / accuracy) ** 2)
+    share = accuracy / abs(trace["value"])
+    print(
+        f"       Hutchinson: one probe spreads by {sd:.3g}: {probes} for {share:.2g}; calib {product:.2f} s a product"
+    )
     dense = None if by_count else start("calib", "density", name, rows, data)
     density = dense["seconds"] if dense else STEPS * product
     run = None if by_count or "PyHessian, in memory" not in probed else start(peers[0], "density", name, rows, data)
@@ -357,6 +367,7 @@ if __name__ == "__main__":
     parser.add_argument("--cache", default="", help=argparse.SUPPRESS)
     parser.add_argument("--effort", type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument("--worker", nargs=4, metavar=("TOOL", "TASK", "NETWORK", "ROWS"))
+    parser.add_argument("--solvers", action="store_true", help="λmax alone")
     parser.add_argument("--full", action="store_true", help="also the solvers that are far behind")
     options = parser.parse_args()
     if options.worker:
@@ -371,4 +382,4 @@ if __name__ == "__main__":
             print("no --data with cifar10_resnet20.safetensors: CIFAR-10 is skipped")
         for name, rows, by_count in cases:
             if not options.only or options.only in f"{name}-{rows}":
-                compare(name, rows, options.data, by_count or options.count, options.full)
+                compare(name, rows, options.data, by_count or options.count, options.full, options.solvers)
