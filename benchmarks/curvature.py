@@ -10,8 +10,9 @@ everything at once with calib, and 4 Hutchinson probes of each tool. λmax is at
 own rule with tolerance 1e-3, tightened until the true error is within 1e-3 too (hessian-eigenthings' Lanczos is given
 steps until it calls itself converged); the time is that of the last run alone. The true λmax is ours, whose error
 residual²/gap is two orders below. `--full` adds the solvers that are far behind. What is count × cost: Hutchinson to
-1 % (probes from the spread of one), densities of the other tools, and the top 5 and λmin of the others at the products
-that our Lanczos run needs for each alone, though theirs need more. The perceptron has ReLU, the ViT GELU.
+1 %, or to what calib's trace reached (probes from the spread of one), densities of the other tools, and the top 5 and
+λmin of the others at the products that our Lanczos run needs for each alone, though theirs need more. The perceptrons
+have ReLU, the ViTs GELU.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ CACHE = tempfile.TemporaryDirectory()
 LOSS = nn.functional.cross_entropy
 BATCH = 64  # at most; it divides the rows, as hessian-eigenthings weighs a shorter last batch like the others
 TRAINED = {"mlp-cifar": ("mlp:inputs=3072,hidden=256/256", 10), "vit-cifar": ("vit:dim=96,depth=4,heads=4", 4)}
-"""Architecture and epochs on 5,000 CIFAR-10 images."""
+"""Architecture and epochs of 40 batches of 125 of 5,000 CIFAR-10 images."""
 STEPS = 80  # of a density
 ENDS = 15 + 57  # products for the top 5 and for λmin, where they are not run: those of a ResNet-20
 PROBES = 4  # of each tool; their spread is pooled, the quadratic forms being the same
@@ -69,7 +70,8 @@ def network(name: str, rows: int, data: str, cache: str) -> tuple[nn.Module, Ten
         if kept.exists():
             model.load_state_dict(torch.load(kept, weights_only=True))
         else:
-            train(model, x, y, TRAINED[name][1] * 40, batch=128, shuffled=True)
+            epochs = range(TRAINED[name][1])
+            train(model, x, y, (part for _ in epochs for part in torch.randperm(len(x)).view(-1, 40).T))
             torch.save(model.state_dict(), kept)
         return model.eval(), x[:rows], y[:rows]
     if name == "vit":
@@ -79,7 +81,8 @@ def network(name: str, rows: int, data: str, cache: str) -> tuple[nn.Module, Ten
         model = ARCHITECTURES.choose("mlp:inputs=784,hidden=256/256")()
         x = torch.randn(rows, 784)
     y = (x.flatten(1) @ torch.randn(x[0].numel(), 10)).argmax(1)  # labels that can be learnt, and are
-    train(model, x, y, 60 if name == "vit" else 100, batch=64, shuffled=False)
+    steps = range(60 if name == "vit" else 100)
+    train(model, x, y, (torch.arange(64 * step, 64 * step + 64) % rows for step in steps))
     return model.eval(), x, y
 
 
@@ -93,14 +96,9 @@ def images(file: str, rows: int) -> tuple[Tensor, Tensor]:
     return (x - mean.view(3, 1, 1)) / std.view(3, 1, 1), labels
 
 
-def train(model: nn.Module, x: Tensor, y: Tensor, steps: int, batch: int, shuffled: bool) -> None:
+def train(model: nn.Module, x: Tensor, y: Tensor, parts: Iterable[Tensor]) -> None:
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    each = -(-len(x) // batch)
-    order = torch.arange(len(x))
-    for step in range(steps):
-        if shuffled and step % each == 0:
-            order = torch.randperm(len(x))
-        part = order[torch.arange(batch * step, batch * step + batch) % len(x)]
+    for part in parts:
         optimizer.zero_grad()
         LOSS(model(x[part]), y[part]).backward()
         optimizer.step()
