@@ -13,7 +13,7 @@ ORDER = [
     ("errors",),
     ("spec", "files"),
     ("result",),
-    ("links", "device"),
+    ("links", "device", "derivatives"),
     ("predictions",),
     ("columns",),
     ("metrics", "curvature", "architectures"),
@@ -30,6 +30,7 @@ LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 HEAVY = {
     "torch": (
         "device",
+        "derivatives",
         "losses",
         "curvature",
         "architectures",

@@ -16,12 +16,13 @@ from calibcli.curvature.ggn import GGNTrace, ggn_trace
 from calibcli.curvature.lanczos import Lanczos
 from calibcli.curvature.loss import MOST_CLASSES, Loss, Pairs, known_weights
 from calibcli.curvature.norms import RowNorms
-from calibcli.curvature.operator import Operator, SecondDerivative, grouped, hessian_scalar, rest_scalar
-from calibcli.curvature.problem import Problem, free_bytes
+from calibcli.curvature.operator import Operator, SecondDerivative, grouped, hessian_scalar, rest_scalar, slope
+from calibcli.curvature.problem import Problem, Scalar, free_bytes
 from calibcli.curvature.rows import normal
 from calibcli.errors import InputError
 
 Progress = Callable[[float, str], None]
+ROUND = 32  # probes of a cell between two reports
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
 
 
@@ -90,7 +91,7 @@ class Engine:
         self.shared, self.problem, self.loss = shared, shared.problem, loss
         self._certificates: dict[int, Certificate] = {}
         self._ggn: dict[tuple[float, bool], GGNTrace] = {}
-        self.probes: traces.Probes | None = None
+        self._probes: dict[tuple[int, int, bool], traces.Probes] = {}
 
     @cached_property
     def hessian(self) -> SecondDerivative:
@@ -193,19 +194,33 @@ class Engine:
         return traces.alive(self.problem, self.shared.seed)
 
     @property
-    def rest(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def rest(self) -> Scalar:
         """What the probes differentiate: H - G, or H where the loss does not split."""
         return rest_scalar(self.loss) if self.splits else hessian_scalar(self.loss)
 
-    def probe(self, count: int, text: Callable[[traces.Mean], str]) -> traces.Probes | None:
-        """At least `count` probes, in rounds; what there is after an interrupt."""
-        n, group = self.problem.layout.n, self.problem.layout.group
-        while (have := self.probes.groups.shape[1] if self.probes else 0) < count and not self.shared.stopped:
-            numbers = range(have, min(count, have + 16))
-            found = traces.probe(self.problem, self.rest, numbers, seed=self.shared.seed, tensors=self.alive)
-            self.probes = self.probes.join(found) if self.probes else found
-            self.shared.progress(numbers.stop / count, text(traces.summarise(self.probes, n, group)))
-        return self.probes
+    @cached_property
+    def prober(self) -> traces.Prober:
+        fixed = slope(self.loss) if self.splits else None
+        return traces.Prober(self.problem, self.rest, fixed, tensors=self.alive, seed=self.shared.seed)
+
+    def probe(
+        self, first: torch.Tensor, last: torch.Tensor, base: float, *, layers: bool = False
+    ) -> traces.Probes | None:
+        """Probes numbered from `first` up to `last` (cells,), in rounds; those of the rounds before an interrupt.
+
+        `layers` asks for each tensor's part. `base` is added in what the progress says.
+        """
+        key = (int(first.sum()), int(last.sum()), layers)
+        rounds, n = max(1, -(-int((last - first).max()) // ROUND)), self.problem.layout.n
+        if key not in self._probes and not self.shared.stopped:
+            for r in range(rounds):
+                start, stop = (first + (last - first) * i // rounds for i in (r, r + 1))
+                found = self.prober(start, stop, layers=layers)
+                self._probes[key] = self._probes[key] + found if key in self._probes else found
+                mean = traces.summarise(self._probes[key], n)
+                self.shared.progress((r + 1) / rounds, f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
+        done = self._probes.get(key)
+        return done if done is not None and int(done.forms[:, 0].min()) >= min(2, int(last.max())) else None
 
     def gradient(self) -> Gradient:
         """Gradient of the mean loss and its spread between groups (two passes)."""

@@ -34,15 +34,20 @@ def hessian_scalar(loss: Loss) -> Scalar:
     return lambda logits, labels: loss(logits, labels).sum()
 
 
+def slope(loss: Loss) -> Scalar:
+    """∂loss/∂z (n, K)."""
+
+    def of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        z = logits.detach().requires_grad_()
+        return torch.autograd.grad(loss(z, labels).sum(), z)[0]
+
+    return of
+
+
 def rest_scalar(loss: Loss) -> Scalar:
     """Σ ⟨∂loss/∂z, z⟩ with the slope held fixed: its second derivative is H - G."""
-
-    def scalar(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        z = logits.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(loss(z, labels).sum(), z)
-        return (slope * logits).sum()
-
-    return scalar
+    fixed = slope(loss)
+    return lambda logits, labels: (fixed(logits, labels) * logits).sum()
 
 
 class SecondDerivative:

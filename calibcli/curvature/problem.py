@@ -95,8 +95,12 @@ class Problem:
     def logits(self, rows: range | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits (n, K), never below float32, and labels (n,) of these rows."""
         inputs, labels = self.batch(rows)
+        return self.outputs(inputs), labels
+
+    def outputs(self, inputs: Inputs) -> torch.Tensor:
+        """Logits (n, K), never below float32."""
         logits = self.forward(self.model, inputs)
-        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, labels
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def gradients(self, rows: range, scalar: Scalar, graph: bool = True) -> list[torch.Tensor]:
         """Gradient of `scalar` (a sum over these rows) in every selected tensor, itself differentiable."""

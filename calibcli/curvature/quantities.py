@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,6 +18,7 @@ from calibcli.result import Estimate, Plot, Table
 from calibcli.spec import Shelf
 
 QUANTITIES = Shelf("curvature quantity")
+PART = 8  # of a fixed number of probes that give each tensor's part too
 EVERY = 400  # products after which an eigenvalue that has not converged is reported as it is
 
 
@@ -89,7 +89,6 @@ def trace(
     `most` are spent. `exact` takes every
     pair and every diagonal element, as is done unasked where that takes fewer products.
     """
-    names = len(engine.problem.tensors)
     precision = precision or (None if engine.splits else 0.02)
     part = engine.ggn((precision or engine.default_precision) / 2, exact) if engine.splits else None
     if engine.splits and part is None:
@@ -98,38 +97,38 @@ def trace(
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
         return Found([trace_of_pairs(engine, part, how)], layers={"Tr(H)": part.layers})
     base = part.value if part else 0.0
-    n, group = engine.problem.layout.n, engine.problem.layout.group
+    layout = engine.problem.layout
     diagonal = sum(size for size, alive in zip(engine.problem.sizes, engine.alive.tolist()) if alive)
-    count = diagonal if exact else probes or traces.pilot(engine.problem.layout.blocks)
-    text = _trace_text(base)
-    first = 0
-    if probes is None and count < diagonal:
-        pilot = engine.probe(count, text)
-        if pilot is None:
-            return _nothing()
-        # the pilot only says how many probes to take after it: a mean that helped to decide would be biased
-        mean = traces.summarise(pilot.between(0, count), n, group)
-        size = abs(base + mean.value)
+    none = torch.zeros(layout.cells, dtype=torch.long)
+    early = none + (min(probes, PART) if probes else traces.pilot(layout.cells))
+    if exact or (probes is None and int(early[0]) >= diagonal):
+        return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+    whole = engine.probe(none, early, base, layers=True)  # the first few tell each tensor's part
+    if whole is None:
+        return _nothing()
+    if probes is None:
+        # a pilot only says how many probes to take after it: a mean that helped to decide would be biased
+        size = abs(base + traces.summarise(whole, layout.n).value)
         wish = precision * size if precision else max(0.3 * part.sampling if part else 0.0, 1e-3 * size)
         wish = (max(wish**2 - (part.se**2 if part else 0.0), wish**2 / 4)) ** 0.5
-        first = count
-        count += int(min(most, max(count, round(count * (mean.se / max(wish, 1e-300)) ** 2))))
-    if probes is None and count >= diagonal:
-        return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
-    drawn = engine.probe(count, text)
-    if drawn is None:
-        return _nothing()
-    drawn = drawn.between(first, count) if drawn.groups.shape[1] > first else drawn
-    mean = traces.summarise(drawn, n, group)
-    m = drawn.groups.shape[1]
-    how = f"{m} Hutchinson probes of H"
+        last = early + traces.allocate(whole, wish, layout.n, most)
+        if float((last - early).double().mean()) >= diagonal:
+            return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+        drawn = engine.probe(early, last, base) or whole
+    else:
+        later = engine.probe(early, none + probes, base) if probes > PART else None
+        drawn = whole + later if later else whole
+    mean = traces.summarise(drawn, layout.n)
+    how = f"{drawn.each:.0f} Hutchinson probes of H"
     if part:
-        how = f"{part.how} + {m} probes of H - G on {int(engine.alive.sum())} of {names} tensors"
+        on = f"{int(engine.alive.sum())} of {len(engine.problem.tensors)}"
+        how = f"{part.how} + {drawn.each:.0f} probes of H - G on {on} tensors"
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
-    found = _trace_over_groups(engine, part, drawn.groups, mean.value, how, variance**0.5, dof)
-    spread = drawn.layers.std(1) / max(m, 1) ** 0.5 if m > 1 else torch.zeros(names, dtype=torch.float64)
-    layers = drawn.layers.mean(1)
+    sums, noise = traces.by_group(drawn, layout)
+    found = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
+    # whole products are made of the first few alone, unless nothing else serves
+    layers, spread = traces.by_tensor(whole if engine.prober.forward else drawn, layout.n)
     if part:
         layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
     return Found([found], layers={"Tr(H)": layers, "± Tr(H)": spread})
@@ -140,12 +139,19 @@ def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> Found:
     forms, rest = traces.exact_rest(engine.problem, engine.rest, engine.alive)
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)
-    found = _trace_over_groups(engine, part, forms[:, None], float(rest.sum()), how, se, dof)
+    found = _trace_over_groups(engine, part, forms, torch.zeros_like(forms), float(rest.sum()), how, se, dof)
     return Found([found], layers={"Tr(H)": rest + part.layers if part else rest})
 
 
 def _trace_over_groups(
-    engine: Engine, part: GGNTrace | None, forms: torch.Tensor, rest: float, how: str, se: float, dof: float
+    engine: Engine,
+    part: GGNTrace | None,
+    sums: torch.Tensor,
+    noise: torch.Tensor,
+    rest: float,
+    how: str,
+    se: float,
+    dof: float,
 ) -> Estimate:
     """Tr(G) + rest, whose sampling error is that between groups of rows."""
     layout = engine.problem.layout
@@ -156,14 +162,10 @@ def _trace_over_groups(
         how,
         se=se,
         dof=dof,
-        sampling=traces.sampling_error(rows, forms, layout.weights, layout.group),
+        sampling=traces.sampling_error(rows, sums, noise, layout),
         sampling_dof=layout.groups - 1,
         positive=False,
     )
-
-
-def _trace_text(base: float) -> Callable[[traces.Mean], str]:
-    return lambda mean: f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}"
 
 
 @QUANTITIES.add(order=3)

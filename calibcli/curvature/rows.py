@@ -1,4 +1,4 @@
-"""The data set as the engine sees it: rows by index, blocks that own a probe, groups that carry the sampling error.
+"""The data set as the engine sees it: rows by index, cells that own a probe, groups that carry the sampling error.
 
 Everything random or grouped is a function of the row's index alone, so that results do not depend on the micro-batch
 size, the number of ranks or the device.
@@ -16,7 +16,7 @@ import torch
 from calibcli import device as devices
 from calibcli.errors import InputError
 
-BLOCK = 256  # rows that share one probe
+BLOCK = 256  # rows that a micro-batch stays within
 Inputs = Any  # a Tensor, or a dict of Tensors by argument name
 
 
@@ -66,12 +66,13 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Layout:
-    """How N rows are cut: blocks of 256 rows, groups inside blocks, micro-batches that straddle neither.
+    """How N rows are cut: blocks of 256, groups inside blocks, cells inside groups, micro-batches that straddle none.
 
     Attributes:
         n: rows of the whole data set.
         micro: rows per micro-batch, a power of two up to 256.
         group: rows per group, the power of two that makes at least 16 groups (one row each below 32 rows).
+        cell: rows that share a probe: 8, more beyond 32,768 rows, and no more than a group.
         rank, world: this process's share is a contiguous run of groups.
     """
 
@@ -93,8 +94,15 @@ class Layout:
         return -(-self.n // self.group)
 
     @property
-    def blocks(self) -> int:
-        return -(-self.n // BLOCK)
+    def cell(self) -> int:
+        return min(self.group, max(8, power_of_two(self.n // 4096)))
+
+    @property
+    def cells(self) -> int:
+        return -(-self.n // self.cell)
+
+    def rows_of(self, cell: int) -> range:
+        return range(cell * self.cell, min((cell + 1) * self.cell, self.n))
 
     @property
     def weights(self) -> torch.Tensor:
@@ -124,9 +132,9 @@ def power_of_two(rows: int) -> int:
     return 1 << (max(1, min(rows, BLOCK)).bit_length() - 1)
 
 
-def signs(size: int, seed: int, block: int, number: int) -> torch.Tensor:
-    """(size,) Rademacher probe in float64, a function of (seed, block, probe number) alone (Philox counter)."""
-    bits = np.random.Philox(key=np.array([seed, (block << 32) | number], np.uint64)).random_raw(-(-size // 64))
+def signs(size: int, seed: int, cell: int, number: int) -> torch.Tensor:
+    """(size,) Rademacher probe in float64, a function of (seed, cell, probe number) alone (Philox counter)."""
+    bits = np.random.Philox(key=np.array([seed, (cell << 32) | number], np.uint64)).random_raw(-(-size // 64))
     ones = np.unpackbits(bits.astype("<u8").view(np.uint8), count=size)
     return torch.from_numpy(ones).double().mul_(2).sub_(1)
 

@@ -2,75 +2,159 @@
 
 Where the logits are linear in each parameter tensor by itself (ReLU, pooling, eval-mode BatchNorm, linear and
 convolution layers, residual sums, no tensor used twice) every tensor's diagonal block of H - G is zero almost
-everywhere, and there is nothing to probe. Elsewhere H - G is probed with signs that are fresh in every block of 256
-rows.
+everywhere, and there is nothing to probe. Elsewhere H - G is probed with signs that are fresh in every cell of a few
+rows, so that what is off the diagonal averages out over rows, and more of them where it is larger.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from calibcli import device as devices
 from calibcli.curvature.problem import Problem, Scalar
-from calibcli.curvature.rows import signs
+from calibcli.curvature.rows import Layout, signs
+from calibcli.derivatives.bends import Bend
+from calibcli.derivatives.rules import Lost
+
+AT_ONCE = 16  # probes of a cell whose first derivatives are carried together
+BYTES = 256 << 20  # of directions at once
+SIMILAR = 4.0  # degrees of freedom that the mean over cells counts for in the variance of a cell
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Quadratic forms vᵀMv of a second derivative M = (1/N) Σ_n M_n.
+    """Quadratic forms vᵀMv of a second derivative Σ_n M_n, by cell of rows.
 
     Attributes:
-        groups: (groups, m) sums over a group's rows, per probe.
-        layers: (tensors, m) means over all rows, by the tensor that the left v is restricted to.
+        forms: (cells, 3) number of probes, sum and sum of squares of their forms.
+        layers: (cells, tensors, 3) the same of the part of each tensor, the one that the left v is restricted to; of
+            the probes whose whole products were made.
     """
 
-    groups: torch.Tensor
+    forms: torch.Tensor
     layers: torch.Tensor
 
-    def between(self, first: int, last: int) -> Probes:
-        return Probes(self.groups[:, first:last], self.layers[:, first:last])
+    def __add__(self, other: Probes) -> Probes:
+        return Probes(self.forms + other.forms, self.layers + other.layers)
 
-    def join(self, other: Probes) -> Probes:
-        return Probes(torch.cat([self.groups, other.groups], 1), torch.cat([self.layers, other.layers], 1))
+    @property
+    def each(self) -> float:
+        """Probes of a cell, on average."""
+        return float(self.forms[:, 0].mean())
 
 
-def probe(
-    problem: Problem, scalar: Scalar, numbers: range, *, seed: int, tensors: torch.Tensor | None = None
-) -> Probes:
-    """Probes with these numbers, each micro-batch's graph built once for all of them.
+def moments(forms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means (...) of counts, sums and sums of squares (..., 3), and their squared standard errors (0 of a single)."""
+    count, total, square = forms.unbind(-1)
+    mean = total / count.clamp(min=1)
+    return mean, (square / count.clamp(min=1) - mean.square()).clamp(min=0) / (count - 1).clamp(min=1)
+
+
+class Prober:
+    """Draws probes.
 
     Args:
-        problem, scalar: what is differentiated twice.
-        numbers: which probes.
-        seed: of the signs, which are a function of (seed, block of 256 rows, probe number).
+        problem: model and data.
+        scalar: what is differentiated twice.
+        slope: (logits, labels) -> s (n, K), where the scalar is Σ ⟨s, logits⟩ with s held fixed; else None.
         tensors: (tensors,) bool, which parameter tensors are probed; the others' signs are 0.
+        seed: of the signs, which are a function of (seed, cell of rows, probe number).
+
+    Attributes:
+        forward: whether first derivatives that are carried forward (`Bend`) serve where whole products are not needed:
+            decided on two rows, where they must agree with reverse over reverse.
     """
-    return problem.guard(lambda: _probe(problem, scalar, numbers, seed, tensors))
 
+    def __init__(
+        self,
+        problem: Problem,
+        scalar: Scalar,
+        slope: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
+        *,
+        tensors: torch.Tensor,
+        seed: int,
+    ) -> None:
+        self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
+        self.tensors: list[bool] = tensors.tolist()
+        self.forward = slope is not None and problem.guard(self._agrees)
 
-def _probe(problem: Problem, scalar: Scalar, numbers: range, seed: int, tensors: torch.Tensor | None) -> Probes:
-    layout = problem.layout
-    groups = torch.zeros(layout.groups, len(numbers), dtype=torch.float64)
-    layers = torch.zeros(len(problem.tensors), len(numbers), dtype=torch.float64)
-    wanted = [True] * len(problem.tensors) if tensors is None else tensors.tolist()
-    block, vectors = -1, list[list[torch.Tensor]]()
-    for rows in layout.batches(min(layout.micro, layout.group)):
-        if rows.start // 256 != block:
-            block = rows.start // 256
-            vectors = [problem.split(signs(problem.size, seed, block, i)) for i in numbers]
-            for pieces in vectors:
-                pieces[:] = [v if on else torch.zeros_like(v) for v, on in zip(pieces, wanted)]
-        gradients = problem.gradients(rows, scalar)
-        for i, pieces in enumerate(vectors):
+    def __call__(self, first: torch.Tensor, last: torch.Tensor, *, layers: bool = False) -> Probes:
+        """Probes numbered from `first` up to `last` (cells,) of each cell, by tensor too where `layers`."""
+        whole = layers or not self.forward
+        return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), whole))
+
+    def _draw(self, first: list[int], last: list[int], whole: bool) -> Probes:
+        layout = self.problem.layout
+        found = torch.zeros(layout.cells, 1 + len(self.tensors), 3, dtype=torch.float64)
+        for index in range(layout.local.start // layout.cell, -(-layout.local.stop // layout.cell)):
+            numbers = range(first[index], last[index])
+            if not numbers:
+                continue
+            rows = layout.rows_of(index)
+            parts = [range(i, min(i + layout.micro, rows.stop)) for i in range(rows.start, rows.stop, layout.micro)]
+            if whole:
+                forms = sum((self._whole(r, index, numbers) for r in parts), torch.zeros(()))
+            else:
+                forms = sum((self._bends(r, index, numbers) for r in parts), torch.zeros(()))[None]
+            forms = torch.cat([forms.sum(0)[None], forms]) if whole else forms  # the sum first, then each tensor's
+            count = torch.full_like(forms, 1.0)
+            found[index, : len(forms)] = torch.stack([count, forms, forms.square()], 2).sum(1)
+        both = devices.all_sum(found.to(self.problem.device)).cpu()
+        return Probes(both[:, 0], both[:, 1:])
+
+    def _signs(self, cell: int, number: int) -> torch.Tensor:
+        return signs(self.problem.size, self.seed, cell, number)
+
+    def _whole(self, rows: range, cell: int, numbers: range) -> torch.Tensor:
+        """(tensors, m) forms by reverse over reverse."""
+        problem = self.problem
+        gradients = problem.gradients(rows, self.scalar)
+        forms = []
+        for i in numbers:
+            pieces = [
+                v if on else torch.zeros_like(v) for v, on in zip(problem.split(self._signs(cell, i)), self.tensors)
+            ]
             products = problem.product(gradients, pieces)
-            forms = torch.stack([torch.dot(v.reshape(-1), h.reshape(-1)) for v, h in zip(pieces, products)]).cpu()
-            groups[rows.start // layout.group, i] += forms.sum()
-            layers[:, i] += forms
-    both = devices.all_sum(torch.cat([groups, layers]).to(problem.device)).cpu()
-    return Probes(both[: layout.groups], both[layout.groups :] / layout.n)
+            forms.append(torch.stack([torch.dot(v.reshape(-1), h.reshape(-1)) for v, h in zip(pieces, products)]))
+        return torch.stack(forms, 1).double().cpu()
+
+    def _bends(self, rows: range, cell: int, numbers: range) -> torch.Tensor:
+        """(m,) forms, with first derivatives carried forward."""
+        problem, slope = self.problem, self.slope
+        assert slope is not None
+        inputs, labels = problem.batch(rows)
+        moving = [t for t, on in zip(problem.tensors, self.tensors) if on]
+        bend = Bend(lambda: problem.outputs(inputs), moving, lambda logits: slope(logits, labels))
+        size = problem.size * torch.empty((), dtype=problem.dtype).element_size()
+        step = max(1, min(AT_ONCE, BYTES // size, 4 * problem.layout.micro // len(rows)))
+        found = []
+        for i in range(numbers.start, numbers.stop, step):
+            drawn = [problem.split(self._signs(cell, k)) for k in range(i, min(i + step, numbers.stop))]
+            found.append(bend.forms([torch.stack(v) for v, on in zip(zip(*drawn), self.tensors) if on]))
+        return torch.cat(found).double().cpu()
+
+    def _agrees(self) -> bool:
+        rows, numbers = range(min(2, self.problem.layout.n)), range(4)
+        true = self._whole(rows, 0, numbers).sum(0)
+        try:
+            found = self._bends(rows, 0, numbers)
+        except Lost:
+            return False
+        except (
+            RuntimeError,
+            ValueError,
+            NotImplementedError,
+            TypeError,
+            AttributeError,
+        ) as error:  # what vmap cannot do
+            if devices.is_out_of_memory(error):
+                raise
+            return False
+        return bool((found - true).abs().max() <= 1e-3 * true.square().mean().sqrt())
 
 
 def alive(problem: Problem, seed: int) -> torch.Tensor:
@@ -95,9 +179,23 @@ def alive(problem: Problem, seed: int) -> torch.Tensor:
     return torch.tensor(found)
 
 
-def pilot(blocks: int) -> int:
-    """Probes from which the number of probes is decided: every block has its own, so few do when there are many."""
-    return max(2, min(8, -(-16 // blocks)))
+def pilot(cells: int) -> int:
+    """Probes from which the number of probes is decided: every cell has its own, so few do when there are many."""
+    return max(2, min(8, -(-256 // cells)))
+
+
+def allocate(found: Probes, se: float, n: int, most: int) -> torch.Tensor:
+    """(cells,) numbers of probes that bring the mean over n rows to a standard error, in proportion to a cell's spread.
+
+    At most `most` a cell on average, and at least two.
+    """
+    count = found.forms[:, 0]
+    variance = moments(found.forms)[1] * count  # of one probe
+    freedom = count - 1
+    spread = ((freedom * variance + SIMILAR * variance.mean()) / (freedom + SIMILAR)).sqrt()
+    wish = spread * spread.sum() / max(se * n, 1e-300) ** 2
+    wish = wish * min(1.0, most / max(float(wish.mean()), 1e-300))
+    return wish.round().clamp(min=2).long()
 
 
 @dataclass(frozen=True)
@@ -109,35 +207,41 @@ class Mean:
     dof: float
 
 
-def summarise(probes: Probes, n: int, group: int) -> Mean:
-    """Mean over rows of vᵀM_n v; blocks have probes of their own, so their variances add."""
-    m = probes.groups.shape[1]
-    per = max(256 // group, 1)
-    pad = -probes.groups.shape[0] % per
-    blocks = torch.nn.functional.pad(probes.groups, (0, 0, 0, pad)).view(-1, per, m).sum(1) / n  # (blocks, m)
-    variance = blocks.var(1) / m if m > 1 else torch.zeros(len(blocks), dtype=torch.float64)
+def summarise(probes: Probes, n: int) -> Mean:
+    """Mean over rows of vᵀM_n v; cells have probes of their own, so their variances add."""
+    mean, variance = moments(probes.forms)
+    variance, freedom = variance / n**2, (probes.forms[:, 0] - 1).clamp(min=1)
     total = float(variance.sum())
-    dof = total**2 / float((variance.square() / max(m - 1, 1)).sum()) if total > 0 else float(max(m - 1, 1))
-    return Mean(float(blocks.sum(0).mean()), total**0.5, dof)
+    dof = total**2 / float((variance.square() / freedom).sum()) if total > 0 else float(freedom.max())
+    return Mean(float(mean.sum()) / n, total**0.5, dof)
 
 
-def sampling_error(rows: torch.Tensor, forms: torch.Tensor, weights: torch.Tensor, group: int) -> float:
+def by_tensor(probes: Probes, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(tensors,) means over rows of each tensor's part, and their standard errors."""
+    mean, variance = moments(probes.layers)
+    return mean.sum(0) / n, variance.sum(0).sqrt() / n
+
+
+def sampling_error(rows: torch.Tensor, sums: torch.Tensor, noise: torch.Tensor, layout: Layout) -> float:
     """Standard error over rows of the mean of t_n = rows (N,) + vᵀM_n v, from the spread between groups.
 
-    `forms` (groups, m) are sums of vᵀM_n v over a group's rows, per probe.
-
-    The probes' own noise is kept out by products of different probes, E[x_gi x_gj] = t_g² for i ≠ j; where the noise
-    drowns them, a quarter of the raw variance is the floor.
+    `sums` (groups,) are of vᵀM_n v over a group's rows, `noise` (groups,) the variances that probes leave in them: they
+    are taken out of the spread; where they drown it, a quarter of the raw variance is the floor.
     """
-    n, (count, m) = len(rows), forms.shape
-    sums = torch.zeros(count, dtype=torch.float64).index_add_(0, torch.arange(n) // group, rows)
-    x = (sums[:, None] + forms) / n  # (groups, m) shares of the mean
-    x = x - weights[:, None] * x.sum(0)  # each group against what its share of the rows would give
-    raw = float(x.mean(1).square().sum())
-    clean = raw
-    if m > 1:
-        clean = float((x.sum(1).square() - x.square().sum(1)).sum()) / (m * (m - 1))
+    n, count, weights = len(rows), layout.groups, layout.weights
+    x = (sums.index_add(0, torch.arange(n) // layout.group, rows)) / n  # (groups,) shares of the mean
+    x = x - weights * x.sum()  # each group against what its share of the rows would give
+    raw = float(x.square().sum())
+    clean = raw - float((noise * (1 - 2 * weights)).sum() + noise.sum() * weights.square().sum()) / n**2
     return math.sqrt(max(clean, raw / 4) * count / max(count - 1, 1))
+
+
+def by_group(probes: Probes, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
+    """(groups,) sums over a group's rows of vᵀM_n v, and their squared standard errors."""
+    of = torch.arange(layout.cells) * layout.cell // layout.group
+    zero = torch.zeros(layout.groups, dtype=torch.float64)
+    mean, variance = moments(probes.forms)
+    return zero.index_add(0, of, mean), zero.index_add(0, of, variance)
 
 
 def exact_rest(problem: Problem, scalar: Scalar, tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from calibcli.derivatives.norms import upcast
 from calibcli.errors import UsageError
 from calibcli.losses.focal import focal, inverse_focal
-from calibcli.losses.logspace import margin, upcast
+from calibcli.losses.logspace import margin
 from calibcli.losses.shelf import LOSSES, Loss
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from calibcli.derivatives.norms import upcast
 from calibcli.losses.adafocal import AdaFocal
 from calibcli.losses.focal import Focal, FocalSample, FocalScheduled, InverseFocal
-from calibcli.losses.logspace import log_not_p, log_p, margin, surprise_ratio, upcast
+from calibcli.losses.logspace import log_not_p, log_p, margin, surprise_ratio
 from calibcli.losses.proper import CrossEntropy, LabelSmoothing
 from calibcli.losses.shelf import Loss
 

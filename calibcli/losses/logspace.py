@@ -14,11 +14,6 @@ from torch.nn import functional as F
 THRESHOLD = 40.0  # above it softplus(x) = x to the last bit in float64, and exp(x) is still finite in float32
 
 
-def upcast(logits: Tensor) -> Tensor:
-    """Logits in float32 or wider."""
-    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-
-
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """Log-odds `(N,)` of the labelled class: `z_y - logsumexp_{j != y} z_j`."""
     index = labels.unsqueeze(1)

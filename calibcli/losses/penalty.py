@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from calibcli.derivatives.jets import Jets
+from calibcli.derivatives.norms import upcast, wrong_thrice
+from calibcli.derivatives.twice import Twice
 from calibcli.errors import UsageError
-from calibcli.losses.jets import Jets
-from calibcli.losses.logspace import log_p, margin, upcast
-from calibcli.losses.norms import wrong_thrice
+from calibcli.losses.logspace import log_p, margin
 from calibcli.losses.shelf import PENALTIES, Batch, Penalty
-from calibcli.losses.twice import Twice
 
 
 @PENALTIES.add("mmce")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibcli.derivatives.norms import upcast
 from calibcli.errors import UsageError
-from calibcli.losses.logspace import upcast
 from calibcli.spec import Shelf
 
 LOSSES = Shelf("loss")

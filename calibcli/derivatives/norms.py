@@ -16,8 +16,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from calibcli.losses.logspace import upcast
-from calibcli.losses.twice import norm_backward
+from calibcli.derivatives.twice import norm_backward
+
+
+def upcast(x: Tensor) -> Tensor:
+    """x in float32 or wider."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
 
 WRONG = ("BatchNorm", "LayerNorm", "GroupNorm", "RmsNorm", "RMSNorm")
 """Parts of the names of autograd nodes with such a second derivative."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from calibcli import losses
+from calibcli.derivatives.twice import Twice, batch_norm, conv2d
 from calibcli.inputs import checkpoint
-from calibcli.losses.twice import Twice, batch_norm, conv2d
 
 torch.set_num_threads(1)
 

@@ -1,26 +1,22 @@
-"""Second derivatives along directions in parameter space, carried forward through a network with its values.
+"""How jets go through functions: a rule gives the value and, for each direction, its first and second derivative.
 
-At parameters θ + t v every intermediate value is a curve y(t); with it go y'(0) and y''(0), its jet. Forward, a layer
-that is bilinear in input and weight costs five products in place of one, and v'Hv is one number at the end, which a
-single backward pass differentiates: about 13 products where three reverse passes on top of each other take 24 (Griewank
-and Walther 2008, chapter 13; Bettencourt, Johnson and Duvenaud 2019).
+Smooth functions without a rule go through forward-mode differentiation twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from calibcli.losses import norms
-from calibcli.losses.jet_norm import JetNorm
-from calibcli.losses.logspace import upcast
+from calibcli.derivatives import norms
+from calibcli.derivatives.jet_norm import JetNorm
+from calibcli.derivatives.norms import upcast
 
 Jet = tuple[Tensor | None, Tensor | None]
 """First and second derivative; None is zero."""
@@ -30,78 +26,22 @@ class Lost(Exception):
     """An operation that jets do not go through; with its value, where there is one already."""
 
 
-class Jets(TorchFunctionMode):
-    """While it is on, jets go along with every value that depends on the parameters.
-
-    Values and their autograd graph are PyTorch's up to rounding (on a CPU images are laid out channels last, where
-    convolutions are faster), with normalisations that can be differentiated thrice. Smooth functions without a rule go
-    through forward-mode differentiation twice. At any other operation the jets are lost: `of` then gives None.
-
-    Args:
-        parameters: those that move.  directions: one list of tensors like them for each direction.
-
-    Attributes:
-        lost: why, or "".  directions: as given.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], directions: Sequence[Sequence[Tensor]]) -> None:
-        super().__init__()
-        self.lost, self.directions = "", [list(v) for v in directions]
-        # by id, with the tensor, so that the id stays its own, and its version, so that no write goes unseen
-        self._held: dict[int, tuple[Tensor, int, list[Jet]]] = {}
-        for i, p in enumerate(parameters):
-            self._hold(p, [(v[i], None) for v in directions])
-
-    def _hold(self, y: Tensor, jets: list[Jet]) -> None:
-        self._held[id(y)] = y, y._version, jets
-
-    def of(self, y: Tensor) -> list[Jet] | None:
-        """The jet of a value in each direction."""
-        found = self._held.get(id(y))
-        return found[2] if found is not None and found[1] == y._version else None
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        func = norms.EXACT.get(func, func)
-        if func is torch.conv2d:
-            args = channels_last(args)
-        if self.lost or func in CONSTANT or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
-        tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
-        if any(t.requires_grad and self.of(t) is None for t in tensors):
-            self._lose(func, "a value whose history was not seen")
-            return func(*args, **kwargs)
-        if not any(id(t) in self._held for t in tensors):
-            return func(*args, **kwargs)
-        call = Call(func, args, kwargs, self.of, len(self.directions))
-        try:
-            y, jets = RULES.get(func, generic)(call)
-        except Lost as error:
-            why, *value = error.args
-            self._lose(func, why)
-            return value[0] if value else func(*args, **kwargs)
-        if jets is not None:
-            for one, jet in zip(y, jets) if isinstance(y, tuple | list) else [(y, jets)]:
-                if one.requires_grad:
-                    self._hold(one, [(_like(a, one), _like(b, one)) for a, b in jet])
-        return y
-
-    def _lose(self, func: Callable[..., Any], why: str) -> None:
-        self.lost = f"{getattr(func, '__name__', func)}: {why}"
-        self._held.clear()
-
-
 @dataclass
 class Call:
-    """A function call with a moving argument; `jet` looks one up. `directions` is their number."""
+    """A function call with a moving argument.
+
+    Attributes:
+        lookup: the jets of a value, None where it does not move.
+        directions: their number.
+        strict: whether any real number without a rule is lost, or only what PyTorch's autograd follows.
+    """
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     lookup: Callable[[Any], list[Jet] | None]
     directions: int
+    strict: bool = False
 
     def value(self) -> Any:
         return self.func(*self.args, **self.kwargs)
@@ -115,27 +55,11 @@ class Call:
 Rule = Callable[[Call], tuple[Any, Any]]
 
 
-def channels_last(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    x = args[0] if args else None
-    if isinstance(x, Tensor) and x.ndim == 4 and x.device.type == "cpu":
-        # what depends on no parameter has no jet to lose; the rest comes from a convolution and is laid out so already
-        return (x.contiguous(memory_format=torch.channels_last), *args[1:]) if not x.requires_grad else args
-    return args
-
-
-def _like(d: Tensor | None, y: Tensor) -> Tensor | None:
-    if d is None:
-        return None
-    return (d if d.dtype == y.dtype else d.to(y.dtype)).expand_as(y)
-
-
 def _sum(*terms: Tensor | None) -> Tensor | None:
     total: Tensor | None = None
     for t in terms:
         total = t if total is None else total if t is None else total + t
     return total
-
-    """Bilinear functions, some with a bias: f(a, b)'' = f(a'', b) + 2 f(a', b') + f(a, b'')."""
 
 
 def added(call: Call) -> tuple[Any, Any]:
@@ -237,6 +161,130 @@ def instance_normed(call: Call) -> tuple[Any, Any]:
     return generic(Call(norms.group_norm, args, {}, call.lookup, call.directions))
 
 
+def elementwise(call: Call) -> tuple[Any, Any]:
+    """Smooth functions of one number each: f(x)' = f_x x', f(x)'' = f_xx x'² + f_x x''."""
+    x, *rest = call.args or (None,)
+    if call.lookup(x) is None:
+        return generic(call)
+
+    def f(t: Tensor) -> Tensor:
+        out: Tensor = call.func(t, *rest, **call.kwargs)
+        return out
+
+    def slope(t: Tensor) -> Tensor:
+        out: Tensor = torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
+        return out
+
+    y = call.value()
+    if y is x:
+        raise Lost("it writes into its argument", y)
+    f1, f2, *_ = torch.func.jvp(slope, (x,), (torch.ones_like(x),))
+    jets = []
+    for k in range(call.directions):
+        x1, x2 = call.jet(x, k)
+        jets.append((_times(f1, x1), _sum(None if x1 is None else f2 * x1.square(), _times(f1, x2))))
+    return y, jets
+
+
+def softmax(call: Call) -> tuple[Any, Any]:
+    """p of x: with c = x' - Σ p x', p' = p c and p'' = p (c² - Σ p c²) + p (x'' - Σ p x'')."""
+    x, *rest = call.args or (None,)
+    dim = rest[0] if rest else call.kwargs.get("dim")
+    if call.lookup(x) is None or dim is None or len(rest) > 1 or call.kwargs.get("dtype") is not None:
+        return generic(call)
+    p = call.value()
+
+    def centred(v: Tensor | None) -> Tensor | None:
+        return None if v is None else v - (p * v).sum(dim, keepdim=True)
+
+    jets = []
+    for k in range(call.directions):
+        c, c2 = (centred(d) for d in call.jet(x, k))
+        jets.append((_times(p, c), _times(p, _sum(None if c is None else centred(c.square()), c2))))
+    return p, jets
+
+
+def layer_normed(call: Call) -> tuple[Any, Any]:
+    """y = w u + b, u = (x - mean x) rate; the formulas are those of `JetNorm`, over the last dimensions."""
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    got = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, call.args)), **call.kwargs}
+    x, w, b = upcast(got["input"]), got["weight"], got["bias"]
+    if any(call.jet(p, k)[1] is not None for p in (w, b) for k in range(call.directions)):
+        return generic(call)
+    dims = tuple(range(x.ndim - len(got["normalized_shape"]), x.ndim))
+    u, rate = norms.standardised(x, dims, got["eps"])
+
+    def mean(v: Tensor) -> Tensor:
+        return v.mean(dims, keepdim=True)
+
+    jets = []
+    for k in range(call.directions):
+        x1, x2 = call.jet(got["input"], k)
+        w1, b1 = call.jet(w, k)[0], call.jet(b, k)[0]
+        u1 = u2 = None
+        if x1 is not None:
+            c, s = x1 - mean(x1), mean(u * x1)
+            u1 = rate * (c - s * u)
+            u2 = -rate * (rate * (mean(c.square()) - s.square()) * u + 2 * s * u1)
+        if x2 is not None:
+            u2 = _sum(u2, rate * (x2 - mean(x2) - mean(u * x2) * u))
+        mixed = None if u1 is None or w1 is None else 2 * u1 * w1
+        jets.append((_sum(_times(w, u1), _times(u, w1), b1), _sum(_times(w, u2), mixed)))
+    return call.value(), jets
+
+
+def _times(a: Tensor | None, d: Tensor | None) -> Tensor | None:
+    """a d, of a factor that is 1 where it is None and a derivative that is zero where it is None."""
+    return d if a is None or d is None else a * d
+
+
+def added_product(call: Call) -> tuple[Any, Any]:
+    """a + b c."""
+    if len(call.args) != 3 or call.kwargs:
+        return generic(call)
+    a, b, c = call.args
+    _, jets = product(Call(torch.mul, (b, c), {}, call.lookup, call.directions))
+    pairs = zip((call.jet(a, k) for k in range(call.directions)), jets)
+    return call.value(), [(_sum(p[0], q[0]), _sum(p[1], q[1])) for p, q in pairs]
+
+
+def embedded(call: Call) -> tuple[Any, Any]:
+    """Rows of a table."""
+    names = ("input", "weight", "padding_idx", "max_norm")
+    got = {**dict(zip(names, call.args)), **call.kwargs}
+    if got.get("max_norm") is not None:
+        return generic(call)
+    jets = [
+        tuple(None if d is None else F.embedding(got["input"], d) for d in call.jet(got["weight"], k))
+        for k in range(call.directions)
+    ]
+    return call.value(), jets
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`F.scaled_dot_product_attention`, written out."""
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill(~attn_mask, -torch.inf)
+        scores = torch.add(scores, attn_mask)
+    return torch.matmul(F.dropout(torch.softmax(scores, -1), dropout_p), value)
+
+
 def generic(call: Call) -> tuple[Any, Any]:
     """A smooth function of tensors: t -> f(x + t x' + t² x''/2) is differentiated twice at 0 in forward mode.
 
@@ -245,7 +293,8 @@ def generic(call: Call) -> tuple[Any, Any]:
     """
     if call.func not in SMOOTH:
         y = call.value()
-        if any(isinstance(t, Tensor) and t.requires_grad for t in tree_flatten(y)[0]):
+        found = [t for t in tree_flatten(y)[0] if isinstance(t, Tensor)]
+        if any(t.requires_grad or (call.strict and t.is_floating_point()) for t in found):
             raise Lost("it has no rule", y)
         return y, None
     leaves, tree = tree_flatten((call.args, call.kwargs))
@@ -286,21 +335,21 @@ LINEAR = (
     *(F.avg_pool2d, F.adaptive_avg_pool2d, torch.Tensor.contiguous, torch.Tensor.float, torch.Tensor.to),
     *(torch.Tensor.transpose, torch.transpose, torch.Tensor.permute, torch.permute, torch.Tensor.neg),
     *(torch.Tensor.squeeze, torch.Tensor.unsqueeze, torch.Tensor.expand, torch.Tensor.chunk, torch.chunk),
-    *(torch.Tensor.unbind, torch.unbind, torch.Tensor.split, torch.Tensor.t),
+    *(torch.Tensor.unbind, torch.unbind, torch.Tensor.split, torch.Tensor.t, torch.Tensor.double),
+    *(torch.Tensor.repeat, torch.Tensor.repeat_interleave, torch.Tensor.unflatten, torch.unflatten),
+    *(torch.Tensor.select, torch.select, torch.Tensor.narrow, torch.narrow, torch.Tensor.index_select),
+    *(torch.Tensor.movedim, torch.movedim, torch.Tensor.swapaxes, torch.roll, torch.Tensor.roll, torch.flip),
+)
+ELEMENTWISE = (
+    *(F.gelu, F.silu, F.elu, F.selu, F.softplus, F.leaky_relu, F.mish, F.hardtanh, F.relu6),
+    *(torch.tanh, torch.Tensor.tanh, F.tanh, torch.sigmoid, torch.Tensor.sigmoid, F.sigmoid),
+    *(torch.exp, torch.Tensor.exp, torch.square, torch.Tensor.square),
+    *(torch.sqrt, torch.Tensor.sqrt, torch.rsqrt, torch.Tensor.rsqrt),
 )
 SMOOTH = {
     *(norms.layer_norm, norms.group_norm, norms.rms_norm, norms.batch_norm),
-    *(F.gelu, F.silu, F.elu, F.selu, F.softplus, F.leaky_relu, F.mish, F.hardtanh, F.relu6),
-    *(
-        torch.tanh,
-        torch.Tensor.tanh,
-        F.tanh,
-        torch.sigmoid,
-        torch.Tensor.sigmoid,
-        F.sigmoid,
-        torch.exp,
-        torch.Tensor.exp,
-    ),
+    *ELEMENTWISE,
+    *(torch.addcmul, torch.Tensor.addcmul),
     *(F.softmax, torch.softmax, torch.Tensor.softmax, F.log_softmax, torch.log_softmax, torch.Tensor.log_softmax),
     *(torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, torch.sub, torch.Tensor.sub),
     *(
@@ -311,9 +360,9 @@ SMOOTH = {
         torch.Tensor.div,
         torch.Tensor.__neg__,
     ),
-    *(torch.cat, torch.stack, torch.square, torch.Tensor.square, torch.Tensor.__pow__, torch.Tensor.pow),
+    *(torch.cat, torch.stack, torch.Tensor.__pow__, torch.Tensor.pow),
     *(F.max_pool2d, F.max_pool1d),
-    *(torch.sqrt, torch.Tensor.sqrt, torch.rsqrt, torch.Tensor.rsqrt, torch.einsum, *BIASED),
+    *(torch.einsum, *BIASED),
 }
 """Functions that are right when differentiated twice in forward mode, and once more in reverse."""
 RULES: dict[Any, Rule] = {
@@ -323,7 +372,14 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__), product),
     **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, *BIASED), product),
     **dict.fromkeys((F.relu, torch.relu, torch.Tensor.relu, torch.relu_, torch.Tensor.relu_), rectified),
+    **dict.fromkeys(ELEMENTWISE, elementwise),
+    **dict.fromkeys((F.softmax, torch.softmax, torch.Tensor.softmax), softmax),
+    norms.layer_norm: layer_normed,
+    torch.addcmul: added_product,
+    F.embedding: embedded,
     F.dropout: dropped,
     norms.batch_norm: normed,
     norms.instance_norm: instance_normed,
 }
+COMPOSED: dict[Any, Any] = {F.scaled_dot_product_attention: attention}
+"""Functions that are taken apart into others."""

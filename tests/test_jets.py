@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from calibcli import losses
+from calibcli.derivatives import norms
+from calibcli.derivatives.jet_norm import JetNorm
+from calibcli.derivatives.jets import Jets
+from calibcli.derivatives.rules import SMOOTH
 from calibcli.errors import UsageError
 from calibcli.inputs import checkpoint
-from calibcli.losses import norms
-from calibcli.losses.jet_norm import JetNorm
-from calibcli.losses.jets import SMOOTH, Jets
 from calibcli.losses.penalty import hessian_trace, moving, second_derivative, signs
 
 torch.set_num_threads(1)
