@@ -178,7 +178,8 @@ def elementwise(call: Call) -> tuple[Any, Any]:
     y = call.value()
     if y is x:
         raise Lost("it writes into its argument", y)
-    f1, f2, *_ = torch.func.jvp(slope, (x,), (torch.ones_like(x),))
+    with torch.enable_grad():  # without it some functions have no second derivative in forward mode
+        f1, f2, *_ = torch.func.jvp(slope, (x,), (torch.ones_like(x),))
     jets = []
     for k in range(call.directions):
         x1, x2 = call.jet(x, k)
@@ -323,7 +324,8 @@ def generic(call: Call) -> tuple[Any, Any]:
 
         return derivative
 
-    return y, [torch.func.jvp(slope(along(k)), (zero,), (zero + 1,)) for k in range(call.directions)]
+    with torch.enable_grad():
+        return y, [torch.func.jvp(slope(along(k)), (zero,), (zero + 1,)) for k in range(call.directions)]
 
 
 BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
