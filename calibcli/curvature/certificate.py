@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from calibcli import device as devices
-from calibcli.curvature.operator import SecondDerivative
+from calibcli.curvature.lanczos import Basis
+from calibcli.curvature.operator import SecondDerivative, Total
 from calibcli.curvature.rows import signs
 
 SKETCH = 64  # random combinations of a group's product that stand for its norm
@@ -40,31 +41,30 @@ class Certificate:
     products: int = 0
 
 
-def certify(
-    operator: SecondDerivative, x: torch.Tensor, others: Sequence[tuple[float, torch.Tensor]] = ()
-) -> Certificate:
-    """One product with x, group by group.
+def certify(operator: SecondDerivative, vectors: torch.Tensor, values: torch.Tensor) -> Certificate:
+    """One product with the first of some Ritz vectors, group by group.
 
     Args:
         operator: a mean over rows.
-        x: (size,) float64 unit vector.
-        others: further approximate eigenpairs (see `_perturbed`).
+        vectors: (r, size), orthonormal to rounding; the others are known directions (see `_perturbed`).
+        values: (r,) their Ritz values.
     """
-    layout = operator.problem.layout
-    basis = [x, *(v for _, v in others)]
-    sketch = Sketch(x)
-    total = torch.zeros_like(x)
-    forms = x.new_zeros(layout.groups, len(basis))
+    problem, layout = operator.problem, operator.problem.layout
+    x = vectors[0].double()
+    x /= x.norm()
+    sketch = Sketch(problem.tensors[0].new_empty(problem.size))
+    sums = Total(problem)
+    forms = x.new_zeros(layout.groups, len(vectors))
     sketches = x.new_zeros(layout.groups, SKETCH)
     for group, product in operator.by_group(x):
-        total += product
-        forms[group] = torch.stack([torch.dot(v, product) for v in basis])
+        sums.add([product])
+        forms[group] = vectors @ product.to(vectors.dtype)
         sketches[group] = sketch(product)
-    total = operator.mean(total)
+    total = operator.mean(sums.value())
     value = float(torch.dot(x, total))
-    residual = float((total - value * x).norm())
-    gaps = [value - other for other, _ in others]
+    residual = float(total.sub_(x, alpha=value).norm())
     forms, sketches = devices.all_sum(forms) / layout.n, devices.all_sum(sketches) / layout.n
+    gaps = [value - other for other in values[1:].tolist()]
     return _perturbed(value, residual, forms, sketches, layout.weights.to(x.device), gaps, products=1)
 
 
@@ -93,36 +93,37 @@ class Record:
 
     Args:
         operator: the Hessian.
+        storage: dtype that holds the vectors without loss.
         most: products that are remembered.
     """
 
-    def __init__(self, operator: SecondDerivative, most: int = 40) -> None:
+    def __init__(self, operator: SecondDerivative, storage: torch.dtype = torch.float64, most: int = 40) -> None:
         self.operator, self.size, self.most = operator, operator.size, most
-        self.vectors: list[torch.Tensor] = []
-        self.images: list[torch.Tensor] = []  # H v_j
+        self.vectors = Basis(self.size, storage)
+        self.images = Basis(self.size, torch.float64)  # H v_j
         self._forms: list[torch.Tensor] = []  # (groups, j + 1) sums over a group of v_iᵀH_n v_j, i <= j
         self._sketches: list[torch.Tensor] = []  # (groups, SKETCH) of the sum over a group of H_n v_j
-        self._sketch = Sketch(operator.problem.zero())
+        self._sketch = Sketch(operator.problem.tensors[0].new_empty(self.size))
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
-        """H v; `vector` is remembered, so it must not change."""
+        """H v."""
         if len(self.vectors) >= self.most:
             return self.operator.matvec(vector)
         self.vectors.append(vector)
         total, forms, sketches = self.operator.problem.guard(lambda: self._product(vector))
-        self.images.append(self.operator.mean(total).clone())
+        self.images.append(self.operator.mean(total))
         self._forms.append(devices.all_sum(forms))
         self._sketches.append(devices.all_sum(sketches))
         return total
 
     def _product(self, vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        total, groups = self.operator.problem.zero(), self.operator.problem.layout.groups
-        forms, sketches = total.new_zeros(groups, len(self.vectors)), total.new_zeros(groups, SKETCH)
+        total, groups = Total(self.operator.problem), self.operator.problem.layout.groups
+        forms, sketches = vector.new_zeros(groups, len(self.vectors)), vector.new_zeros(groups, SKETCH)
         for group, product in self.operator.by_group(vector):
-            total += product
-            forms[group] = torch.stack([torch.dot(v, product) for v in self.vectors])
+            total.add([product])
+            forms[group] = self.vectors.dot(product)
             sketches[group] = self._sketch(product)
-        return total, forms, sketches
+        return total.value(), forms, sketches
 
     def certificate(self, index: int, values: torch.Tensor, vectors: torch.Tensor) -> Certificate | None:
         """For one of some Ritz vectors; None where products that it needs were not remembered.
@@ -133,7 +134,7 @@ class Record:
             vectors: (m, r) their coordinates in the m vectors of the run.
         """
         k = len(self.images)
-        s = vectors[:k].to(self.images[0].device)
+        s = vectors[:k].to(self.operator.problem.device)
         kept = s.norm(dim=0)
         if float(kept[index]) < 1 - 1e-9:
             return None
@@ -143,10 +144,7 @@ class Record:
         forms = torch.zeros(layout.groups, k, k, dtype=torch.float64, device=s.device)
         for j, column in enumerate(self._forms):
             forms[:, : j + 1, j] = forms[:, j, : j + 1] = column / layout.n
-        x, image = self.operator.problem.zero(), self.operator.problem.zero()
-        for c, v, product in zip(s[:, 0].tolist(), self.vectors, self.images):
-            x.add_(v, alpha=c)
-            image.add_(product, alpha=c)
+        x, image = self.vectors.combine(s[:, 0]).double(), self.images.combine(s[:, 0])
         value = float(torch.dot(x, image))
         residual = float((image - value * x).norm())
         weights = layout.weights.to(s.device)

@@ -100,17 +100,22 @@ class Engine:
     @cached_property
     def record(self) -> Record:
         """The Hessian, remembering the products of the run that gives the eigenvalues."""
-        return Record(self.hessian)
+        return Record(self.hessian, self._storage)
 
     @cached_property
     def krylov(self) -> Lanczos:
         layout = self.problem.layout
-        remember = self._storage == torch.float64 and layout.micro <= layout.group  # at next to no cost
+        remember = self._small and layout.micro <= layout.group  # at next to no cost
         return self.new_run(0, operator=self.record if remember else self.hessian)
 
     @property
+    def _small(self) -> bool:
+        return self.problem.size * 100 * 8 <= 1 << 30
+
+    @property
     def _storage(self) -> torch.dtype:
-        return torch.float64 if self.problem.size * 100 * 8 <= 1 << 30 else torch.float32
+        """Of Krylov vectors: float32 where products are no more exact than that, or memory would not suffice."""
+        return torch.float64 if self._small and self.problem.dtype == torch.float64 else torch.float32
 
     def new_run(self, first: int, *, operator: Operator | None = None, capacity: int = 300) -> Lanczos:
         """A Lanczos run from start vector number `first`, its basis within a quarter of the free memory."""
@@ -151,10 +156,8 @@ class Engine:
                 chosen = [index % m, *near]
                 found = self.record.certificate(0, ritz.values[chosen], ritz.coordinates[:, chosen])
             if found is None:
-                x = self.krylov.vector(ritz.coordinates[:, index])
-                near = near[: max(1, (1 << 30) // (8 * len(x)))]  # memory
-                others = [(float(ritz.values[i]), self.krylov.vector(ritz.coordinates[:, i])) for i in near]
-                found = certify(self.hessian, x, others)
+                chosen = [index % m, *near[: max(1, (1 << 30) // (8 * self.problem.size))]]  # memory
+                found = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
             self._certificates[index] = replace(found, residual=found.residual + rounding)
         return self._certificates.get(index)

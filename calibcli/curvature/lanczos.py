@@ -65,11 +65,12 @@ class Basis:
         return torch.cat([matrix @ w for matrix in self._filled()]).double()
 
     def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """(size,) float64 Σ_i c_i row_i."""
-        matrices = list(self._filled())
-        total = torch.zeros(self.size, dtype=torch.float64, device=matrices[0].device)
-        for i, matrix in enumerate(matrices):
-            total += coefficients[i * self.rows :][: len(matrix)].to(matrix) @ matrix
+        """(size,) or (r, size) Σ_i c_i row_i for coefficients (count,) or (r, count), in the storage's dtype."""
+        c = coefficients.to(self.matrices[0])
+        total = c.new_zeros(*c.shape[:-1], self.size)
+        for i, matrix in enumerate(self._filled()):
+            part = c[..., i * self.rows :][..., : len(matrix)]
+            total = total.addmm_(part, matrix) if c.ndim > 1 else total.addmv_(matrix.T, part)
         return total
 
     def _filled(self) -> Iterator[torch.Tensor]:
@@ -131,7 +132,7 @@ class Lanczos:
             self._restart()
         v = self._next_vector()
         self.basis.append(v)
-        v = self.basis[len(self.basis) - 1].double()
+        v.copy_(self.basis[len(self.basis) - 1])
         w = self.operator.matvec(v)
         self.products += 1
         m = len(self.basis)
@@ -170,8 +171,12 @@ class Lanczos:
 
     def vector(self, coordinates: torch.Tensor) -> torch.Tensor:
         """(size,) float64 combination of the basis, normalised."""
-        total = self.basis.combine(coordinates)
+        total = self.basis.combine(coordinates).double()
         return total.div_(total.norm())
+
+    def vectors(self, chosen: list[int]) -> torch.Tensor:
+        """(r, size) these Ritz vectors, in the storage's dtype."""
+        return self.basis.combine(self.ritz().coordinates[:, chosen].T)
 
     def _orthogonalise(self, w: torch.Tensor) -> torch.Tensor:
         """Project the basis out of w, in place (classical Gram-Schmidt); the coefficients."""

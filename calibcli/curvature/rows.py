@@ -136,7 +136,7 @@ def signs(size: int, seed: int, cell: int, number: int) -> torch.Tensor:
     """(size,) Rademacher probe in float64, a function of (seed, cell, probe number) alone (Philox counter)."""
     bits = np.random.Philox(key=np.array([seed, (cell << 32) | number], np.uint64)).random_raw(-(-size // 64))
     ones = np.unpackbits(bits.astype("<u8").view(np.uint8), count=size)
-    return torch.from_numpy(ones).double().mul_(2).sub_(1)
+    return torch.from_numpy(ones.view(np.int8) * 2 - 1).double()
 
 
 def normal(size: int, seed: int, number: int) -> torch.Tensor:
