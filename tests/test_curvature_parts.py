@@ -21,6 +21,7 @@ from calibcli.curvature.layers import outer
 from calibcli.curvature.loss import CrossEntropy, Pairs, logit_hessian
 from calibcli.curvature.norms import RowNorms
 from calibcli.curvature.operator import SecondDerivative, hessian_scalar
+from calibcli.curvature.outputs import read
 from calibcli.curvature.problem import Problem
 from calibcli.curvature.rows import Layout, Tensors, normal, signs
 
@@ -261,3 +262,25 @@ def test_two_ranks_equal_one(tmp_path: Path) -> None:
         assert a.value == pytest.approx(b.value, rel=1e-12), a.name
         assert a.low == pytest.approx(b.low, rel=1e-9), a.name
         assert (a.detail.get("estimator_se") or 0) == pytest.approx(b.detail.get("estimator_se") or 0, rel=1e-9)
+
+
+def test_one_pass_gives_logits_and_what_the_heaviest_pairs_weigh() -> None:
+    model, inputs, labels = setup("mlp", n=37)
+    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=8)
+    problem.classes = 3
+    norms, loss = RowNorms(problem), CrossEntropy()
+    logits, known = read(problem, (loss, labels, norms))
+    assert torch.equal(logits, read(problem)[0])
+    assert bool(read(problem)[1].isnan().all())
+    pairs, rows = Pairs(loss, logits, labels), torch.arange(37)
+    columns = pairs.mass.argmax(1)
+    assert torch.equal(known[:, 0], columns.double())
+    assert torch.allclose(known[:, 1:], norms(rows, pairs.cotangents(rows, columns)), rtol=1e-12)
+    sure = torch.where(torch.arange(37)[:, None] < 32, 40.0, 1.0) * nn.functional.one_hot(
+        labels, 3
+    )  # rows of no weight
+    model = nn.Sequential(nn.Linear(3, 3, bias=False).double())
+    model[0].weight.data = torch.eye(3, dtype=torch.float64)
+    problem = Problem(model, Tensors(sure.double(), labels), device=torch.device("cpu"), dtype=torch.float64)
+    problem.classes = 3
+    assert bool(read(problem, (loss, labels, RowNorms(problem)))[1].isnan().all())

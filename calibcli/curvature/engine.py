@@ -17,9 +17,9 @@ from calibcli.curvature.lanczos import Lanczos
 from calibcli.curvature.loss import MOST_CLASSES, Loss, Pairs, known_weights
 from calibcli.curvature.norms import RowNorms
 from calibcli.curvature.operator import Operator, SecondDerivative, grouped, hessian_scalar, rest_scalar, slope
+from calibcli.curvature.outputs import read
 from calibcli.curvature.problem import Problem, Scalar, free_bytes
 from calibcli.curvature.rows import normal
-from calibcli.errors import InputError
 
 Progress = Callable[[float, str], None]
 ROUND = 32  # probes of a cell between two reports
@@ -55,20 +55,14 @@ class Shared:
     @cached_property
     def logits(self) -> torch.Tensor:
         """(N, K) float64 of all rows, on the CPU and on every rank."""
-        problem = self.problem
+        return read(self.problem)[0]
 
-        def work() -> torch.Tensor:
-            out = torch.zeros(len(problem.source), problem.classes, dtype=torch.float64)
-            with torch.no_grad():
-                for rows in problem.layout.batches():
-                    out[rows.start : rows.stop] = problem.logits(rows)[0].double().cpu()
-            return out
-
-        logits = devices.all_sum(problem.guard(work).to(problem.device)).cpu()
-        bad = (~logits.isfinite()).any(1).nonzero()
-        if len(bad):
-            raise InputError(f"the model's outputs are not finite (first at row {int(bad[0])})", "check that input")
-        return logits
+    def heaviest(self, loss: Loss) -> torch.Tensor | None:
+        """What `read` says of each row's heaviest pair, if the pass for the logits is still to be made."""
+        if "logits" in vars(self):
+            return None
+        self.logits, found = read(self.problem, (loss, self.labels, self.norms))
+        return found
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -167,7 +161,8 @@ class Engine:
         """Whether Tr(G) can be had from pairs: the loss knows its split, or K is small enough to compute it."""
         if self.problem.classes <= MOST_CLASSES:
             return True
-        return known_weights(self.loss, self.shared.logits[:1], self.shared.labels[:1]) is not None
+        row = torch.zeros(1, self.problem.classes, dtype=torch.float64)
+        return known_weights(self.loss, row, self.shared.labels[:1]) is not None
 
     def ggn(self, target: float, exact: bool = False) -> GGNTrace | None:
         """Tr(G) to the relative standard error `target`, or None after an interrupt."""
@@ -178,14 +173,20 @@ class Engine:
         s.progress(0.0, "Tr(G)")
         self.hessian.drop()
         self._ggn[target, exact] = ggn_trace(
-            self.problem, s.norms, self.loss, s.logits, s.labels, target=target, seed=s.seed, exact=exact
+            self.problem, s.norms, *self.pairs, target=target, seed=s.seed, exact=exact
         )
         return self._ggn[target, exact]
 
     @cached_property
+    def pairs(self) -> tuple[Pairs, torch.Tensor | None]:
+        """Of all rows, and what the pass for the logits says of the heaviest ones."""
+        heaviest = self.shared.heaviest(self.loss)
+        return Pairs(self.loss, self.shared.logits, self.shared.labels), heaviest
+
+    @cached_property
     def default_precision(self) -> float:
         """0.3 of Tr(G)'s relative sampling error, taken as if the Jacobians' norms did not vary: known beforehand."""
-        mass = Pairs(self.loss, self.shared.logits, self.shared.labels).mass.sum(1)
+        mass = self.pairs[0].mass.sum(1)
         mean = float(mass.mean())
         return max(0.3 * float(mass.std(unbiased=False)) / mean / len(mass) ** 0.5, 1e-3) if mean > 0 else 1e-3
 

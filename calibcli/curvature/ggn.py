@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from calibcli import device as devices
-from calibcli.curvature.loss import Loss, Pairs
+from calibcli.curvature.loss import Pairs
 from calibcli.curvature.norms import RowNorms
 from calibcli.curvature.problem import Problem
 
@@ -59,9 +59,8 @@ class GGNTrace:
 def ggn_trace(
     problem: Problem,
     norms: RowNorms,
-    loss: Loss,
-    logits: torch.Tensor,
-    labels: torch.Tensor,
+    pairs: Pairs,
+    known: torch.Tensor | None,
     *,
     target: float,
     seed: int,
@@ -71,13 +70,12 @@ def ggn_trace(
 
     Args:
         problem, norms: model and data; how per-row norms are had.
-        loss: of the rows.
-        logits: (N, K) float64 of all rows.  labels: (N,).
+        pairs: of all rows.
+        known: (N, 1 + tensors) a class of each row and ‖Jᵀu‖² of its pair, NaN where there is none yet.
         target: relative standard error of the draws to aim for.
         seed: of the draws.
         exact: take every pair.
     """
-    pairs = Pairs(loss, logits, labels)
     mass = pairs.mass
     n, k = mass.shape
     flat = mass.flatten()
@@ -86,7 +84,10 @@ def ggn_trace(
     square = torch.zeros(0, len(problem.tensors), dtype=torch.float64)
     if not exact and len(present) > 2 * PILOT:
         heavy = _first(mass, target)
-        square = _norms_of(problem, norms, pairs, heavy)
+        known = torch.full((n, 1 + len(problem.tensors)), torch.nan) if known is None else known
+        square = known[heavy // k, 1:].double()
+        missing = known[heavy // k, 0] != heavy % k
+        square[missing] = _norms_of(problem, norms, pairs, heavy[missing])
         signed = pairs.weights.flatten()[heavy] * square.sum(1)
         weight = (mass * _scales(mass, heavy, signed.abs())[:, None]).flatten()
         order = weight.argsort(descending=True, stable=True)

@@ -78,13 +78,15 @@ RULES: dict[type[nn.Module], Callable[[Any, torch.Tensor, torch.Tensor], Norms]]
 }
 
 
-def layer_norms(model: nn.Module, run: Callable[[], torch.Tensor], cotangents: torch.Tensor) -> dict[str, torch.Tensor]:
+def layer_norms(
+    model: nn.Module, run: Callable[[], torch.Tensor], choose: Callable[[torch.Tensor], torch.Tensor | None]
+) -> dict[str, torch.Tensor]:
     """(n,) squared norms of the per-row gradients of ⟨u, z⟩ by parameter name, for layers with a rule.
 
     Args:
         model: whose layers are watched.
         run: the forward pass, (n, K) logits.
-        cotangents: (n, K).
+        choose: (n, K) logits to cotangents (n, K), or to None, and nothing is found.
 
     A layer that runs twice, or whose parameters are used elsewhere, gives a wrong number: the caller compares.
     """
@@ -102,7 +104,8 @@ def layer_norms(model: nn.Module, run: Callable[[], torch.Tensor], cotangents: t
     finally:
         for hook in hooks:
             hook.remove()
-    if not seen:
+    cotangents = choose(logits)
+    if not seen or cotangents is None:
         return {}
     slopes = torch.autograd.grad((logits * cotangents).sum(), [out for *_, out in seen], materialize_grads=True)
     found = {}

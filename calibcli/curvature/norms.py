@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -77,11 +78,23 @@ class RowNorms:
             out.append(found)
         return torch.cat(out)
 
+    def chosen(self, rows: range, choose: Callable[[torch.Tensor], torch.Tensor | None]) -> torch.Tensor:
+        """(n, tensors) squared norms for the cotangents that `choose` makes of these rows' logits, from one pass.
+
+        NaN for tensors of layers without a rule, and for all where it makes none.
+        """
+        inputs, labels = self.problem.batch(rows)
+        return self._by_rule(inputs, len(labels), choose)
+
     def _layers(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
-        """NaN for tensors of layers without a rule."""
+        return self._by_rule(inputs, len(u), lambda logits: u)
+
+    def _by_rule(
+        self, inputs: Inputs, count: int, choose: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> torch.Tensor:
         problem = self.problem
-        found = layer_norms(problem.model, lambda: problem.forward(problem.model, inputs), u)
-        missing = torch.full((len(u),), float("nan"), dtype=torch.float64)
+        found = layer_norms(problem.model, lambda: problem.forward(problem.model, inputs), choose)
+        missing = torch.full((count,), float("nan"), dtype=torch.float64)
         return torch.stack([found[n].cpu() if n in found else missing for n in problem.names], 1)
 
     def _vmap(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
