@@ -37,25 +37,30 @@ def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
     model, inputs, labels = setup(name, n=37)
     problem, probe = prober(model, inputs, labels)
     assert probe.forward == (name != "gru")  # a recurrent layer is one operation without a rule
-    layout, count = problem.layout, 3
-    assert (layout.cell, layout.cells) == (2, 19)
-    none = torch.zeros(layout.cells, dtype=torch.long)
+    count = 3
+    assert [len(probe.cells(layers)) for layers in (True, False)] == [19, 37 if probe.forward else 19]
     with second_order(problem.device):
-        whole, carried = (probe(none, none + count, layers=layers) for layers in (True, False))
+        found = {
+            layers: probe(probe.cells(layers), probe.cells(layers) + count, layers=layers) for layers in (True, False)
+        }
     on = torch.cat([torch.full((size,), float(b)) for size, b in zip(problem.sizes, probe.tensors)]).double()
-    for cell in (0, 7, 18):
-        rows = layout.rows_of(cell)
-        h, g, _ = dense(model, inputs[rows.start : rows.stop], labels[rows.start : rows.stop], CE)
-        r = (h - g) * len(rows)
-        vectors = [signs(problem.size, 3, cell, i) * on for i in range(count)]
-        forms = torch.stack([v @ r @ v for v in vectors])
-        want = torch.stack([torch.tensor(float(count)), forms.sum(), forms.square().sum()])
-        for found in (whole, carried):
-            torch.testing.assert_close(found.forms[cell], want, rtol=1e-9, atol=1e-12)
-        parts = torch.stack([torch.stack([p.sum() for p in torch.split(v * (r @ v), problem.sizes)]) for v in vectors])
-        torch.testing.assert_close(whole.layers[cell, :, 1], parts.sum(0), rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(whole.layers[cell, :, 2], parts.square().sum(0), rtol=1e-9, atol=1e-12)
-    assert bool((carried.layers == 0).all()) == probe.forward
+    for layers in (True, False):
+        cell = probe.cell(layers)
+        for index in (0, 7, 18):
+            start, stop = index * cell, min((index + 1) * cell, 37)
+            h, g, _ = dense(model, inputs[start:stop], labels[start:stop], CE)
+            r = (h - g) * (stop - start)
+            vectors = [signs(problem.size, 3, start, i) * on for i in range(count)]
+            forms = torch.stack([v @ r @ v for v in vectors])
+            want = torch.stack([torch.tensor(float(count)), forms.sum(), forms.square().sum()])
+            torch.testing.assert_close(found[layers].forms[index], want, rtol=1e-9, atol=1e-12)
+            if not layers:
+                continue
+            pieces = [torch.stack([p.sum() for p in torch.split(v * (r @ v), problem.sizes)]) for v in vectors]
+            parts = torch.stack(pieces)
+            torch.testing.assert_close(found[True].layers[index, :, 1], parts.sum(0), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(found[True].layers[index, :, 2], parts.square().sum(0), rtol=1e-9, atol=1e-12)
+    assert found[False].layers.shape[1] == (0 if probe.forward else len(problem.names))
 
 
 class Unseen(torch.autograd.Function):
@@ -158,20 +163,21 @@ def test_probes_are_shared_out_by_spread() -> None:
     stream = torch.Generator().manual_seed(0)
     spread = torch.linspace(1, 20, cells).double()
     x = spread * torch.randn(pilot, cells, generator=stream).double() + 5
-    found = traces.Probes(
-        torch.stack([torch.full((cells,), float(pilot)).double(), x.sum(0), x.square().sum(0)], 1),
-        torch.zeros(cells, 1, 3),
-    )
-    se = 0.01
-    count = traces.allocate(found, se, n, most=10**6)
+    forms = torch.stack([torch.full((cells,), float(pilot)).double(), x.sum(0), x.square().sum(0)], 1)
+    found, rows, se = traces.Probes(forms, torch.zeros(cells, 0, 3), 8), torch.ones(n).double(), 0.01
+    count = traces.allocate(found, rows, se, most=10**6)
     assert float(((spread**2 / count).sum()).sqrt() / n) == pytest.approx(se, rel=0.03)
     ratio = count.double() / spread
     assert float(ratio.max() / ratio.min()) < 1.2
-    assert float(traces.allocate(found, se, n, most=7).double().mean()) == pytest.approx(7, abs=0.5)
-    assert traces.allocate(found, 1e9, n, most=7).tolist() == [2] * cells
-    few = dataclasses.replace(found, forms=found.forms * torch.tensor([2 / pilot, 2 / pilot, 2 / pilot]).double())
-    near = traces.allocate(few, se, n, most=10**6).double() / spread
-    assert float(near.max() / near.min()) > 2  # two probes say little of a cell: its share leans to the average
+    assert float(traces.allocate(found, rows, se, most=7).double().mean()) == pytest.approx(7, abs=0.5)
+    assert traces.allocate(found, rows, 1e9, most=7).tolist() == [2] * cells
+    # two probes say little of a cell: its share leans to the guess
+    few = dataclasses.replace(found, forms=forms * 2 / pilot)
+    for guess in (rows, torch.arange(n).double()):
+        near = traces.allocate(few, guess, se, most=10**6).double().square()
+        by_cell = guess.view(cells, 8).sum(1)
+        share = (spread.square() / spread.square().sum() + 4 * by_cell / by_cell.sum()) / 5
+        assert torch.allclose(near / near.sum(), share, rtol=0.05, atol=1e-4)
 
 
 def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
@@ -183,10 +189,11 @@ def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
     with second_order(problem.device):
         check(problem, CE)
         engine = Engine(Shared(problem, 0, 0.95, None), CE)
-        count = 2 + torch.arange(problem.layout.cells) % 3
+        none = engine.prober.cells(layers=True)
+        count = none + 2 + torch.arange(len(none)) % 3
         for seed in range(60):
             engine.prober.seed = seed
-            found = engine.prober(torch.zeros_like(count), count, layers=True)
+            found = engine.prober(none, count, layers=True)
             mean = traces.summarise(found, problem.layout.n)
             layers, se = traces.by_tensor(found, problem.layout.n)
             means.append(mean.value)
@@ -207,7 +214,7 @@ def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
 
 def test_the_noise_of_probes_is_taken_out_of_the_spread_of_groups() -> None:
     layout, stream = Layout(640, 256, 0, 1), torch.Generator().manual_seed(0)
-    assert (layout.group, layout.groups, layout.cell, layout.cells) == (32, 20, 8, 80)
+    assert (layout.group, layout.groups) == (32, 20)
     rows = torch.randn(640, generator=stream).double()
     own = torch.randn(layout.groups, generator=stream).double() * 6  # vᵀM_n v summed over a group, without noise
     truth = traces.sampling_error(rows, own, torch.zeros(layout.groups).double(), layout)
@@ -232,12 +239,12 @@ def test_an_interrupt_leaves_the_rounds_before_it() -> None:
 
     def interrupt(fraction: float, text: str) -> None:
         texts.append(text)
-        if sum(t.startswith("Tr(H)") for t in texts) == 3:
+        if sum(t.startswith("Tr(H)") for t in texts) == 2:
             raise KeyboardInterrupt
 
     found = measure(model, (inputs, labels), "trace:probes=200", progress=interrupt)
     assert found.facts["interrupted"] == "KeyboardInterrupt"
-    assert "72 probes of H - G" in found.estimates[0].how
+    assert "100 probes of H - G" in found.estimates[0].how
     h, _, _ = dense(model, inputs, labels, CE)
     error = float(found.estimates[0].detail["estimator_se"])  # type: ignore[arg-type]
     assert abs(found.estimates[0].value - float(h.trace())) < 4 * error  # type: ignore[operator]

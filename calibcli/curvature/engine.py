@@ -22,7 +22,7 @@ from calibcli.curvature.problem import Problem, Scalar, free_bytes
 from calibcli.curvature.rows import normal
 
 Progress = Callable[[float, str], None]
-ROUND = 32  # probes of a cell between two reports
+ROUND = 64  # probes of a cell between two reports
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
 
 
@@ -207,6 +207,13 @@ class Engine:
         fixed = slope(self.loss) if self.splits else None
         return traces.Prober(self.problem, self.rest, fixed, tensors=self.alive, seed=self.shared.seed)
 
+    @property
+    def steepness(self) -> torch.Tensor:
+        """(N,) squared norm of each row's slope of the loss in its logits, to which its H - G is proportional."""
+        if not self.splits:
+            return torch.ones(self.problem.layout.n, dtype=torch.float64)
+        return slope(self.loss)(self.shared.logits, self.shared.labels).square().sum(1)
+
     def probe(
         self, first: torch.Tensor, last: torch.Tensor, base: float, *, layers: bool = False
     ) -> traces.Probes | None:
@@ -214,7 +221,7 @@ class Engine:
 
         `layers` asks for each tensor's part. `base` is added in what the progress says.
         """
-        key = (int(first.sum()), int(last.sum()), layers)
+        key = int(first.sum()), int(last.sum()), layers
         rounds, n = max(1, -(-int((last - first).max()) // ROUND)), self.problem.layout.n
         if key not in self._probes and not self.shared.stopped:
             for r in range(rounds):

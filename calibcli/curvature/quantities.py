@@ -18,7 +18,6 @@ from calibcli.result import Estimate, Plot, Table
 from calibcli.spec import Shelf
 
 QUANTITIES = Shelf("curvature quantity")
-PART = 8  # of a fixed number of probes that give each tensor's part too
 EVERY = 400  # products after which an eigenvalue that has not converged is reported as it is
 
 
@@ -85,9 +84,9 @@ def trace(
     """Tr(H), as Tr(G) from weighted pairs plus Tr(H - G) by Hutchinson probes where it does not vanish.
 
     `precision` is the relative standard error to reach (default: 0.3 of the sampling error, or 0.02 where the loss does
-    not split into pairs); `probes` fixes the number of probes instead; after a pilot that decides it, at most
-    `most` are spent. `exact` takes every
-    pair and every diagonal element, as is done unasked where that takes fewer products.
+    not split into pairs); `probes` fixes the number of probes of a row instead; after a pilot that decides it, at most
+    `most` are spent on average. `exact` takes every pair and every diagonal element, as is done unasked where that
+    takes fewer products.
     """
     precision = precision or (None if engine.splits else 0.02)
     # where there is a rest to probe it is by far the dearer part, and gets nearly all of the error
@@ -101,25 +100,28 @@ def trace(
     base = part.value if part else 0.0
     layout = engine.problem.layout
     diagonal = sum(size for size, alive in zip(engine.problem.sizes, engine.alive.tolist()) if alive)
-    none = torch.zeros(layout.cells, dtype=torch.long)
-    early = none + (min(probes, PART) if probes else traces.pilot(layout.cells))
+    prober = engine.prober
+    none = prober.cells()
+    early = none + traces.pilot(len(none))
     if exact or (probes is None and int(early[0]) >= diagonal):
         return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
-    whole = engine.probe(none, early, base, layers=True)  # the first few tell each tensor's part
-    if whole is None:
-        return _nothing()
     if probes is None:
         # a pilot only says how many probes to take after it: a mean that helped to decide would be biased
-        size = abs(base + traces.summarise(whole, layout.n).value)
+        pilot = engine.probe(none, early, base)
+        if pilot is None:
+            return _nothing()
+        size = abs(base + traces.summarise(pilot, layout.n).value)
         wish = precision * size if precision else max(0.3 * part.sampling if part else 0.0, 1e-3 * size)
         wish = (max(wish**2 - (part.se**2 if part else 0.0), wish**2 / 4)) ** 0.5
-        last = early + traces.allocate(whole, wish, layout.n, most)
+        last = early + traces.allocate(pilot, engine.steepness, wish, most)
         if float((last - early).double().mean()) >= diagonal:
             return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
-        drawn = engine.probe(early, last, base) or whole
+        drawn = engine.probe(early, last, base) or pilot
     else:
-        later = engine.probe(early, none + probes, base) if probes > PART else None
-        drawn = whole + later if later else whole
+        fixed = engine.probe(none, none + probes, base)
+        if fixed is None:
+            return _nothing()
+        drawn = fixed
     mean = traces.summarise(drawn, layout.n)
     how = f"{drawn.each:.0f} Hutchinson probes of H"
     if part:
@@ -129,8 +131,13 @@ def trace(
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
     sums, noise = traces.by_group(drawn, layout)
     found = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
-    # whole products are made of the first few alone, unless nothing else serves
-    layers, spread = traces.by_tensor(whole if engine.prober.forward else drawn, layout.n)
+    whole: traces.Probes | None = drawn
+    if prober.forward:  # the parts of the tensors need whole products, and get a few
+        none = prober.cells(layers=True)
+        whole = engine.probe(none, none + max(2, traces.pilot(len(none)) // 2), base, layers=True)
+    if whole is None:
+        return Found([found])
+    layers, spread = traces.by_tensor(whole, layout.n)
     if part:
         layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
     return Found([found], layers={"Tr(H)": layers, "± Tr(H)": spread})

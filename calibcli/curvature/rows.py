@@ -1,4 +1,4 @@
-"""The data set as the engine sees it: rows by index, cells that own a probe, groups that carry the sampling error.
+"""The data set as the engine sees it: rows by index, cut into groups that carry the sampling error and micro-batches.
 
 Everything random or grouped is a function of the row's index alone, so that results do not depend on the micro-batch
 size, the number of ranks or the device.
@@ -66,13 +66,12 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Layout:
-    """How N rows are cut: blocks of 256, groups inside blocks, cells inside groups, micro-batches that straddle none.
+    """How N rows are cut: blocks of 256 rows, groups inside blocks, micro-batches that straddle neither.
 
     Attributes:
         n: rows of the whole data set.
         micro: rows per micro-batch, a power of two up to 256.
         group: rows per group, the power of two that makes at least 16 groups (one row each below 32 rows).
-        cell: rows that share a probe: 8, more beyond 32,768 rows, and no more than a group.
         rank, world: this process's share is a contiguous run of groups.
     """
 
@@ -92,17 +91,6 @@ class Layout:
     @property
     def groups(self) -> int:
         return -(-self.n // self.group)
-
-    @property
-    def cell(self) -> int:
-        return min(self.group, max(8, power_of_two(self.n // 4096)))
-
-    @property
-    def cells(self) -> int:
-        return -(-self.n // self.cell)
-
-    def rows_of(self, cell: int) -> range:
-        return range(cell * self.cell, min((cell + 1) * self.cell, self.n))
 
     @property
     def weights(self) -> torch.Tensor:
@@ -132,11 +120,11 @@ def power_of_two(rows: int) -> int:
     return 1 << (max(1, min(rows, BLOCK)).bit_length() - 1)
 
 
-def signs(size: int, seed: int, cell: int, number: int) -> torch.Tensor:
-    """(size,) Rademacher probe in float64, a function of (seed, cell, probe number) alone (Philox counter)."""
-    bits = np.random.Philox(key=np.array([seed, (cell << 32) | number], np.uint64)).random_raw(-(-size // 64))
-    ones = np.unpackbits(bits.astype("<u8").view(np.uint8), count=size)
-    return torch.from_numpy(ones.view(np.int8) * 2 - 1).double()
+def signs(size: int, seed: int, row: int, number: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """(size,) Rademacher probe, a function of (seed, first row that it is for, probe number) alone (Philox counter)."""
+    bits = np.random.Philox(key=np.array([seed, (row << 32) | number], np.uint64)).random_raw(-(-size // 64))
+    ones = np.unpackbits(bits.astype("<u8").view(np.uint8), count=size).view(np.int8)
+    return torch.from_numpy(ones).mul_(2).sub_(1).to(dtype)
 
 
 def normal(size: int, seed: int, number: int) -> torch.Tensor:

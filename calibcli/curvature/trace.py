@@ -3,7 +3,7 @@
 Where the logits are linear in each parameter tensor by itself (ReLU, pooling, eval-mode BatchNorm, linear and
 convolution layers, residual sums, no tensor used twice) every tensor's diagonal block of H - G is zero almost
 everywhere, and there is nothing to probe. Elsewhere H - G is probed with signs that are fresh in every cell of a few
-rows, so that what is off the diagonal averages out over rows, and more of them where it is larger.
+rows, so that what is off the diagonal averages out over rows, and with more of them where it is larger.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 
 from calibcli import device as devices
 from calibcli.curvature.problem import Problem, Scalar
-from calibcli.curvature.rows import Layout, signs
+from calibcli.curvature.rows import Layout, power_of_two, signs
 from calibcli.derivatives.bends import Bend
 from calibcli.derivatives.rules import Lost
 
-AT_ONCE = 16  # probes of a cell whose first derivatives are carried together
+AT_ONCE = 64  # rows times probes whose first derivatives are carried together
 BYTES = 256 << 20  # of directions at once
-SIMILAR = 4.0  # degrees of freedom that the mean over cells counts for in the variance of a cell
+SIMILAR = 4.0  # degrees of freedom that the guess counts for in the variance of a cell
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,17 @@ class Probes:
 
     Attributes:
         forms: (cells, 3) number of probes, sum and sum of squares of their forms.
-        layers: (cells, tensors, 3) the same of the part of each tensor, the one that the left v is restricted to; of
-            the probes whose whole products were made.
+        layers: (cells, tensors, 3) the same of the part of each tensor, the one that the left v is restricted to; of no
+            tensors where whole products were not made.
+        cell: rows of a cell.
     """
 
     forms: torch.Tensor
     layers: torch.Tensor
+    cell: int
 
     def __add__(self, other: Probes) -> Probes:
-        return Probes(self.forms + other.forms, self.layers + other.layers)
+        return Probes(self.forms + other.forms, self.layers + other.layers, self.cell)
 
     @property
     def each(self) -> float:
@@ -54,6 +56,16 @@ def moments(forms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return mean, (square / count.clamp(min=1) - mean.square()).clamp(min=0) / (count - 1).clamp(min=1)
 
 
+def fine(n: int) -> int:
+    """Rows of a cell whose probes are carried forward: one up to 1,023 rows, 8 from 4,096, more from 131,072."""
+    return max(power_of_two(min(n // 512, 8)), power_of_two(n // 8192))
+
+
+def coarse(n: int) -> int:
+    """Rows of a cell whose whole products are made, which small batches make slow."""
+    return min(power_of_two(n // 16), max(8, fine(n)))
+
+
 class Prober:
     """Draws probes.
 
@@ -62,7 +74,7 @@ class Prober:
         scalar: what is differentiated twice.
         slope: (logits, labels) -> s (n, K), where the scalar is Σ ⟨s, logits⟩ with s held fixed; else None.
         tensors: (tensors,) bool, which parameter tensors are probed; the others' signs are 0.
-        seed: of the signs, which are a function of (seed, cell of rows, probe number).
+        seed: of the signs, which are a function of (seed, first row of the cell, probe number).
 
     Attributes:
         forward: whether first derivatives that are carried forward (`Bend`) serve where whole products are not needed:
@@ -82,66 +94,69 @@ class Prober:
         self.tensors: list[bool] = tensors.tolist()
         self.forward = slope is not None and problem.guard(self._agrees)
 
+    def cell(self, layers: bool) -> int:
+        """Rows of a cell, of probes that tell each tensor's part or need not."""
+        return (coarse if layers or not self.forward else fine)(self.problem.layout.n)
+
+    def cells(self, layers: bool = False) -> torch.Tensor:
+        """(cells,) zeros, to count probes."""
+        return torch.zeros(-(-self.problem.layout.n // self.cell(layers)), dtype=torch.long)
+
     def __call__(self, first: torch.Tensor, last: torch.Tensor, *, layers: bool = False) -> Probes:
         """Probes numbered from `first` up to `last` (cells,) of each cell, by tensor too where `layers`."""
-        whole = layers or not self.forward
-        return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), whole))
+        return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), layers))
 
-    def _draw(self, first: list[int], last: list[int], whole: bool) -> Probes:
-        layout = self.problem.layout
-        found = torch.zeros(layout.cells, 1 + len(self.tensors), 3, dtype=torch.float64)
-        for index in range(layout.local.start // layout.cell, -(-layout.local.stop // layout.cell)):
-            numbers = range(first[index], last[index])
+    def _draw(self, first: list[int], last: list[int], layers: bool) -> Probes:
+        layout, cell, whole = self.problem.layout, self.cell(layers), layers or not self.forward
+        found = torch.zeros(len(first), 1 + whole * len(self.tensors), 3, dtype=torch.float64)
+        for start in range(layout.local.start, layout.local.stop, cell):
+            numbers, stop = range(first[start // cell], last[start // cell]), min(start + cell, layout.local.stop)
             if not numbers:
                 continue
-            rows = layout.rows_of(index)
-            parts = [range(i, min(i + layout.micro, rows.stop)) for i in range(rows.start, rows.stop, layout.micro)]
-            if whole:
-                forms = sum((self._whole(r, index, numbers) for r in parts), torch.zeros(()))
-            else:
-                forms = sum((self._bends(r, index, numbers) for r in parts), torch.zeros(()))[None]
-            forms = torch.cat([forms.sum(0)[None], forms]) if whole else forms  # the sum first, then each tensor's
-            count = torch.full_like(forms, 1.0)
-            found[index, : len(forms)] = torch.stack([count, forms, forms.square()], 2).sum(1)
+            forms = torch.zeros(found.shape[1], len(numbers), dtype=torch.float64)
+            for i in range(start, stop, layout.micro):
+                rows = range(i, min(i + layout.micro, stop))
+                forms += self._whole(rows, start, numbers) if whole else self._bends(rows, start, numbers)
+            found[start // cell] = torch.stack([torch.ones_like(forms), forms, forms.square()], 2).sum(1)
         both = devices.all_sum(found.to(self.problem.device)).cpu()
-        return Probes(both[:, 0], both[:, 1:])
+        return Probes(both[:, 0], both[:, 1:], cell)
 
-    def _signs(self, cell: int, number: int) -> torch.Tensor:
-        return signs(self.problem.size, self.seed, cell, number)
+    def _directions(self, row: int, number: int) -> list[torch.Tensor]:
+        """A tensor of signs for each parameter tensor, of zeros where it is not probed."""
+        drawn = self.problem.split(signs(self.problem.size, self.seed, row, number, self.problem.dtype))
+        return [v if on else torch.zeros_like(v) for v, on in zip(drawn, self.tensors)]
 
-    def _whole(self, rows: range, cell: int, numbers: range) -> torch.Tensor:
-        """(tensors, m) forms by reverse over reverse."""
-        problem = self.problem
-        gradients = problem.gradients(rows, self.scalar)
+    def _whole(self, rows: range, row: int, numbers: range) -> torch.Tensor:
+        """(1 + tensors, m) forms and each tensor's part, by reverse over reverse."""
+        gradients = self.problem.gradients(rows, self.scalar)
         forms = []
         for i in numbers:
-            pieces = [
-                v if on else torch.zeros_like(v) for v, on in zip(problem.split(self._signs(cell, i)), self.tensors)
-            ]
-            products = problem.product(gradients, pieces)
-            forms.append(torch.stack([torch.dot(v.reshape(-1), h.reshape(-1)) for v, h in zip(pieces, products)]))
-        return torch.stack(forms, 1).double().cpu()
+            v = self._directions(row, i)
+            products = self.problem.product(gradients, v)
+            forms.append(torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(v, products)]))
+        parts = torch.stack(forms, 1).double().cpu()
+        return torch.cat([parts.sum(0)[None], parts])
 
-    def _bends(self, rows: range, cell: int, numbers: range) -> torch.Tensor:
-        """(m,) forms, with first derivatives carried forward."""
+    def _bends(self, rows: range, row: int, numbers: range) -> torch.Tensor:
+        """(1, m) forms, with first derivatives carried forward."""
         problem, slope = self.problem, self.slope
         assert slope is not None
         inputs, labels = problem.batch(rows)
         moving = [t for t, on in zip(problem.tensors, self.tensors) if on]
         bend = Bend(lambda: problem.outputs(inputs), moving, lambda logits: slope(logits, labels))
         size = problem.size * torch.empty((), dtype=problem.dtype).element_size()
-        step = max(1, min(AT_ONCE, BYTES // size, 4 * problem.layout.micro // len(rows)))
+        step = max(1, min(AT_ONCE // len(rows), BYTES // size, 4 * problem.layout.micro // len(rows)))
         found = []
         for i in range(numbers.start, numbers.stop, step):
-            drawn = [problem.split(self._signs(cell, k)) for k in range(i, min(i + step, numbers.stop))]
+            drawn = [self._directions(row, k) for k in range(i, min(i + step, numbers.stop))]
             found.append(bend.forms([torch.stack(v) for v, on in zip(zip(*drawn), self.tensors) if on]))
-        return torch.cat(found).double().cpu()
+        return torch.cat(found).double().cpu()[None]
 
     def _agrees(self) -> bool:
         rows, numbers = range(min(2, self.problem.layout.n)), range(4)
-        true = self._whole(rows, 0, numbers).sum(0)
+        true = self._whole(rows, 0, numbers)[0]
         try:
-            found = self._bends(rows, 0, numbers)
+            found = self._bends(rows, 0, numbers)[0]
         except Lost:
             return False
         except (
@@ -184,15 +199,17 @@ def pilot(cells: int) -> int:
     return max(2, min(8, -(-256 // cells)))
 
 
-def allocate(found: Probes, se: float, n: int, most: int) -> torch.Tensor:
-    """(cells,) numbers of probes that bring the mean over n rows to a standard error, in proportion to a cell's spread.
+def allocate(found: Probes, rows: torch.Tensor, se: float, most: int) -> torch.Tensor:
+    """(cells,) numbers of probes that bring the mean over rows to a standard error, in proportion to a cell's spread.
 
-    At most `most` a cell on average, and at least two.
+    At most `most` a cell on average, and at least two. A cell's variance is taken from its probes so far, and from the
+    guess that it is proportional to the sum of `rows` (N,) over the cell's.
     """
-    count = found.forms[:, 0]
-    variance = moments(found.forms)[1] * count  # of one probe
-    freedom = count - 1
-    spread = ((freedom * variance + SIMILAR * variance.mean()) / (freedom + SIMILAR)).sqrt()
+    count, n = found.forms[:, 0], len(rows)
+    variance, freedom = moments(found.forms)[1] * count, count - 1  # of one probe
+    guess = torch.zeros_like(variance).index_add_(0, torch.arange(n) // found.cell, rows)
+    guess = guess * (variance.sum() / guess.sum().clamp(min=1e-300))
+    spread = ((freedom * variance + SIMILAR * guess) / (freedom + SIMILAR)).sqrt()
     wish = spread * spread.sum() / max(se * n, 1e-300) ** 2
     wish = wish * min(1.0, most / max(float(wish.mean()), 1e-300))
     return wish.round().clamp(min=2).long()
@@ -238,7 +255,7 @@ def sampling_error(rows: torch.Tensor, sums: torch.Tensor, noise: torch.Tensor, 
 
 def by_group(probes: Probes, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
     """(groups,) sums over a group's rows of vᵀM_n v, and their squared standard errors."""
-    of = torch.arange(layout.cells) * layout.cell // layout.group
+    of = torch.arange(len(probes.forms)) * probes.cell // layout.group
     zero = torch.zeros(layout.groups, dtype=torch.float64)
     mean, variance = moments(probes.forms)
     return zero.index_add(0, of, mean), zero.index_add(0, of, variance)

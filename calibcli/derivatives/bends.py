@@ -126,4 +126,4 @@ class _Bends(TorchFunctionMode):
                 raise Lost("its adjoint was not seen", y)
             adjoint = self.adjoints[self.calls]
             if adjoint is not None:
-                self.total = self.total + (adjoint * bend).sum()
+                self.total = self.total + torch.dot(adjoint.reshape(-1), bend.reshape(-1))

@@ -249,6 +249,23 @@ def added_product(call: Call) -> tuple[Any, Any]:
     return call.value(), [(_sum(p[0], q[0]), _sum(p[1], q[1])) for p, q in pairs]
 
 
+def joined(call: Call) -> tuple[Any, Any]:
+    """Values side by side."""
+    if not call.args:
+        return generic(call)
+    values, *rest = call.args
+
+    def through(order: int, k: int) -> Tensor | None:
+        moved = [call.jet(x, k)[order] for x in values]
+        if all(d is None for d in moved):
+            return None
+        zeros = (torch.zeros_like(x) if d is None else d for x, d in zip(values, moved))
+        out: Tensor = call.func(list(zeros), *rest, **call.kwargs)
+        return out
+
+    return call.value(), [(through(0, k), through(1, k)) for k in range(call.directions)]
+
+
 def embedded(call: Call) -> tuple[Any, Any]:
     """Rows of a table."""
     names = ("input", "weight", "padding_idx", "max_norm")
@@ -362,7 +379,7 @@ SMOOTH = {
         torch.Tensor.div,
         torch.Tensor.__neg__,
     ),
-    *(torch.cat, torch.stack, torch.Tensor.__pow__, torch.Tensor.pow),
+    *(torch.cat, torch.stack, torch.Tensor.__pow__, torch.Tensor.pow),  # the first two where not by position
     *(F.max_pool2d, F.max_pool1d),
     *(torch.einsum, *BIASED),
 }
@@ -377,6 +394,7 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys((F.softmax, torch.softmax, torch.Tensor.softmax), softmax),
     norms.layer_norm: layer_normed,
+    **dict.fromkeys((torch.cat, torch.stack), joined),
     torch.addcmul: added_product,
     F.embedding: embedded,
     F.dropout: dropped,
