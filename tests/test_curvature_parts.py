@@ -35,7 +35,7 @@ class Planted:
         self.matrix = q @ torch.diag(values.double()) @ q.T
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
-        return self.matrix @ vector
+        return self.matrix @ vector.double()
 
 
 def run(values: torch.Tensor, steps: int, **kwargs: object) -> Lanczos:
@@ -123,6 +123,23 @@ def test_ritz_residuals_are_true_residuals_also_after_restarts() -> None:
             true = float((matrix @ x - (x @ matrix @ x) * x).norm())
             assert float(found.residuals[i]) == pytest.approx(true, rel=0.02, abs=2e-7)
         assert float(found.values[-1]) == pytest.approx(2.0, abs=1e-7)
+
+
+def test_an_interrupt_during_a_product_leaves_what_was_known() -> None:
+    lanczos = run(torch.linspace(-1, 1, 50), 5)
+    before, matvec = lanczos.ritz(), lanczos.operator.matvec
+
+    def interrupted(vector: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    lanczos.operator.matvec = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        lanczos.extend()
+    assert torch.equal(lanczos.ritz().values, before.values)
+    assert float(lanczos.vector(before.coordinates[:, -1]).norm()) == pytest.approx(1)
+    lanczos.operator.matvec = matvec  # type: ignore[method-assign]
+    lanczos.extend()
+    assert torch.allclose(lanczos.ritz().values, run(torch.linspace(-1, 1, 50), 6).ritz().values)
 
 
 def test_invariant_subspaces_are_left_and_equal_eigenvalues_counted() -> None:

@@ -118,7 +118,8 @@ class Record:
 
     def _product(self, vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         total, groups = Total(self.operator.problem), self.operator.problem.layout.groups
-        forms, sketches = vector.new_zeros(groups, len(self.vectors)), vector.new_zeros(groups, SKETCH)
+        forms = total.total.new_zeros(groups, len(self.vectors))
+        sketches = total.total.new_zeros(groups, SKETCH)
         for group, product in self.operator.by_group(vector):
             total.add([product])
             forms[group] = self.vectors.dot(product)

@@ -131,9 +131,8 @@ class Lanczos:
         if len(self.basis) == self.capacity < self.operator.size:
             self._restart()
         v = self._next_vector()
-        self.basis.append(v)
-        v.copy_(self.basis[len(self.basis) - 1])
         w = self.operator.matvec(v)
+        self.basis.append(v)  # after an interrupt the run is as it was
         self.products += 1
         m = len(self.basis)
         h = torch.zeros(m, dtype=torch.float64)
@@ -155,7 +154,7 @@ class Lanczos:
         if m == self.operator.size or beta <= 1e-13 * float(torch.linalg.norm(t)):
             self.beta, self.next, self._open = 0.0, None, False  # an invariant subspace: exact
         else:
-            self.beta, self.next = beta, w.div_(beta)
+            self.beta, self.next = beta, w.div_(beta).to(self.storage)
         self._ritz = None
         ritz = self.ritz()
         self.history.append(
@@ -194,7 +193,7 @@ class Lanczos:
                 self._orthogonalise(v)
             norm = float(v.norm())
             if norm > 1e-10:
-                self.next = v / norm
+                self.next = v.div_(norm).to(self.storage)
         return self.next
 
     def _restart(self) -> None:

@@ -2,7 +2,7 @@
 
 Reverse over reverse: the gradient of a micro-batch is differentiated once more per vector. Keeping its graph saves the
 forward and first backward pass (6 instead of 9 units of a forward pass's work). Sums over rows, then one all-reduce
-and one division by N; vectors in float64, and sums too but for those of a few micro-batches.
+and one division by N; sums in float64, but for those of a few micro-batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Operator(Protocol):
     size: int
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
-        """(size,) float64 to (size,) float64."""
+        """(size,) float32 or float64 to (size,) float64."""
         ...
 
 

@@ -54,17 +54,18 @@ def _check(problem: Problem, loss: Loss) -> SelfTest:
         )
     v, w = (signs(problem.size, 0, 0, (1 << 31) + i).to(problem.device) for i in (1, 2))
     hv, hw, again = _products(problem, rows, loss, [v, w, v])
-    if not torch.equal(hv, again) and not torch.allclose(hv, again, rtol=1e-4, atol=1e-5 * float(hv.abs().max())):
+    largest = max(float(p.abs().max()) for p in hv)
+    if not all(torch.equal(a, b) or torch.allclose(a, b, rtol=1e-4, atol=1e-5 * largest) for a, b in zip(hv, again)):
         raise InputError("two equal Hessian products differ", "make the model's forward pass deterministic")
-    hv, hw = hv.double(), hw.double()
     length = problem.size**0.5  # of v and w
-    scale = float(hv.norm() + hw.norm()) * length / 2
-    found.asymmetry = abs(float(torch.dot(w, hv) - torch.dot(v, hw))) / scale if scale > 0 else 0.0
+    scale = (_norm(hv) + _norm(hw)) * length / 2
+    found.asymmetry = abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
     if found.asymmetry > 1e-3:
         raise InputError(
             f"the second derivative is not symmetric (relative error {found.asymmetry:.1g} on {len(rows)} rows)",
             "use operations whose backward pass is differentiable (a custom autograd function may not be)",
         )
+    del w, hv, hw, again  # memory
     if problem.size <= LARGEST:
         found.difference = _difference(problem, rows, loss, v.div_(length))
         if found.difference is not None and found.difference > 0.05:
@@ -98,10 +99,10 @@ def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
     return logits
 
 
-def _products(problem: Problem, rows: range, loss: Loss, vectors: list[torch.Tensor]) -> list[torch.Tensor]:
+def _products(problem: Problem, rows: range, loss: Loss, vectors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
     try:
         gradients = problem.gradients(rows, hessian_scalar(loss))
-        found = [problem.product(gradients, problem.split(v)) for v in vectors]
+        return [problem.product(gradients, problem.split(v)) for v in vectors]
     except RuntimeError as error:
         if devices.is_out_of_memory(error):
             raise
@@ -109,7 +110,6 @@ def _products(problem: Problem, rows: range, loss: Loss, vectors: list[torch.Ten
             f"the model has no second derivative ({str(error).splitlines()[0]})",
             "use operations whose backward pass is differentiable, or --params to leave out those that lack it",
         ) from None
-    return [torch.cat([p.reshape(-1) for p in pieces]) for pieces in found]
 
 
 def _difference(problem: Problem, rows: range, loss: Loss, v: torch.Tensor) -> float | None:
@@ -128,6 +128,7 @@ def _difference(problem: Problem, rows: range, loss: Loss, v: torch.Tensor) -> f
         return None  # a model that does not run in float64
     pieces = twin.split(v)
     exact = twin.product(gradients, pieces)
+    del gradients
     norm, size = _norm(twin.tensors), _norm(exact)
     errors, place = [], 0.0
     for step in (1e-6, 1e-7, 1e-5):
@@ -145,6 +146,11 @@ def _difference(problem: Problem, rows: range, loss: Loss, v: torch.Tensor) -> f
         if errors[-1] < 1e-3:
             break
     return min(errors)
+
+
+def _dot(vector: torch.Tensor, pieces: list[torch.Tensor]) -> float:
+    parts = torch.split(vector, [p.numel() for p in pieces])
+    return sum(float(torch.dot(v, p.reshape(-1).double())) for v, p in zip(parts, pieces))
 
 
 def _norm(pieces: list[torch.Tensor]) -> float:
