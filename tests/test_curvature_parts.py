@@ -171,14 +171,15 @@ def test_density_band_has_the_size_of_the_error() -> None:
     assert torch.allclose(found.std(0), claimed, rtol=0.35)
 
 
-def test_probes_are_a_function_of_seed_block_and_number() -> None:
-    a = signs(1000, 1, 2, 3)
-    assert torch.equal(a, signs(1000, 1, 2, 3))
-    assert torch.equal(a[:500], signs(500, 1, 2, 3))
-    assert set(a.tolist()) == {-1.0, 1.0}
-    assert abs(float(a.mean())) < 0.15
-    for other in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
-        assert abs(float(torch.dot(a, signs(1000, *other)))) < 150
+def test_probes_are_a_function_of_seed_row_and_number() -> None:
+    a, later = signs(1000, 1, 2, range(3, 5))
+    assert torch.equal(a, signs(1000, 1, 2, range(1, 4))[2])
+    assert torch.equal(a[:500], signs(500, 1, 2, range(3, 4))[0])
+    assert set(a.tolist()) == {-1, 1}
+    assert abs(float(a.double().mean())) < 0.15
+    others = [signs(1000, *other, range(3, 4))[0] for other in ((2, 2), (1, 3))]
+    for other in (later, *others):
+        assert abs(float(torch.dot(a.double(), other.double()))) < 150
     assert torch.equal(normal(10, 1, 0), normal(10, 1, 0))
     assert not torch.equal(normal(10, 1, 0), normal(10, 1, 1))
 

@@ -50,7 +50,7 @@ def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
             start, stop = index * cell, min((index + 1) * cell, 37)
             h, g, _ = dense(model, inputs[start:stop], labels[start:stop], CE)
             r = (h - g) * (stop - start)
-            vectors = [signs(problem.size, 3, start, i) * on for i in range(count)]
+            vectors = signs(problem.size, 3, start, range(count)) * on
             forms = torch.stack([v @ r @ v for v in vectors])
             want = torch.stack([torch.tensor(float(count)), forms.sum(), forms.square().sum()])
             torch.testing.assert_close(found[layers].forms[index], want, rtol=1e-9, atol=1e-12)

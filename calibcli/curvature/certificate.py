@@ -76,7 +76,7 @@ class Sketch:
     """
 
     def __init__(self, like: torch.Tensor) -> None:
-        self.signs = signs(len(like), 0, 0, 1 << 31).to(like)
+        self.signs = signs(len(like), 0, 0, range(1 << 31, (1 << 31) + 1))[0].to(like)
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
         signed = vector * self.signs

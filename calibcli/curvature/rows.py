@@ -120,11 +120,12 @@ def power_of_two(rows: int) -> int:
     return 1 << (max(1, min(rows, BLOCK)).bit_length() - 1)
 
 
-def signs(size: int, seed: int, row: int, number: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """(size,) Rademacher probe, a function of (seed, first row that it is for, probe number) alone (Philox counter)."""
-    bits = np.random.Philox(key=np.array([seed, (row << 32) | number], np.uint64)).random_raw(-(-size // 64))
-    ones = np.unpackbits(bits.astype("<u8").view(np.uint8), count=size).view(np.int8)
-    return torch.from_numpy(ones).mul_(2).sub_(1).to(dtype)
+def signs(size: int, seed: int, row: int, numbers: range) -> torch.Tensor:
+    """(m, size) int8 Rademacher probes, functions of (seed, first row that they are for, number) (Philox counter)."""
+    keys = (np.array([seed, (row << 32) | i], np.uint64) for i in numbers)
+    bits = np.stack([np.random.Philox(key=key).random_raw(-(-size // 64)) for key in keys])
+    ones = np.unpackbits(bits.astype("<u8").view(np.uint8), axis=1, count=size).view(np.int8)
+    return torch.from_numpy(ones).mul_(2).sub_(1)
 
 
 def normal(size: int, seed: int, number: int) -> torch.Tensor:

@@ -52,7 +52,7 @@ def _check(problem: Problem, loss: Loss) -> SelfTest:
             f"label {bad} is beyond the model's {problem.classes} outputs",
             f"pass labels from 0 to {problem.classes - 1}, or the model that belongs to this data set",
         )
-    v, w = (signs(problem.size, 0, 0, (1 << 31) + i).to(problem.device) for i in (1, 2))
+    v, w = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device, torch.float64)
     hv, hw, again = _products(problem, rows, loss, [v, w, v])
     largest = max(float(p.abs().max()) for p in hv)
     if not all(torch.equal(a, b) or torch.allclose(a, b, rtol=1e-4, atol=1e-5 * largest) for a, b in zip(hv, again)):

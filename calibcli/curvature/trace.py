@@ -121,17 +121,23 @@ class Prober:
         both = devices.all_sum(found.to(self.problem.device)).cpu()
         return Probes(both[:, 0], both[:, 1:], cell)
 
-    def _directions(self, row: int, number: int) -> list[torch.Tensor]:
-        """A tensor of signs for each parameter tensor, of zeros where it is not probed."""
-        drawn = self.problem.split(signs(self.problem.size, self.seed, row, number, self.problem.dtype))
-        return [v if on else torch.zeros_like(v) for v, on in zip(drawn, self.tensors)]
+    def _directions(self, row: int, numbers: range) -> list[torch.Tensor]:
+        """(m, *shape) signs for each parameter tensor, zeros where it is not probed."""
+        problem = self.problem
+        drawn = signs(problem.size, self.seed, row, numbers).to(problem.device, problem.dtype)
+        return [
+            v.view(len(numbers), *t.shape)
+            if on
+            else torch.zeros(len(numbers), *t.shape, dtype=v.dtype, device=v.device)
+            for v, t, on in zip(torch.split(drawn, problem.sizes, 1), problem.tensors, self.tensors)
+        ]
 
     def _whole(self, rows: range, row: int, numbers: range) -> torch.Tensor:
         """(1 + tensors, m) forms and each tensor's part, by reverse over reverse."""
         gradients = self.problem.gradients(rows, self.scalar)
         forms = []
         for i in numbers:
-            v = self._directions(row, i)
+            v = [d[0] for d in self._directions(row, range(i, i + 1))]
             products = self.problem.product(gradients, v)
             forms.append(torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(v, products)]))
         parts = torch.stack(forms, 1).double().cpu()
@@ -148,8 +154,8 @@ class Prober:
         step = max(1, min(AT_ONCE // len(rows), BYTES // size, 4 * problem.layout.micro // len(rows)))
         found = []
         for i in range(numbers.start, numbers.stop, step):
-            drawn = [self._directions(row, k) for k in range(i, min(i + step, numbers.stop))]
-            found.append(bend.forms([torch.stack(v) for v, on in zip(zip(*drawn), self.tensors) if on]))
+            drawn = self._directions(row, range(i, min(i + step, numbers.stop)))
+            found.append(bend.forms([v for v, on in zip(drawn, self.tensors) if on]))
         return torch.cat(found).double().cpu()[None]
 
     def _agrees(self) -> bool:
