@@ -44,7 +44,7 @@ PEERS = {
 CACHE = tempfile.TemporaryDirectory()
 LOSS = nn.functional.cross_entropy
 BATCH = 64  # at most; it divides the rows, as hessian-eigenthings weighs a shorter last batch like the others
-TRAINED = {"mlp-cifar": ("mlp:inputs=3072,hidden=256/256", 10), "vit-cifar": ("vit:dim=96,depth=4,heads=4", 4)}
+TRAINED = {"mlp-cifar": ("mlp:inputs=3072,hidden=256/256", 10), "vit-cifar": ("vit:dim=96,depth=4,heads=4", 30)}
 """Architecture and epochs of 40 batches of 125 of 5,000 CIFAR-10 images."""
 STEPS = 80  # of a density
 ENDS = 15 + 57  # products for the top 5 and for λmin, where they are not run: those of a ResNet-20
@@ -329,7 +329,7 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers
     if not probed:
         return
     sd = (sum(e["sd"] ** 2 for e in probed.values()) / len(probed)) ** 0.5
-    accuracy = max(0.01 * abs(trace["value"]), trace["error"])  # calib stops at 512 probes, whether or not that is 1 %
+    accuracy = max(0.01 * abs(trace["value"]), trace["error"])  # calib may stop at 1,024 probes, or miss a little
     probes = math.ceil((sd / accuracy) ** 2)
     share = accuracy / abs(trace["value"])
     print(

@@ -29,7 +29,9 @@ def prober(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Problem, t
     problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64)
     with second_order(problem.device):
         check(problem, CE)
-        return problem, Engine(Shared(problem, 3, 0.95, None), CE).prober
+        found = Engine(Shared(problem, 3, 0.95, None), CE).prober
+        assert found.forward in (True, False)  # decided here
+        return problem, found
 
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention", "silu", "gru"])
@@ -37,30 +39,47 @@ def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
     model, inputs, labels = setup(name, n=37)
     problem, probe = prober(model, inputs, labels)
     assert probe.forward == (name != "gru")  # a recurrent layer is one operation without a rule
-    count = 3
-    assert [len(probe.cells(layers)) for layers in (True, False)] == [19, 37 if probe.forward else 19]
-    with second_order(problem.device):
-        found = {
-            layers: probe(probe.cells(layers), probe.cells(layers) + count, layers=layers) for layers in (True, False)
-        }
+    count, n = 3, problem.layout.n
+    assert traces.coarse(n) == 2
     on = torch.cat([torch.full((size,), float(b)) for size, b in zip(problem.sizes, probe.tensors)]).double()
-    for layers in (True, False):
-        cell = probe.cell(layers)
+    for cell in (1, 2):
+        none = torch.zeros(-(-n // cell), dtype=torch.long)
+        with second_order(problem.device):
+            found = {layers: probe(none, none + count, cell, whole=layers) for layers in (True, False)}
         for index in (0, 7, 18):
-            start, stop = index * cell, min((index + 1) * cell, 37)
+            start, stop = index * cell, min((index + 1) * cell, n)
             h, g, _ = dense(model, inputs[start:stop], labels[start:stop], CE)
             r = (h - g) * (stop - start)
             vectors = signs(problem.size, 3, start, range(count)) * on
             forms = torch.stack([v @ r @ v for v in vectors])
             want = torch.stack([torch.tensor(float(count)), forms.sum(), forms.square().sum()])
-            torch.testing.assert_close(found[layers].forms[index], want, rtol=1e-9, atol=1e-12)
-            if not layers:
-                continue
+            for layers in (True, False):
+                torch.testing.assert_close(found[layers].forms[index], want, rtol=1e-9, atol=1e-12)
             pieces = [torch.stack([p.sum() for p in torch.split(v * (r @ v), problem.sizes)]) for v in vectors]
             parts = torch.stack(pieces)
             torch.testing.assert_close(found[True].layers[index, :, 1], parts.sum(0), rtol=1e-9, atol=1e-12)
             torch.testing.assert_close(found[True].layers[index, :, 2], parts.square().sum(0), rtol=1e-9, atol=1e-12)
     assert found[False].layers.shape[1] == (0 if probe.forward else len(problem.names))
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention", "silu"])
+def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs, labels = setup(name, n=40)
+    h, _, _ = dense(model, inputs, labels, CE)
+    found = []
+    for worth in (0, 1 << 60):
+        monkeypatch.setattr(traces, "WORTH", worth)
+        found.append(measure(model, (inputs, labels), "trace:probes=9"))
+    one, other = (f.get("trace:probes=9") for f in found)
+    assert one.value == pytest.approx(other.value, rel=1e-10)
+    assert one.detail["estimator_se"] == pytest.approx(other.detail["estimator_se"], rel=1e-8)
+    # each row its own probes
+    monkeypatch.setattr(traces, "WORTH", 0)
+    monkeypatch.setattr(traces, "FINE", 1)
+    fine = measure(model, (inputs, labels), "trace:precision=0.05,most=30").estimates[0]
+    error = float(fine.detail["estimator_se"])  # type: ignore[arg-type]
+    assert 0 < error < 0.2 * float(h.trace())
+    assert abs(fine.value - float(h.trace())) < 4 * error  # type: ignore[operator]
 
 
 class Unseen(torch.autograd.Function):
@@ -165,19 +184,23 @@ def test_probes_are_shared_out_by_spread() -> None:
     x = spread * torch.randn(pilot, cells, generator=stream).double() + 5
     forms = torch.stack([torch.full((cells,), float(pilot)).double(), x.sum(0), x.square().sum(0)], 1)
     found, rows, se = traces.Probes(forms, torch.zeros(cells, 0, 3), 8), torch.ones(n).double(), 0.01
-    count = traces.allocate(found, rows, se, most=10**6)
+    count = traces.allocate(found, rows, se, most=10**6, cell=8)
     assert float(((spread**2 / count).sum()).sqrt() / n) == pytest.approx(se, rel=0.03)
     ratio = count.double() / spread
     assert float(ratio.max() / ratio.min()) < 1.2
-    assert float(traces.allocate(found, rows, se, most=7).double().mean()) == pytest.approx(7, abs=0.5)
-    assert traces.allocate(found, rows, 1e9, most=7).tolist() == [2] * cells
+    assert float(traces.allocate(found, rows, se, most=7, cell=8).double().mean()) == pytest.approx(7, abs=0.5)
+    assert traces.allocate(found, rows, 1e9, most=7, cell=8).tolist() == [2] * cells
     # two probes say little of a cell: its share leans to the guess
     few = dataclasses.replace(found, forms=forms * 2 / pilot)
     for guess in (rows, torch.arange(n).double()):
-        near = traces.allocate(few, guess, se, most=10**6).double().square()
+        near = traces.allocate(few, guess, se, most=10**6, cell=8).double().square()
         by_cell = guess.view(cells, 8).sum(1)
         share = (spread.square() / spread.square().sum() + 4 * by_cell / by_cell.sum()) / 5
         assert torch.allclose(near / near.sum(), share, rtol=0.05, atol=1e-4)
+    # rows share the variance of their cell by the guess
+    each = traces.allocate(found, 1.0 + torch.arange(n).double() % 2, se, most=10**6, cell=1).double()
+    assert torch.allclose(each[1::2] / each[::2], torch.tensor(2.0).double().sqrt(), rtol=0.1)
+    assert torch.allclose(each.view(cells, 8).mean(1) / each.mean(), spread / spread.mean(), rtol=0.2)
 
 
 def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
@@ -189,11 +212,11 @@ def test_standard_errors_of_probes_are_those_of_repeated_runs() -> None:
     with second_order(problem.device):
         check(problem, CE)
         engine = Engine(Shared(problem, 0, 0.95, None), CE)
-        none = engine.prober.cells(layers=True)
-        count = none + 2 + torch.arange(len(none)) % 3
+        none = torch.zeros(16, dtype=torch.long)
+        count = 2 + torch.arange(16) % 3
         for seed in range(60):
             engine.prober.seed = seed
-            found = engine.prober(none, count, layers=True)
+            found = engine.prober(none, count, 4, whole=True)
             mean = traces.summarise(found, problem.layout.n)
             layers, se = traces.by_tensor(found, problem.layout.n)
             means.append(mean.value)

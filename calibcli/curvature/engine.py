@@ -85,7 +85,7 @@ class Engine:
         self.shared, self.problem, self.loss = shared, shared.problem, loss
         self._certificates: dict[int, Certificate] = {}
         self._ggn: dict[tuple[float, bool], GGNTrace] = {}
-        self._probes: dict[tuple[int, int, bool], traces.Probes] = {}
+        self._probes: dict[tuple[int, int, int, bool], traces.Probes] = {}
 
     @cached_property
     def hessian(self) -> SecondDerivative:
@@ -215,23 +215,26 @@ class Engine:
         return slope(self.loss)(self.shared.logits, self.shared.labels).square().sum(1)
 
     def probe(
-        self, first: torch.Tensor, last: torch.Tensor, base: float, *, layers: bool = False
+        self, first: int, count: torch.Tensor | int, base: float, *, cell: int = 0, layers: bool = False
     ) -> traces.Probes | None:
-        """Probes numbered from `first` up to `last` (cells,), in rounds; those of the rounds before an interrupt.
+        """`count` (cells,) probes from number `first` on, in rounds; those of the rounds before an interrupt.
 
-        `layers` asks for each tensor's part. `base` is added in what the progress says.
+        `layers` asks for each tensor's part. `base` is added in what the progress says. `cell` is its number of rows.
         """
-        key = int(first.sum()), int(last.sum()), layers
-        rounds, n = max(1, -(-int((last - first).max()) // ROUND)), self.problem.layout.n
+        cell = cell or traces.coarse(self.problem.layout.n)
+        count = count + torch.zeros(-(-self.problem.layout.n // cell), dtype=torch.long)
+        whole = layers or self.prober.whole(min(float(count.double().mean()), ROUND), cell)
+        key = first, int(count.sum()), cell, whole
+        rounds, n = max(1, -(-int(count.max()) // ROUND)), self.problem.layout.n
         if key not in self._probes and not self.shared.stopped:
             for r in range(rounds):
-                start, stop = (first + (last - first) * i // rounds for i in (r, r + 1))
-                found = self.prober(start, stop, layers=layers)
+                start, stop = (first + count * i // rounds for i in (r, r + 1))
+                found = self.prober(start, stop, cell, whole=whole)
                 self._probes[key] = self._probes[key] + found if key in self._probes else found
                 mean = traces.summarise(self._probes[key], n)
                 self.shared.progress((r + 1) / rounds, f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
         done = self._probes.get(key)
-        return done if done is not None and int(done.forms[:, 0].min()) >= min(2, int(last.max())) else None
+        return done if done is not None and int(done.forms[:, 0].min()) >= min(2, int(count.max())) else None
 
     def gradient(self) -> Gradient:
         """Gradient of the mean loss and its spread between groups (two passes)."""

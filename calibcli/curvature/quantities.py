@@ -100,25 +100,29 @@ def trace(
     base = part.value if part else 0.0
     layout = engine.problem.layout
     diagonal = sum(size for size, alive in zip(engine.problem.sizes, engine.alive.tolist()) if alive)
-    prober = engine.prober
-    none = prober.cells()
-    early = none + traces.pilot(len(none))
-    if exact or (probes is None and int(early[0]) >= diagonal):
+    cells = -(-layout.n // traces.coarse(layout.n))
+    early = traces.pilot(cells)
+    if exact or (probes is None and early >= diagonal):
         return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
     if probes is None:
         # a pilot only says how many probes to take after it: a mean that helped to decide would be biased
-        pilot = engine.probe(none, early, base)
+        pilot = engine.probe(0, early, base)
         if pilot is None:
             return _nothing()
         size = abs(base + traces.summarise(pilot, layout.n).value)
         wish = precision * size if precision else max(0.3 * part.sampling if part else 0.0, 1e-3 * size)
         wish = (max(wish**2 - (part.se**2 if part else 0.0), wish**2 / 4)) ** 0.5
-        last = early + traces.allocate(pilot, engine.steepness, wish, most)
-        if float((last - early).double().mean()) >= diagonal:
+        cell = pilot.cell
+        count = traces.allocate(pilot, engine.steepness, wish, most, cell)
+        each = float(count.double().mean())
+        if each > traces.FINE and not engine.prober.whole(traces.FINE, 1):
+            cell = 1
+            count = traces.allocate(pilot, engine.steepness, wish, most, cell)
+        if float(count.double().mean()) >= diagonal:
             return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
-        drawn = engine.probe(early, last, base) or pilot
+        drawn = engine.probe(early, count, base, cell=cell) or pilot
     else:
-        fixed = engine.probe(none, none + probes, base)
+        fixed = engine.probe(0, probes, base)
         if fixed is None:
             return _nothing()
         drawn = fixed
@@ -132,9 +136,8 @@ def trace(
     sums, noise = traces.by_group(drawn, layout)
     found = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
     whole: traces.Probes | None = drawn
-    if prober.forward:  # the parts of the tensors need whole products, and get a few
-        none = prober.cells(layers=True)
-        whole = engine.probe(none, none + max(2, traces.pilot(len(none)) // 2), base, layers=True)
+    if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
+        whole = engine.probe(0, max(2, early // 2), base, layers=True)
     if whole is None:
         return Found([found])
     layers, spread = traces.by_tensor(whole, layout.n)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -22,6 +23,8 @@ from calibcli.derivatives.rules import Lost
 
 AT_ONCE = 64  # rows times probes whose first derivatives are carried together
 BYTES = 256 << 20  # of directions at once
+WORTH = 32 << 20  # probes times bytes of a cell's graph from which carrying derivatives forward pays
+FINE = 64  # probes of a cell from which every row has its own: what they then save outweighs the smaller batches
 SIMILAR = 4.0  # degrees of freedom that the guess counts for in the variance of a cell
 
 
@@ -56,14 +59,9 @@ def moments(forms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return mean, (square / count.clamp(min=1) - mean.square()).clamp(min=0) / (count - 1).clamp(min=1)
 
 
-def fine(n: int) -> int:
-    """Rows of a cell whose probes are carried forward: one up to 1,023 rows, 8 from 4,096, more from 131,072."""
-    return max(power_of_two(min(n // 512, 8)), power_of_two(n // 8192))
-
-
 def coarse(n: int) -> int:
-    """Rows of a cell whose whole products are made, which small batches make slow."""
-    return min(power_of_two(n // 16), max(8, fine(n)))
+    """Rows of a cell: 8, more from 131,072 rows, fewer below 128."""
+    return min(power_of_two(n // 16), max(8, power_of_two(n // 8192)))
 
 
 class Prober:
@@ -75,10 +73,6 @@ class Prober:
         slope: (logits, labels) -> s (n, K), where the scalar is Σ ⟨s, logits⟩ with s held fixed; else None.
         tensors: (tensors,) bool, which parameter tensors are probed; the others' signs are 0.
         seed: of the signs, which are a function of (seed, first row of the cell, probe number).
-
-    Attributes:
-        forward: whether first derivatives that are carried forward (`Bend`) serve where whole products are not needed:
-            decided on two rows, where they must agree with reverse over reverse.
     """
 
     def __init__(
@@ -92,22 +86,23 @@ class Prober:
     ) -> None:
         self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
         self.tensors: list[bool] = tensors.tolist()
-        self.forward = slope is not None and problem.guard(self._agrees)
 
-    def cell(self, layers: bool) -> int:
-        """Rows of a cell, of probes that tell each tensor's part or need not."""
-        return (coarse if layers or not self.forward else fine)(self.problem.layout.n)
+    @cached_property
+    def forward(self) -> bool:
+        """Whether first derivatives can be carried forward (`Bend`), where whole products are not needed: decided on
+        two rows, where they must agree with reverse over reverse."""
+        return self.slope is not None and self.problem.guard(self._agrees)
 
-    def cells(self, layers: bool = False) -> torch.Tensor:
-        """(cells,) zeros, to count probes."""
-        return torch.zeros(-(-self.problem.layout.n // self.cell(layers)), dtype=torch.long)
+    def whole(self, each: float, cell: int) -> bool:
+        """Whether whole products are made for so many probes of a cell: to carry derivatives takes Python longer."""
+        return each * cell * self.problem.graph_bytes < WORTH or not self.forward
 
-    def __call__(self, first: torch.Tensor, last: torch.Tensor, *, layers: bool = False) -> Probes:
-        """Probes numbered from `first` up to `last` (cells,) of each cell, by tensor too where `layers`."""
-        return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), layers))
+    def __call__(self, first: torch.Tensor, last: torch.Tensor, cell: int, *, whole: bool) -> Probes:
+        """Probes numbered from `first` up to `last` (cells,) of each cell of so many rows."""
+        return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), cell, whole or not self.forward))
 
-    def _draw(self, first: list[int], last: list[int], layers: bool) -> Probes:
-        layout, cell, whole = self.problem.layout, self.cell(layers), layers or not self.forward
+    def _draw(self, first: list[int], last: list[int], cell: int, whole: bool) -> Probes:
+        layout = self.problem.layout
         found = torch.zeros(len(first), 1 + whole * len(self.tensors), 3, dtype=torch.float64)
         for start in range(layout.local.start, layout.local.stop, cell):
             numbers, stop = range(first[start // cell], last[start // cell]), min(start + cell, layout.local.stop)
@@ -205,17 +200,26 @@ def pilot(cells: int) -> int:
     return max(2, min(8, -(-256 // cells)))
 
 
-def allocate(found: Probes, rows: torch.Tensor, se: float, most: int) -> torch.Tensor:
+def allocate(found: Probes, rows: torch.Tensor, se: float, most: int, cell: int) -> torch.Tensor:
     """(cells,) numbers of probes that bring the mean over rows to a standard error, in proportion to a cell's spread.
 
-    At most `most` a cell on average, and at least two. A cell's variance is taken from its probes so far, and from the
-    guess that it is proportional to the sum of `rows` (N,) over the cell's.
+    At most `most` a cell on average, and at least two.
+
+    Args:
+        found: probes so far, of cells no smaller.
+        rows: (N,) guess of what a row's variance is proportional to. It shares out the variance of a cell, and counts
+            for a little in it.
+        se: the standard error to reach.  most: of the average number.  cell: rows of the cells to come.
     """
-    count, n = found.forms[:, 0], len(rows)
+    n, count = len(rows), found.forms[:, 0]
+    index = torch.arange(n)
+    of = index // found.cell
     variance, freedom = moments(found.forms)[1] * count, count - 1  # of one probe
-    guess = torch.zeros_like(variance).index_add_(0, torch.arange(n) // found.cell, rows)
-    guess = guess * (variance.sum() / guess.sum().clamp(min=1e-300))
-    spread = ((freedom * variance + SIMILAR * guess) / (freedom + SIMILAR)).sqrt()
+    guess = torch.zeros_like(variance).index_add_(0, of, rows)
+    expected = guess * (variance.sum() / guess.sum().clamp(min=1e-300))
+    variance = (freedom * variance + SIMILAR * expected) / (freedom + SIMILAR)
+    each = variance[of] * torch.where(guess[of] > 0, rows / guess[of].clamp(min=1e-300), 1 / found.cell)
+    spread = torch.zeros(-(-n // cell), dtype=torch.float64).index_add_(0, index // cell, each).sqrt()
     wish = spread * spread.sum() / max(se * n, 1e-300) ** 2
     wish = wish * min(1.0, most / max(float(wish.mean()), 1e-300))
     return wish.round().clamp(min=2).long()
