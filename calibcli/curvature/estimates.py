@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from calibcli.curvature.certificate import Certificate
@@ -90,13 +91,22 @@ def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
     error = float(ritz.residuals[index])
     if bound == "estimate":  # the gap is an estimate too: the value must have come to rest as well
         column = 0 if index else 2
-        moved = abs(run.history[-1][column] - run.history[-2][column]) if len(run.history) > 1 else error
-        error = max(ritz.value_error(index), moved if index in (0, -1) else 0.0)
+        to_come = remaining([h[column] for h in run.history[-3:]]) if index in (0, -1) else 0.0
+        error = max(ritz.value_error(index), to_come)
     if run.products < FEWEST and not run.exhausted:
         return 0.0
     if error <= tol * scale or scale == 0.0:
         return 1.0
     return min(0.99, max(0.0, 1.0 - math.log10(error / (tol * scale)) / 4))
+
+
+def remaining(values: Sequence[float]) -> float:
+    """How far the last three of a sequence still are from its limit, if what is left shrinks by the same factor at
+    every step; infinite where there are fewer."""
+    if len(values) < 3:
+        return math.inf
+    before, last = abs(values[1] - values[0]), abs(values[2] - values[1])
+    return 0.0 if last == 0 else last * last / (before - last) if last < before else math.inf
 
 
 def progress_text(run: Lanczos) -> str:

@@ -12,6 +12,7 @@ from calibcli.curvature.layers import layer_norms, square
 from calibcli.curvature.problem import Problem
 from calibcli.curvature.rows import Inputs
 
+UNMAPPED = (RuntimeError, ValueError, TypeError, AttributeError)  # raised where vmap cannot run a model
 CHUNK = 128 << 20  # bytes of per-row gradients held at once
 
 
@@ -41,7 +42,7 @@ class RowNorms:
             self.by_vmap = ~self.by_layer
             try:
                 mapped = self._vmap(inputs, u)
-            except (RuntimeError, ValueError, NotImplementedError, TypeError, AttributeError):  # what vmap cannot do
+            except UNMAPPED:
                 self.by_vmap = torch.zeros_like(self.by_layer)
             else:
                 self.by_vmap &= _agree(mapped, true)

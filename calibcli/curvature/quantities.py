@@ -105,19 +105,10 @@ def trace(
     if exact or (probes is None and early >= diagonal):
         return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
     if probes is None:
-        # a pilot only says how many probes to take after it: a mean that helped to decide would be biased
         pilot = engine.probe(0, early, base)
         if pilot is None:
             return _nothing()
-        size = abs(base + traces.summarise(pilot, layout.n).value)
-        wish = precision * size if precision else max(0.3 * part.sampling if part else 0.0, 1e-3 * size)
-        wish = (max(wish**2 - (part.se**2 if part else 0.0), wish**2 / 4)) ** 0.5
-        cell = pilot.cell
-        count = traces.allocate(pilot, engine.steepness, wish, most, cell)
-        each = float(count.double().mean())
-        if each > traces.FINE and not engine.prober.whole(traces.FINE, 1):
-            cell = 1
-            count = traces.allocate(pilot, engine.steepness, wish, most, cell)
+        count, cell = _probes_needed(engine, part, pilot, precision, most)
         if float(count.double().mean()) >= diagonal:
             return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
         drawn = engine.probe(early, count, base, cell=cell) or pilot
@@ -144,6 +135,23 @@ def trace(
     if part:
         layers, spread = layers + part.layers, (spread.square() + part.layer_se.square()).sqrt()
     return Found([found], layers={"Tr(H)": layers, "± Tr(H)": spread})
+
+
+def _probes_needed(
+    engine: Engine, part: GGNTrace | None, pilot: traces.Probes, precision: float | None, most: int
+) -> tuple[torch.Tensor, int]:
+    """(cells,) probes to take after a pilot, and the rows of a cell.
+
+    The pilot serves for nothing else: a mean that helped to decide how many there are would be biased.
+    """
+    base, se, sampling = (part.value, part.se, part.sampling) if part else (0.0, 0.0, 0.0)
+    size = abs(base + traces.summarise(pilot, engine.problem.layout.n).value)
+    wish = precision * size if precision else max(0.3 * sampling, 1e-3 * size)
+    wish = max(wish**2 - se**2, wish**2 / 4) ** 0.5
+    count = traces.allocate(pilot, engine.steepness, wish, most, pilot.cell)
+    if float(count.double().mean()) <= traces.FINE or engine.prober.whole(traces.FINE, 1):
+        return count, pilot.cell
+    return traces.allocate(pilot, engine.steepness, wish, most, 1), 1
 
 
 def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> Found:

@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 
 from calibcli import device as devices
+from calibcli.curvature.norms import UNMAPPED
 from calibcli.curvature.problem import Problem, Scalar
 from calibcli.curvature.rows import Layout, power_of_two, signs
 from calibcli.derivatives.bends import Bend
@@ -160,13 +161,7 @@ class Prober:
             found = self._bends(rows, 0, numbers)[0]
         except Lost:
             return False
-        except (
-            RuntimeError,
-            ValueError,
-            NotImplementedError,
-            TypeError,
-            AttributeError,
-        ) as error:  # what vmap cannot do
+        except UNMAPPED as error:
             if devices.is_out_of_memory(error):
                 raise
             return False
@@ -188,7 +183,7 @@ def alive(problem: Problem, seed: int) -> torch.Tensor:
         if not gradient.requires_grad:
             found.append(False)
             continue
-        v = torch.randn(tensor.shape, generator=stream).to(problem.device, problem.dtype)
+        v = torch.rand(tensor.shape, generator=stream).sub_(0.5).to(problem.device, problem.dtype)
         (bend,) = torch.autograd.grad(gradient, tensor, v, retain_graph=True, materialize_grads=True)
         # tolerance: rounding of a product that should vanish but is a difference of two equal numbers
         found.append(bool((bend * v).sum().abs() > 1e-9 * (gradient.detach() * v).abs().sum()))
@@ -227,7 +222,7 @@ def allocate(found: Probes, rows: torch.Tensor, se: float, most: int, cell: int)
 
 @dataclass(frozen=True)
 class Mean:
-    """An average over probes with its standard error and (Welch-Satterthwaite) degrees of freedom."""
+    """An average over probes with its standard error and its degrees of freedom."""
 
     value: float
     se: float
@@ -235,11 +230,15 @@ class Mean:
 
 
 def summarise(probes: Probes, n: int) -> Mean:
-    """Mean over rows of vᵀM_n v; cells have probes of their own, so their variances add."""
+    """Mean over rows of vᵀM_n v; cells have probes of their own, so their variances v add.
+
+    Degrees of freedom after Satterthwaite, (Σv)² / Σ(v²/f), with v² replaced by v² f / (f + 2) and (Σv)² less by twice
+    that sum: the squares of variances from few probes are too large.
+    """
     mean, variance = moments(probes.forms)
     variance, freedom = variance / n**2, (probes.forms[:, 0] - 1).clamp(min=1)
-    total = float(variance.sum())
-    dof = total**2 / float((variance.square() / freedom).sum()) if total > 0 else float(freedom.max())
+    total, squares = float(variance.sum()), float((variance.square() / (freedom + 2)).sum())
+    dof = max(1.0, total**2 / squares - 2) if squares > 0 else float(freedom.max())
     return Mean(float(mean.sum()) / n, total**0.5, dof)
 
 
