@@ -47,6 +47,7 @@ BATCH = 64  # at most; it divides the rows, as hessian-eigenthings weighs a shor
 TRAINED = {"mlp-cifar": ("mlp:inputs=3072,hidden=256/256", 10), "vit-cifar": ("vit:dim=96,depth=4,heads=4", 30)}
 """Architecture and epochs of 40 batches of 125 of 5,000 CIFAR-10 images."""
 STEPS = 80  # of a density
+SHORT = 20  # of one that tells what a product costs, where the whole is not run
 ENDS = 15 + 57  # products for the top 5 and for λmin, where they are not run: those of a ResNet-20
 PROBES = 4  # of each tool; their spread is pooled, the quadratic forms being the same
 
@@ -112,6 +113,7 @@ def ours(task: str, model: nn.Module, x: Tensor, y: Tensor, memory: str) -> dict
         "estimate": "lambda_max:bound=estimate",
         "trace": "trace:precision=0.01",
         "density": f"density:steps={STEPS}",
+        "short": f"density:steps={SHORT}",
         "top": "top:k=5",
         "min": "lambda_min",
     }
@@ -322,7 +324,9 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers
     print(f"       peak MB: memory=low {low['peak']:.0f}, a training step of {min(rows, 128)} rows {step['peak']:.0f}")
     if solvers:
         return
-    trace, product = start("calib", "trace", name, rows, data), top["seconds"] / top["products"]
+    trace = start("calib", "trace", name, rows, data)
+    dense = start("calib", "short" if by_count else "density", name, rows, data)
+    product = dense["seconds"] / (SHORT if by_count else STEPS)
     ends = ENDS if by_count else sum(start("calib", t, name, rows, data)["products"] - 1 for t in ("top", "min"))
     print(f"   (b) trace: {trace['value']:.5g} ± {trace['error']:.2g} in {trace['seconds']:.2f} s: {trace['how']}")
     probed = {p: e for p in peers if p != "eigenthings, power" and (e := start(p, "probes", name, rows, data))}
@@ -335,8 +339,7 @@ def compare(name: str, rows: int, data: str, by_count: bool, full: bool, solvers
     print(
         f"       Hutchinson: one probe spreads by {sd:.3g}: {probes} for {share:.2g}; calib {product:.2f} s a product"
     )
-    dense = None if by_count else start("calib", "density", name, rows, data)
-    density = dense["seconds"] if dense else STEPS * product
+    density = STEPS * product
     run = None if by_count or "PyHessian, in memory" not in probed else start(peers[0], "density", name, rows, data)
     totals = {}
     for p, e in probed.items():
