@@ -82,6 +82,9 @@ def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert abs(fine.value - float(h.trace())) < 4 * error  # type: ignore[operator]
 
 
+ODD = [("no rule", False), ("unseen", False), ("into", False), ("parts", False), ("data", True)]
+
+
 class Unseen(torch.autograd.Function):
     """x², outside of what a mode sees."""
 
@@ -111,12 +114,16 @@ class Odd(nn.Module):
         if self.kind == "into":
             y = y.tanh() + 1
             y.mul_(2.0)
+        if self.kind == "parts":
+            z = torch.zeros_like(x.expand(len(x), 4)).repeat(1, 2)[:, :5]
+            z[:, :3] = y[:, :3].tanh()
+            y = z
         if self.kind == "data":
             y = y.tanh() if bool(y.sum() > -1e9) else y
         return self.head(y)
 
 
-@pytest.mark.parametrize(("kind", "served"), [("no rule", False), ("unseen", False), ("into", False), ("data", True)])
+@pytest.mark.parametrize(("kind", "served"), ODD)
 def test_what_is_not_followed_goes_by_whole_products(kind: str, served: bool) -> None:
     _, inputs, labels = setup("mlp")
     torch.manual_seed(1)

@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
 from calibcli.derivatives import norms
+from calibcli.derivatives.composed import COMPOSED
 from calibcli.derivatives.jets import Carried
-from calibcli.derivatives.rules import COMPOSED, CONSTANT, LINEAR, RULES, Call, Lost, generic
+from calibcli.derivatives.rules import CONSTANT, LINEAR, RULES, Call, Lost, generic
 
 
 class Bend:

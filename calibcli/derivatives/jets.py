@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
 from calibcli.derivatives import norms
-from calibcli.derivatives.rules import COMPOSED, CONSTANT, RULES, Call, Jet, Lost, generic
+from calibcli.derivatives.composed import COMPOSED
+from calibcli.derivatives.rules import CONSTANT, RULES, Call, Jet, Lost, generic
 
 
 class Carried:

@@ -279,30 +279,6 @@ def embedded(call: Call) -> tuple[Any, Any]:
     return call.value(), jets
 
 
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """`F.scaled_dot_product_attention`, written out."""
-    if enable_gqa:
-        times = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
-    scores = torch.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill(~attn_mask, -torch.inf)
-        scores = torch.add(scores, attn_mask)
-    return torch.matmul(F.dropout(torch.softmax(scores, -1), dropout_p), value)
-
-
 def generic(call: Call) -> tuple[Any, Any]:
     """A smooth function of tensors: t -> f(x + t x' + t² x''/2) is differentiated twice at 0 in forward mode.
 
@@ -312,7 +288,9 @@ def generic(call: Call) -> tuple[Any, Any]:
     if call.func not in SMOOTH:
         y = call.value()
         found = [t for t in tree_flatten(y)[0] if isinstance(t, Tensor)]
-        if any(t.requires_grad or (call.strict and t.is_floating_point()) for t in found):
+        if any(t.requires_grad or (call.strict and t.is_floating_point()) for t in found) or (
+            call.strict and y is None
+        ):
             raise Lost("it has no rule", y)
         return y, None
     leaves, tree = tree_flatten((call.args, call.kwargs))
@@ -401,5 +379,3 @@ RULES: dict[Any, Rule] = {
     norms.batch_norm: normed,
     norms.instance_norm: instance_normed,
 }
-COMPOSED: dict[Any, Any] = {F.scaled_dot_product_attention: attention}
-"""Functions that are taken apart into others."""
