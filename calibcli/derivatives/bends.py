@@ -7,12 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
-from calibcli.derivatives import norms
-from calibcli.derivatives.composed import COMPOSED
-from calibcli.derivatives.jets import Carried
+from calibcli.derivatives.jets import Carried, Followed
 from calibcli.derivatives.rules import CONSTANT, LINEAR, RULES, Call, Lost, generic
 
 
@@ -60,21 +57,14 @@ class Bend:
         return out
 
 
-class _Seen(TorchFunctionMode):
-    """Numbers the function calls and keeps what they give, to be differentiated by."""
+class _Seen(Followed):
+    """Keeps what function calls give, to be differentiated by."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls, self.values = 0, dict[int, Tensor]()
+        self.values = dict[int, Tensor]()
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        func, kwargs = norms.EXACT.get(func, func), kwargs or {}
-        if func in COMPOSED:
-            with self:
-                return COMPOSED[func](*args, **kwargs)
-        self.calls += 1
+    def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         y = func(*args, **kwargs)
         if func in LINEAR or not isinstance(y, Tensor) or not y.requires_grad or any(y is a for a in args):
             return y
@@ -82,25 +72,18 @@ class _Seen(TorchFunctionMode):
         return y.clone()  # what may be written into
 
 
-class _Bends(TorchFunctionMode):
+class _Bends(Followed):
     """While it is on, first derivatives along one direction go with every value; sums up the bends."""
 
     def __init__(self, of: Bend, direction: Sequence[Tensor]) -> None:
         super().__init__()
-        self.adjoints, self.calls, self.lost = of.adjoints, 0, ""
+        self.adjoints, self.lost = of.adjoints, ""
         self.total: Tensor = torch.zeros((), dtype=torch.float64, device=direction[0].device)
         self._carried = Carried()
         for p, v in zip(of.parameters, direction):
             self._carried.hold(p, [(v, None)])
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        func, kwargs = norms.EXACT.get(func, func), kwargs or {}
-        if func in COMPOSED:
-            with self:
-                return COMPOSED[func](*args, **kwargs)
-        self.calls += 1
+    def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.lost or func in CONSTANT:
             return func(*args, **kwargs)
         carried = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor) and self._carried.moves(t)]

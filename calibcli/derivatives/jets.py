@@ -21,6 +21,27 @@ from calibcli.derivatives.composed import COMPOSED
 from calibcli.derivatives.rules import CONSTANT, RULES, Call, Jet, Lost, generic
 
 
+class Followed(TorchFunctionMode):
+    """Hands every function call to `follow`, in the form that rules know, and numbers it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        func, kwargs = norms.EXACT.get(func, func), kwargs or {}
+        if func in COMPOSED:
+            with self:
+                return COMPOSED[func](*args, **kwargs)
+        self.calls += 1
+        return self.follow(func, args, kwargs)
+
+    def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
 class Carried:
     """Jets of values, by identity."""
 
@@ -40,7 +61,7 @@ class Carried:
         return id(y) in self.held
 
 
-class Jets(TorchFunctionMode):
+class Jets(Followed):
     """While it is on, jets go along with every value that depends on the parameters.
 
     Values and their autograd graph are PyTorch's up to rounding (on a CPU images are laid out channels last, where
@@ -65,14 +86,7 @@ class Jets(TorchFunctionMode):
         """The jet of a value in each direction."""
         return self._carried.of(y)
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        func = norms.EXACT.get(func, func)
-        if func in COMPOSED:
-            with self:
-                return COMPOSED[func](*args, **kwargs)
+    def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.conv2d:
             args = channels_last(args)
         if self.lost or func in CONSTANT or not torch.is_grad_enabled():
