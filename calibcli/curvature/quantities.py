@@ -128,7 +128,7 @@ def trace(
     found = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
-        whole = engine.probe(0, max(2, early // 2), base, layers=True)
+        whole = engine.probe(0, max(early, round(drawn.each) // 16), base, layers=True)
     if whole is None:
         return Found([found])
     layers, spread = traces.by_tensor(whole, layout.n)
@@ -144,8 +144,11 @@ def _probes_needed(
 
     The pilot serves for nothing else: a mean that helped to decide how many there are would be biased.
     """
-    base, se, sampling = (part.value, part.se, part.sampling) if part else (0.0, 0.0, 0.0)
-    size = abs(base + traces.summarise(pilot, engine.problem.layout.n).value)
+    layout = engine.problem.layout
+    base, se = (part.value, part.se) if part else (0.0, 0.0)
+    size = abs(base + traces.summarise(pilot, layout.n).value)
+    rows = part.rows if part else torch.zeros(layout.n, dtype=torch.float64)
+    sampling = traces.sampling_error(rows, *traces.by_group(pilot, layout), layout)
     wish = precision * size if precision else max(0.3 * sampling, 1e-3 * size)
     wish = max(wish**2 - se**2, wish**2 / 4) ** 0.5
     count = traces.allocate(pilot, engine.steepness, wish, most, pilot.cell)
