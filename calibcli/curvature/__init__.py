@@ -92,7 +92,8 @@ def measure(
     )
     losses: list[Loss] = [loss or CrossEntropy(), *([train_loss] if train_loss is not None else [])]
     with second_order(where), plain_recurrence(problem.model):
-        test = check(problem, losses[0])
+        certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
+        test = check(problem, losses[0], by_group=certified)
         shared = Shared(problem, seed, level, progress)
         found: list[tuple[Loss, Choice, Found]] = []
         for one in losses:

@@ -23,7 +23,7 @@ Scalar = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (logits, labels
 T = TypeVar("T")
 
 GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one micro-batch's graph to aim for
-BUSY = 16 << 20  # of a graph beyond which a CPU gains nothing from larger ones: a group's own then tells more
+BUSY = 16 << 20  # of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
 
 
 def call(model: Any, inputs: Inputs) -> torch.Tensor:
@@ -152,8 +152,11 @@ class Problem:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def plan(self, scalar: Scalar) -> None:
-        """Choose the micro-batch and whether graphs are kept, from the bytes that a small batch's graph holds."""
+    def plan(self, scalar: Scalar, by_group: bool = True) -> None:
+        """Choose the micro-batch and whether graphs are kept, from the bytes that a small batch's graph holds.
+
+        `by_group` says that products will be wanted group by group.
+        """
         rows = range(min(4, len(self.source), self.layout.micro))
         held: dict[int, int] = {}
         own = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
@@ -171,7 +174,8 @@ class Problem:
         if not self.fixed:
             aim = max(GRAPH[self.memory], weights)  # a gradient is held anyway
             fits = min(aim // max(1, self.graph_bytes), self.layout.micro)
-            if self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights):
+            busy = self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights)
+            if by_group and busy:
                 fits = min(fits, self.layout.group)
             self.layout = dataclasses.replace(self.layout, micro=power_of_two(fits))
         if self.memory == "auto":

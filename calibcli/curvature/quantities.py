@@ -233,7 +233,7 @@ def density(engine: Engine, *, steps: int = 40, probes: int = 1, sigma: float | 
     return Found([estimate], plots=[figures.density(d, shared.half_width(1.0, 1e9))])
 
 
-@QUANTITIES.add(order=4)
+@QUANTITIES.add(order=4, certifies=True)
 def lambda_max(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") -> Found:
     """Largest eigenvalue of H by Lanczos, to a relative error `tol`.
 
@@ -244,7 +244,7 @@ def lambda_max(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") 
     return _extreme(engine, -1, tol, bound)
 
 
-@QUANTITIES.add(order=5)
+@QUANTITIES.add(order=5, certifies=True)
 def top(engine: Engine, *, k: int = 5, tol: float = 1e-3, bound: Bound = "residual") -> Found:
     """The k largest eigenvalues of H, each with its own residual (see lambda_max). Equal ones may count once."""
     k = min(k, engine.problem.size)
@@ -262,7 +262,7 @@ def top(engine: Engine, *, k: int = 5, tol: float = 1e-3, bound: Bound = "residu
     return Found(estimates, plots=[figures.eigenvalues(estimates)])
 
 
-@QUANTITIES.add(order=6)
+@QUANTITIES.add(order=6, certifies=True)
 def lambda_min(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") -> Found:
     """Smallest (most negative) eigenvalue of H by Lanczos (see lambda_max).
 

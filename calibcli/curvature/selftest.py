@@ -28,14 +28,14 @@ class SelfTest:
     notes: list[str] = field(default_factory=list)
 
 
-def check(problem: Problem, loss: Loss) -> SelfTest:
-    """Outputs, labels, determinism, second derivatives.
+def check(problem: Problem, loss: Loss, by_group: bool = True) -> SelfTest:
+    """Outputs, labels, determinism, second derivatives; then the memory plan (`Problem.plan`).
 
     Raises:
         InputError: any of them is not as it must be.
     """
     found = problem.guard(lambda: _check(problem, loss))
-    problem.guard(lambda: problem.plan(hessian_scalar(loss)))
+    problem.guard(lambda: problem.plan(hessian_scalar(loss), by_group))
     return found
 
 
