@@ -100,8 +100,7 @@ def trace(
     base = part.value if part else 0.0
     layout = engine.problem.layout
     diagonal = sum(size for size, alive in zip(engine.problem.sizes, engine.alive.tolist()) if alive)
-    cells = -(-layout.n // traces.coarse(layout.n))
-    early = traces.pilot(cells)
+    early = traces.pilot(layout.n)
     if exact or (probes is None and early >= diagonal):
         return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
     if probes is None:
@@ -151,10 +150,11 @@ def _probes_needed(
     sampling = traces.sampling_error(rows, *traces.by_group(pilot, layout), layout)
     wish = precision * size if precision else max(0.3 * sampling, 1e-3 * size)
     wish = max(wish**2 - se**2, wish**2 / 4) ** 0.5
-    count = traces.allocate(pilot, engine.steepness, wish, most, pilot.cell)
+    steepness = engine.steepness
+    count = traces.allocate(pilot, steepness, wish, most, pilot.cell)
     if float(count.double().mean()) <= traces.FINE or engine.prober.whole(traces.FINE, 1):
         return count, pilot.cell
-    return traces.allocate(pilot, engine.steepness, wish, most, 1), 1
+    return traces.allocate(pilot, steepness, wish, most, 1), 1
 
 
 def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> Found:

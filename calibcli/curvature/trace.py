@@ -118,22 +118,19 @@ class Prober:
         return Probes(both[:, 0], both[:, 1:], cell)
 
     def _directions(self, row: int, numbers: range) -> list[torch.Tensor]:
-        """(m, *shape) signs for each parameter tensor, zeros where it is not probed."""
+        """(m, *shape) signs for each parameter tensor."""
         problem = self.problem
         drawn = signs(problem.size, self.seed, row, numbers).to(problem.device, problem.dtype)
-        return [
-            v.view(len(numbers), *t.shape)
-            if on
-            else torch.zeros(len(numbers), *t.shape, dtype=v.dtype, device=v.device)
-            for v, t, on in zip(torch.split(drawn, problem.sizes, 1), problem.tensors, self.tensors)
-        ]
+        parts = zip(torch.split(drawn, problem.sizes, 1), problem.tensors)
+        return [v.view(len(numbers), *t.shape) for v, t in parts]
 
     def _whole(self, rows: range, row: int, numbers: range) -> torch.Tensor:
         """(1 + tensors, m) forms and each tensor's part, by reverse over reverse."""
         gradients = self.problem.gradients(rows, self.scalar)
         forms = []
         for i in numbers:
-            v = [d[0] for d in self._directions(row, range(i, i + 1))]
+            drawn = zip(self._directions(row, range(i, i + 1)), self.tensors)
+            v = [d[0] if on else torch.zeros_like(d[0]) for d, on in drawn]
             products = self.problem.product(gradients, v)
             forms.append(torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(v, products)]))
         parts = torch.stack(forms, 1).double().cpu()
@@ -190,8 +187,9 @@ def alive(problem: Problem, seed: int) -> torch.Tensor:
     return torch.tensor(found)
 
 
-def pilot(cells: int) -> int:
+def pilot(n: int) -> int:
     """Probes from which the number of probes is decided: every cell has its own, so few do when there are many."""
+    cells = -(-n // coarse(n))
     return max(2, min(8, -(-256 // cells)))
 
 

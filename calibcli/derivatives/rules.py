@@ -6,7 +6,7 @@ Smooth functions without a rule go through forward-mode differentiation twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,13 +62,17 @@ def _sum(*terms: Tensor | None) -> Tensor | None:
     return total
 
 
+def _plus(a: Jet, b: Jet) -> Jet:
+    return _sum(a[0], b[0]), _sum(a[1], b[1])
+
+
 def added(call: Call) -> tuple[Any, Any]:
     """a + b."""
     if len(call.args) != 2 or call.kwargs:
         return generic(call)
     a, b = call.args
-    pairs = [(call.jet(a, k), call.jet(b, k)) for k in range(call.directions)]
-    return call.value(), [(_sum(p[0], q[0]), _sum(p[1], q[1])) for p, q in pairs]
+    jets = [_plus(call.jet(a, k), call.jet(b, k)) for k in range(call.directions)]  # before a is written into
+    return call.value(), jets
 
 
 def linear_in_first(call: Call) -> tuple[Any, Any]:
@@ -127,7 +131,7 @@ def dropped(call: Call) -> tuple[Any, Any]:
     """Dropout: a product with a mask."""
     x = call.args[0]
     mask = call.func(torch.ones_like(x, requires_grad=False), *call.args[1:], **call.kwargs)
-    return product(Call(torch.mul, (x, mask), {}, call.lookup, call.directions))
+    return product(replace(call, func=torch.mul, args=(x, mask), kwargs={}))
 
 
 def normed(call: Call) -> tuple[Any, Any]:
@@ -158,7 +162,7 @@ def instance_normed(call: Call) -> tuple[Any, Any]:
         raise Lost("it keeps running statistics")
     x, eps = got["input"], got.get("eps", 1e-5)
     args = (x, x.shape[1], got.get("weight"), got.get("bias"), eps)
-    return generic(Call(norms.group_norm, args, {}, call.lookup, call.directions))
+    return generic(replace(call, func=norms.group_norm, args=args, kwargs={}))
 
 
 def elementwise(call: Call) -> tuple[Any, Any]:
@@ -171,15 +175,10 @@ def elementwise(call: Call) -> tuple[Any, Any]:
         out: Tensor = call.func(t, *rest, **call.kwargs)
         return out
 
-    def slope(t: Tensor) -> Tensor:
-        out: Tensor = torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
-        return out
-
     y = call.value()
     if y is x:
         raise Lost("it writes into its argument", y)
-    with torch.enable_grad():  # without it some functions have no second derivative in forward mode
-        f1, f2, *_ = torch.func.jvp(slope, (x,), (torch.ones_like(x),))
+    f1, f2 = derivatives(f, x)
     jets = []
     for k in range(call.directions):
         x1, x2 = call.jet(x, k)
@@ -244,9 +243,8 @@ def added_product(call: Call) -> tuple[Any, Any]:
     if len(call.args) != 3 or call.kwargs:
         return generic(call)
     a, b, c = call.args
-    _, jets = product(Call(torch.mul, (b, c), {}, call.lookup, call.directions))
-    pairs = zip((call.jet(a, k) for k in range(call.directions)), jets)
-    return call.value(), [(_sum(p[0], q[0]), _sum(p[1], q[1])) for p, q in pairs]
+    _, jets = product(replace(call, func=torch.mul, args=(b, c)))
+    return call.value(), [_plus(call.jet(a, k), jet) for k, jet in enumerate(jets)]
 
 
 def joined(call: Call) -> tuple[Any, Any]:
@@ -288,9 +286,8 @@ def generic(call: Call) -> tuple[Any, Any]:
     if call.func not in SMOOTH:
         y = call.value()
         found = [t for t in tree_flatten(y)[0] if isinstance(t, Tensor)]
-        if any(t.requires_grad or (call.strict and t.is_floating_point()) for t in found) or (
-            call.strict and y is None
-        ):
+        written = call.strict and y is None
+        if written or any(t.requires_grad or (call.strict and t.is_floating_point()) for t in found):
             raise Lost("it has no rule", y)
         return y, None
     leaves, tree = tree_flatten((call.args, call.kwargs))
@@ -312,15 +309,19 @@ def generic(call: Call) -> tuple[Any, Any]:
 
         return curve
 
-    def slope(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        def derivative(t: Tensor) -> Tensor:
-            out: Tensor = torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
-            return out
+    return y, [derivatives(along(k), zero) for k in range(call.directions)]
 
-        return derivative
 
-    with torch.enable_grad():
-        return y, [torch.func.jvp(slope(along(k)), (zero,), (zero + 1,)) for k in range(call.directions)]
+def derivatives(f: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
+    """f'(t) and f''(t) in forward mode, of a curve in one number or a function of each number of t."""
+
+    def slope(t: Tensor) -> Tensor:
+        out: Tensor = torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
+        return out
+
+    with torch.enable_grad():  # without it some functions have no second derivative in forward mode
+        first, second, *_ = torch.func.jvp(slope, (t,), (torch.ones_like(t),))
+    return first, second
 
 
 BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
