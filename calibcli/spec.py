@@ -7,11 +7,12 @@ docstring is the help, and the canonical spec string is the identity of a choice
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.errors import UsageError, did_you_mean
 
@@ -19,6 +20,41 @@ from calibcli.errors import UsageError, did_you_mean
 def normal(name: str) -> str:
     """`-` and `_` are the same in every spec."""
     return name.strip().lower().replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers that an option may be, in its annotation: `bins: Annotated[int, Range(1, 100_000)] = 15`.
+
+    Attributes:
+        low, high: ends, included unless `open_low` or `open_high`; infinities are never included.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        if not math.isfinite(value):  # nan too
+            return False
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        """In words: `at least 1`, `more than 0`, `from 0 to 1`, `between 0 and 1, ends excluded`."""
+        low, high = f"{self.low:.15g}", f"{self.high:.15g}"
+        if math.isinf(self.high):
+            return "finite" if math.isinf(self.low) else f"more than {low}" if self.open_low else f"at least {low}"
+        if math.isinf(self.low):
+            return f"less than {high}" if self.open_high else f"at most {high}"
+        if not (self.open_low or self.open_high):
+            return f"from {low} to {high}"
+        return (
+            (f"more than {low}" if self.open_low else f"at least {low}")
+            + " and "
+            + (f"less than {high}" if self.open_high else f"at most {high}")
+        )
 
 
 @dataclass(frozen=True)
@@ -33,7 +69,7 @@ class Entry:
     def options(self) -> dict[str, inspect.Parameter]:
         """Keyword-only parameters by name, with annotations resolved to types."""
         source = self.target.__init__ if inspect.isclass(self.target) else self.target
-        hints = get_type_hints(source)
+        hints = get_type_hints(source, include_extras=True)
         return {
             p.name: p.replace(annotation=hints.get(p.name, str))
             for p in inspect.signature(self.target).parameters.values()
@@ -158,8 +194,17 @@ def _text(value: Any) -> str:
 
 
 def _convert(text: str, kind: Any, where: str) -> Any:
-    """Text of a spec to the annotated type: bool, int, float, str, Literal, tuple[T, ...] (with /), X | None."""
+    """Text of a spec to the annotated type: bool, int, float, str, Literal, tuple[T, ...] (with /), X | None; a number
+    with a `Range` in its `Annotated` lies in it.
+    """
     origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        value = _convert(text, args[0], where)
+        for bounds in args[1:]:
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(bounds, Range) and number is not None and number not in bounds:
+                    raise UsageError(f"{where}={text} is out of range", f"pass {_noun(args[0])} {bounds}")
+        return value
     if origin in (Union, types.UnionType):
         if type(None) in args and text.lower() in ("none", ""):
             return None
@@ -182,7 +227,17 @@ def _convert(text: str, kind: Any, where: str) -> Any:
             return text.lower() in ("true", "yes", "1")
         raise UsageError(f"{where}={text} is not true or false", f"write {where}=true")
     try:
+        if "_" in text and kind in (int, float):  # Python reads 1_0 as 10
+            raise ValueError
         return kind(text)
-    except ValueError:
-        noun = {int: "a whole number", float: "a number"}.get(kind, f"a {kind.__name__}")
-        raise UsageError(f"{where}={text} is not {noun}", f"pass {noun}") from None
+    except (ValueError, OverflowError):
+        shown = text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
+        raise UsageError(f"{where}={shown} is not {_noun(kind)}", f"pass {_noun(kind)}") from None
+
+
+def _noun(kind: Any) -> str:
+    """A type in words."""
+    for part in (kind, *get_args(kind)):
+        if part in (int, float):
+            return "a whole number" if part is int else "a number"
+    return f"a {getattr(kind, '__name__', kind)}"

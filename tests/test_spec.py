@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from calibcli.errors import UsageError
-from calibcli.spec import Shelf
+from calibcli.spec import Range, Shelf
 
 shelf = Shelf("thing")
 
@@ -69,3 +69,31 @@ def test_errors_name_the_fix(spec: str, problem: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         shelf.choose(spec)
     assert (caught.value.problem, caught.value.fix) == (problem, fix)
+
+
+def test_a_range_is_part_of_the_signature() -> None:
+    ranged = Shelf("ranged")
+
+    @ranged.add()
+    def thing(
+        *,
+        bins: Annotated[int, Range(1, 100)] = 15,
+        tau: Annotated[float, Range(0, open_low=True)] | None = None,
+        widths: Annotated[tuple[int, ...], Range(1)] = (1,),
+    ) -> None:
+        """A thing."""
+
+    assert ranged.choose("thing:bins=100,tau=0.5,widths=1/2").spec == "thing:bins=100,tau=0.5,widths=1/2"
+    assert ranged.choose("thing:tau=none").spec == "thing"
+    for spec, fix in [
+        ("thing:bins=0", "pass a whole number from 1 to 100"),
+        ("thing:bins=1_0", "pass a whole number"),
+        ("thing:bins=" + "9" * 5000, "pass a whole number"),
+        ("thing:tau=0", "pass a number more than 0"),
+        ("thing:tau=nan", "pass a number more than 0"),
+        ("thing:tau=inf", "pass a number more than 0"),
+        ("thing:widths=3/0", "pass a whole number at least 1"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            ranged.choose(spec)
+        assert caught.value.fix == fix, spec
