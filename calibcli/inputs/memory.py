@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.device import array
 from calibcli.inputs.arrays import Contents, Memory
 from calibcli.inputs.logits import Reading, predictions
 from calibcli.inputs.source import Source
@@ -24,8 +25,8 @@ class _Arrays:
 
     def sha256(self, _stop: object = None) -> str:
         digest = hashlib.sha256()
-        for array in self.arrays:
-            digest.update(np.ascontiguousarray(array).tobytes())
+        for one in self.arrays:
+            digest.update(np.ascontiguousarray(one).tobytes())
         return digest.hexdigest()
 
 
@@ -34,7 +35,7 @@ def of_arrays(scores: npt.ArrayLike, labels: npt.ArrayLike, **how: Any) -> Predi
 
     Args:
         scores: (N, K) logits, probabilities or log-probabilities (recognised; `kind=` overrides), or for two classes
-            (N,) or (N, 1) probabilities or log-odds of class 1. Any array-like; CPU torch tensors too.
+            (N,) or (N, 1) probabilities or log-odds of class 1. Any array-like, torch tensors on any device included.
         labels: (N,) integers in [0, K), or (N, K) one-hot.
         how: `kind, classes, label_base, ignore_label, drop_nonfinite, clip, weight_kind` as for `read`; `weights`,
             `ids`, `group` and the columns of `by` are arrays (N,): `by={"site": sites}`.
@@ -43,9 +44,9 @@ def of_arrays(scores: npt.ArrayLike, labels: npt.ArrayLike, **how: Any) -> Predi
         InputError: what is wrong with the arrays, and what to pass.
         UsageError: an option that is not one.
     """
-    arrays = {"scores": np.asarray(scores), "labels": np.asarray(labels)}
-    extra = {name: np.asarray(how[name]) for name in ("weights", "ids", "group") if how.get(name) is not None}
-    slices = {str(name): np.asarray(column) for name, column in (how.pop("by", None) or {}).items()}
+    arrays = {"scores": array(scores), "labels": array(labels)}
+    extra = {name: array(how[name]) for name in ("weights", "ids", "group") if how.get(name) is not None}
+    slices = {str(name): array(column) for name, column in (how.pop("by", None) or {}).items()}
     how.update({name: name for name in extra})
     contents = Contents(
         format="arrays",

@@ -89,4 +89,4 @@ class AdaFocal(Loss):
 
     def _gammas(self, m: Tensor) -> Tensor:
         p = torch.sigmoid(m.detach())
-        return self.bin_gammas.to(m.dtype)[torch.bucketize(p, self.edges.to(p.dtype), right=True)]
+        return self.bin_gammas.to(m)[torch.bucketize(p, self.edges.to(p), right=True)]

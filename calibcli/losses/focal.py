@@ -34,7 +34,7 @@ def smoothed_focal(z: Tensor, labels: Tensor, gamma: float, epsilon: float, alph
     log_probability, log_rest = log_both(z)
     terms = -torch.exp(gamma * log_rest) * log_probability
     if alpha is not None:
-        terms = terms * alpha.to(z.dtype)
+        terms = terms * alpha.to(z)
     return (1 - epsilon) * terms.gather(1, labels.unsqueeze(1)).squeeze(1) + epsilon * terms.mean(1)
 
 
@@ -171,8 +171,8 @@ class FocalSample(Loss):
 
     def _gammas(self, m: Tensor) -> Tensor:
         p = torch.sigmoid(m.detach())
-        index = torch.bucketize(p, self.edges.to(p.dtype), right=self.closed == "left")
-        return self.steps.to(m.dtype)[index]
+        index = torch.bucketize(p, self.edges.to(p), right=self.closed == "left")
+        return self.steps.to(m)[index]
 
 
 @LOSSES.add("inverse_focal")

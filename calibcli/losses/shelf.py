@@ -63,7 +63,7 @@ class Loss(nn.Module):
                 f"alpha has {len(self.alpha)} weights and the logits have {logits.shape[1]} classes",
                 "pass one weight per class, in class order",
             )
-        return self.alpha.to(upcast(logits).dtype)[labels]
+        return self.alpha.to(upcast(logits))[labels]
 
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor | None:
         """The focusing parameter γ `(N,)` that applies to each sample now, or None where the loss has none."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibcli.device import array
 from calibcli.errors import InputError
 from calibcli.result import Cell, Estimate, Plot, Table
 from calibcli.spec import Choice, Shelf
@@ -86,7 +87,7 @@ class Scaler:
         Raises:
             InputError: the number of classes differs.
         """
-        z = np.asarray(logits, np.float64)
+        z = np.asarray(array(logits), np.float64)
         if z.ndim != 2 or z.shape[1] != self.k:
             raise InputError(
                 f"scores of shape {z.shape} for a calibrator of {self.k} classes", f"pass an array (n, {self.k})"

@@ -131,7 +131,7 @@ class Trainer:
         """Logits `(N, K)` in eval mode and full precision, and labels, both on the CPU."""
         self.model.eval()
         parts = []
-        with torch.no_grad():
+        with torch.no_grad(), device.full_float32():
             for rows in torch.split(torch.arange(len(loader)), max(256, self.recipe.batch_size)):
                 check()
                 parts.append(checkpoint.logits(self.model, loader(rows)[0]).cpu())

@@ -136,7 +136,7 @@ def fit(
         trainer.resume()
         continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
     began = time.perf_counter()
-    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    with devices.cudnn(deterministic=True, benchmark=False):
         history = trainer.run()
     model.eval()
     fitted = Fitted(
@@ -190,7 +190,7 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
 
 def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
     nll = wrong = 0.0
-    with torch.no_grad():
+    with torch.no_grad(), devices.full_float32():
         for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
             inputs, labels = loader(rows)
             logits = checkpoint.logits(model, inputs)
