@@ -17,6 +17,7 @@ class Exit(IntEnum):
     REFUSED = 4  # an input was refused
     NOT_RUN = 5  # a gate could not run, or none was configured
     BUG = 70  # a bug in calib
+    HUNG_UP = 129  # SIGHUP
     INTERRUPTED = 130  # Ctrl-C
     TERMINATED = 143  # SIGTERM
 
@@ -44,6 +45,10 @@ class UsageError(CalibError):
     """The request itself was wrong: an option, a spec, a configuration file (exit 2)."""
 
     code = Exit.USAGE
+
+
+class WriteError(UsageError):
+    """A file could not be written: no room, or a medium that takes none (exit 2). Nothing of it is left behind."""
 
 
 class InputError(CalibError):

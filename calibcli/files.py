@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import CalibError, InputError, UsageError, WriteError
+
+NO_ROOM = {getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS") if hasattr(errno, n)}
+PROBE = 1 << 20  # bytes that a medium with room takes
 
 
 @contextlib.contextmanager
@@ -17,12 +21,15 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`, renamed to it when the block ends well, so a killed run leaves no half file.
 
     Raises:
-        UsageError: the folder does not exist or cannot be written.
+        UsageError: the folder does not exist or cannot be written, or the path is a folder.
+        WriteError: no room; what stood at `path` before still does.
     """
-    path = Path(path)
+    path = target(path)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     except OSError as error:
+        if (reason := no_room(error)) is not None:
+            raise _full(path, reason) from None
         raise UsageError(
             f"cannot write {path} ({error.strerror})", "name a folder that exists and can be written"
         ) from None
@@ -32,8 +39,93 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
         os.replace(temporary, path)
+    except BaseException as error:
+        if (reason := no_room(error, temporary)) is None:
+            raise
+        raise _full(path, reason) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class Lines:
+    """A text file that grows by whole lines; one that finds no room is taken back, a torn last one is cut off.
+
+    Raises:
+        WriteError: no room.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with self._room():
+            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by __exit__)
+        end = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(0, end - PROBE))
+        whole = self._file.read().rfind(b"\n") + 1 + max(0, end - PROBE)
+        self._file.truncate(whole)
+
+    def write(self, line: str) -> None:
+        """Append a line."""
+        before, rest = self._file.seek(0, os.SEEK_END), memoryview(line.encode() + b"\n")
+        with self._room():
+            try:
+                while rest:
+                    rest = rest[self._file.write(rest) or 0 :]
+            except OSError:
+                self._file.truncate(before)
+                raise
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if (reason := no_room(error)) is None:
+                raise
+            raise _full(self.path, reason) from None
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def target(path: str | os.PathLike[str]) -> Path:
+    """`path`, if a file can stand there.
+
+    Raises:
+        UsageError: it is a folder, or its folder does not exist.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise UsageError(f"cannot write {path} (it is a folder)", f"name a file: {path / 'NAME'}")
+    if not path.parent.is_dir():
+        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
+    return path
+
+
+def no_room(error: BaseException, path: Path | None = None) -> str | None:
+    """Why nothing more can be written, where that is what `error` says; None for any other error.
+
+    Args:
+        path: of the file that was being written. Libraries hide the reason (safetensors and torch raise errors of their
+            own, NumPy counts bytes): a megabyte more there tells.
+    """
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return str(error.strerror).lower()
+    if path is None or isinstance(error, CalibError) or not isinstance(error, Exception):
+        return None
+    try:
+        with open(path, "ab") as file:
+            file.write(bytes(PROBE))
+    except OSError as probed:
+        return no_room(probed)
+    return None
+
+
+def _full(path: Path, reason: str) -> WriteError:
+    kept = "what was there before is kept" if path.exists() else "nothing half-written is left"
+    return WriteError(f"cannot write {path} ({reason}); {kept}", "free some space, or write elsewhere")
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

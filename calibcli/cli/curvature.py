@@ -10,6 +10,7 @@ import typer
 
 from calibcli.cli import options as opt
 from calibcli.cli.loading import loads
+from calibcli.cli.process import ENDS
 from calibcli.cli.run import Run
 from calibcli.errors import Exit, UsageError
 
@@ -58,7 +59,6 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli import curvature, losses
     from calibcli import device as devices
-    from calibcli.cli.app import Terminated
     from calibcli.inputs import checkpoint, dataset
 
     if memory not in ("auto", "low", "high"):
@@ -92,7 +92,7 @@ def command(
             memory=cast(Literal["auto", "low", "high"], memory),
             seed=seed,
             progress=run.progress("curvature") if first else None,
-            interrupts=(KeyboardInterrupt, Terminated),
+            interrupts=tuple(ENDS),
         )
     if not first:
         return int(Exit.OK)
@@ -106,5 +106,5 @@ def command(
     }
     result = dataclasses.replace(result, facts=facts, notes=[*loaded.notes, *found.notes, *result.notes])
     code = run.finish(result, seed=seed, device=str(where), dtype=dtype)
-    stopped = {"KeyboardInterrupt": Exit.INTERRUPTED, "Terminated": Exit.TERMINATED}
+    stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
     return int(stopped.get(str(result.facts["interrupted"]), code))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli import __version__, render
-from calibcli.errors import Exit
+from calibcli.errors import CalibError, Exit
 from calibcli.files import sha256
 from calibcli.result import Result
 
@@ -73,11 +73,17 @@ class Run:
         if not (self.format == "table" and sys.stdout.isatty()):  # there the table ends with them
             for note in result.notes:
                 self.note(note)
-        for path in self.outputs:
-            render.write(stamped, path)
         code = exit_code(stamped)
-        Run.latest_code = code
+        failed: CalibError | None = None
+        for path in self.outputs:
+            try:
+                render.write(stamped, path)
+            except CalibError as error:  # the other places still get the result
+                failed = failed or error
+        Run.latest_code = code if failed is None else int(failed.code)
         render.show(stamped, self.format)
+        if failed is not None:
+            raise failed
         return code
 
 

@@ -13,6 +13,7 @@ from calibcli.cli import reading as read_options
 from calibcli.cli.reading import reads
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError
+from calibcli.files import target
 
 PANEL = "Fix"
 
@@ -66,8 +67,8 @@ def command(
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     if save is not None and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    if save is not None and not save.parent.is_dir():
-        raise UsageError(f"no folder '{save.parent}' to write '{save.name}' into", f"mkdir -p {save.parent}")
+    if save is not None:
+        target(save)
     options = reports.Options(
         methods=method or ("temperature",),
         specs=metric or None,

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import atomic
+from calibcli.files import atomic, target
 from calibcli.render import bins, csv, stream
 from calibcli.result import Result
 
@@ -72,9 +72,7 @@ def known_output(path: Path) -> Path:
     if _by_suffix(path) is None:
         known = sorted(s for f in FORMATS.values() for s in f.suffixes)
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    if not path.parent.is_dir():
-        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
-    return path
+    return target(path)
 
 
 def text(result: Result, name: str) -> str:
@@ -94,7 +92,10 @@ def show(result: Result, name: str) -> None:
 def write(result: Result, path: Path) -> None:
     """Write `result` to a file by its suffix, or every report to a folder; whole or not at all."""
     if is_folder(path):
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
         for format in FORMATS.values():
             if (
                 format.report

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError
-from calibcli.files import atomic
+from calibcli.files import atomic, target
 from calibcli.predictions import Predictions
 from calibcli.scalers.fitting import check_classes
 from calibcli.scalers.scaler import Progress, Scaler
@@ -34,9 +34,7 @@ def known_target(path: Path, inputs: Sequence[Path] = ()) -> Path:
         raise UsageError(f"--save would replace the input '{path}'", "name another file")
     if path.suffix not in SUFFIXES:
         raise UsageError(f"cannot write scores as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
-    if not path.parent.is_dir():
-        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
-    return path
+    return target(path)
 
 
 def stream(

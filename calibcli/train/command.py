@@ -15,7 +15,7 @@ import torch
 from calibcli import device as devices
 from calibcli import losses
 from calibcli.architectures import ARCHITECTURES
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.errors import UsageError, WriteError, did_you_mean
 from calibcli.inputs import checkpoint
 from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.result import Result
@@ -87,7 +87,8 @@ def run_all(
                 )
             except BaseException as error:
                 kept = folder is not None and (folder / state.FILE).exists()
-                if kept and not isinstance(error, Exception) and not devices.rank():  # Ctrl-C or SIGTERM
+                resumable = isinstance(error, WriteError) or not isinstance(error, Exception)  # no room, or a signal
+                if kept and resumable and not devices.rank():
                     note(f"the state is kept in {folder}: the same command with --resume goes on from there")
                 raise
         progress(1.0, "")

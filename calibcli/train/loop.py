@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibcli import device, losses
 from calibcli.errors import InputError, UsageError
-from calibcli.files import atomic
+from calibcli.files import Lines, atomic
 from calibcli.inputs import checkpoint
 from calibcli.train import augment, measure, ranks, state
 from calibcli.train.recipe import Recipe
@@ -73,8 +73,8 @@ class Trainer:
         self.position = state.Position()
         self.last_layer = last_linear(model)
         self._pending: list[tuple[int, Tensor, int]] = []
-        self._steps: TextIO | None = None
-        self._log: TextIO | None = None
+        self._steps: Lines | None = None
+        self._log: Lines | None = None
         self._curved = any(isinstance(p, losses.Trace) for p in self.objective.penalties)
 
     @property
@@ -243,7 +243,7 @@ class Trainer:
         out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
         at.finished = at.epoch >= recipe.epochs or out_of_patience
         if self._log is not None:
-            self._log.write(json.dumps(record) + "\n")
+            self._log.write(json.dumps(record))
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         at, recipe = self.position, self.recipe
@@ -278,7 +278,7 @@ class Trainer:
             self.position.loss_sum += value if self.recipe.reduction == "sum" else value * rows
             self.position.rows += rows
             if self._steps is not None:
-                self._steps.write(f'{{"step": {number}, "loss": {value:.9g}}}\n')
+                self._steps.write(f'{{"step": {number}, "loss": {value:.9g}}}')
 
     @contextlib.contextmanager
     def _logs(self) -> Iterator[None]:
@@ -288,12 +288,9 @@ class Trainer:
         log = self.folder / "log.jsonl"
         with atomic(log) as temporary:  # epochs after the saved state will be logged again
             temporary.write_text("".join(json.dumps(record) + "\n" for record in self.position.history))
-        with (
-            open(self.folder / "steps.jsonl", "a", buffering=1) as self._steps,
-            open(log, "a", buffering=1) as self._log,
-        ):
+        with Lines(self.folder / "steps.jsonl") as self._steps, Lines(log) as self._log:
             start = self.position.epoch * self.batches.steps + self.position.step
-            self._steps.write(f'{{"start": {start}}}\n')
+            self._steps.write(f'{{"start": {start}}}')
             yield
         self._steps = self._log = None
 

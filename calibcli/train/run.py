@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -184,7 +185,16 @@ def _steering(
 
 
 def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
-    data = {role: f"{d.sha256[:16]} {len(d)} rows" for role, d in parts.items()}
+    data = {
+        role: {
+            "file": d.sha256[:16],
+            "rows": len(d),
+            "labels": hashlib.sha256(np.ascontiguousarray(d.labels, np.int64).tobytes()).hexdigest()[:16],
+            "inputs": sorted(d.inputs),
+            "preprocess": d.preprocess.as_dict(),
+        }
+        for role, d in parts.items()
+    }
     return {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
 
 

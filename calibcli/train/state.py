@@ -111,9 +111,9 @@ def load(
         raise InputError(f"{path} is not the state of a run ({str(error).splitlines()[0][:100]})", fix) from None
     if schema != SCHEMA:
         raise InputError(f"{path} has schema {schema}, this version reads {SCHEMA}", fix)
-    different = [f"{k}: {_short(stored.get(k))}, not {_short(v)}" for k, v in identity.items() if stored.get(k) != v]
-    if different:
-        raise UsageError(f"{path} is of another run ({'; '.join(different)})", f"pass the same options; or {fix[5:]}")
+    found = differences(stored, json.loads(json.dumps(identity)))
+    if found:
+        raise UsageError(f"{path} is of another run ({'; '.join(found)})", f"pass the same options; or {fix[5:]}")
     if len(content["local"]) != device.world():
         raise InputError(f"{path} is of {len(content['local'])} processes, this is {device.world()}", fix)
     model.load_state_dict(content["model"])
@@ -134,6 +134,15 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+def differences(stored: Any, given: Any, name: str = "", most: int = 60) -> list[str]:
+    """What differs between two JSON values, leaf by leaf: `recipe lr: 0.1, not 0.2`; long texts from where they do."""
+    if isinstance(stored, dict) and isinstance(given, dict):
+        keys = dict.fromkeys([*stored, *given])
+        return [d for k in keys for d in differences(stored.get(k), given.get(k), f"{name} {k}".strip(), most)]
+    if stored == given:
+        return []
+    texts = ["nothing" if value is None else str(value) for value in (stored, given)]
+    start = next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), min(map(len, texts)))
+    start = start - 12 if max(map(len, texts)) > most and start > 15 else 0
+    cut = [("..." if start else "") + t[start : start + most] + ("..." if len(t) > start + most else "") for t in texts]
+    return [f"{name}: {cut[0]}, not {cut[1]}"]

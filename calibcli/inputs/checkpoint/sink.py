@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError
-from calibcli.files import atomic
+from calibcli.files import atomic, target
 
 SUFFIXES = (".npz", ".safetensors", ".npy")
 NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
@@ -28,9 +28,7 @@ def known_suffix(path: Path) -> Path:
     """
     if path.suffix not in SUFFIXES:
         raise UsageError(f"cannot write logits as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
-    if not path.parent.is_dir():
-        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
-    return path
+    return target(path)
 
 
 @contextlib.contextmanager
