@@ -62,8 +62,19 @@ NotNegative = Annotated[float, Range(0, 1e9)]
 Positive = Annotated[float, Range(1e-9, 1e9)]
 Count = Annotated[int, Range(1, 1_000)]  # bins; bounds keep a matrix of bins by bins
 Alpha = Annotated[float, Range(1e-6, 0.25)]  # below, 1 - alpha / claims has no normal quantile in float64
-Level = Annotated[float, Range(0.5, 0.999999)]
+Level = Annotated[float, Range(0.5, 1 - 1e-12)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
+Power = Annotated[float, Range(0.5, 0.999)]
+Accuracy = Annotated[float, Range(0.05, 1, open_high=True)]
+Classes = Annotated[int, Range(2, 100_000)]
+Folds = Annotated[int, Range(2, 1_000)]
+Limit = Annotated[float, Range(-1e9, 1e9)]
+Rows = Annotated[int, Range(1, 10**9)]
+OrNone = Annotated[int, Range(0, 10**9)]  # 0 stands for none, never or all
+Epochs = Annotated[int, Range(1, 1_000_000)]
+LearningRate = Annotated[float, Range(0, 1e30, open_low=True)]
+Warmup = Annotated[float, Range(0, 1, open_high=True)]
+Label = Annotated[int, Range(-(2**31), 2**31)]
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,25 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import torch
 from torch import nn
 
 from calibcli import losses
 from calibcli.errors import UsageError
-from calibcli.spec import Choice, Range, Shelf
+from calibcli.spec import (
+    Choice,
+    Epochs,
+    LearningRate,
+    Positive,
+    Range,
+    Rows,
+    Seed,
+    Shelf,
+    Warmup,
+    within,
+)
 from calibcli.train import augment
 
 OPTIMIZERS = Shelf("optimizer")
@@ -45,37 +56,26 @@ class Recipe:
     """
 
     loss: str = "ce"
-    epochs: int = 30
-    batch_size: int = 128
-    lr: float = 0.1
+    epochs: Epochs = 30
+    batch_size: Rows = 128
+    lr: LearningRate = 0.1
     optimizer: str = "sgd"
     schedule: str = "step"
-    warmup: float = 0.0
+    warmup: Warmup = 0.0
     reduction: Literal["mean", "sum"] = "mean"
-    clip: float | None = None
+    clip: Positive | None = None
     augment: str = ""
     amp: Literal["off", "bf16", "fp16"] = "off"
     keep: Literal["last", "best"] = "last"
     select: Literal["nll", "error", "ece", "adaece", "loss"] = "nll"
-    patience: int | None = None
+    patience: Epochs | None = None
     freeze: tuple[str, ...] = ()
     head_only: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name, value, low in (("epochs", self.epochs, 1), ("batch-size", self.batch_size, 1)):
-            if value < low:
-                raise UsageError(f"--{name} {value} is below {low}", f"pass --{name} {low} or more")
-        if not 0 < self.lr < math.inf:
-            raise UsageError(f"--lr {self.lr:g} is not a learning rate", "pass a number above 0, such as 0.1")
-        if not 0 <= self.warmup < 1:
-            raise UsageError(
-                f"--warmup {self.warmup:g} is not a share of the run", "pass a number from 0 up to, not including, 1"
-            )
-        if self.clip is not None and not self.clip > 0:
-            raise UsageError(f"--clip {self.clip:g} is not a norm", "pass a number above 0")
-        if self.patience is not None and self.patience < 1:
-            raise UsageError(f"--patience {self.patience} is below 1", "pass a number of epochs")
+        for name, kind in get_type_hints(Recipe, include_extras=True).items():
+            within(getattr(self, name), kind, f"--{name.replace('_', '-')} ")
         try:
             self.make_optimizer([nn.Parameter(torch.zeros(1))])
         except ValueError as error:
