@@ -11,6 +11,7 @@ from calibcli.errors import UsageError, did_you_mean
 from calibcli.predictions import Kind
 from calibcli.spec import normal
 
+LARGEST = 2**31 - 1  # label
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
 
@@ -33,6 +34,11 @@ class Reading:
     by: Sequence[str] = ()
     shards: bool = False
     need_labels: bool = True
+
+    def __post_init__(self) -> None:
+        for option, value in (("--label-base", self.label_base), ("--ignore-label", self.ignore_label)):
+            if value is not None and abs(value) > LARGEST:
+                raise UsageError(f"{option} is beyond any label", f"pass a whole number within {LARGEST:,}")
 
 
 def changed(reading: Reading, **fields: Any) -> Reading:
