@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import os
 import pkgutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
@@ -82,12 +83,37 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
 
     for name in names:
         module = importlib.import_module(f"calibcli.cli.{name}")
-        app.command(name, rich_help_panel=module.PANEL)(module.command)
+        app.command(name, rich_help_panel=module.PANEL)(_readers_tell(module.command))
     return app
 
 
 def cli_help() -> str:
     return "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
+
+
+def _readers_tell(command: Callable[..., int]) -> Callable[..., int]:
+    """Leave it to a file's reader to say that it cannot be read, exit 4 as for a missing one; Typer would exit 2."""
+    for hint in get_type_hints(command, include_extras=True).values():
+        for about in getattr(hint, "__metadata__", ()):
+            if hasattr(about, "readable"):
+                about.readable = False
+    return command
+
+
+def _digits_only(command: Any) -> None:
+    """Refuse an underscore in the numbers of options: Typer reads 1_0 as 10."""
+    for part in (command, *getattr(command, "commands", {}).values()):
+        for parameter in part.params:
+            parameter.process_value = functools.partial(_number, parameter, parameter.process_value)
+
+
+def _number(parameter: Any, convert: Callable[..., Any], context: Any, value: Any) -> Any:
+    found = convert(context, value)
+    given, made = (x if isinstance(x, list | tuple) else [x] for x in (value, found))
+    for text, number in zip(given, made):
+        if isinstance(text, str) and "_" in text and type(number) in (int, float):
+            raise typer.BadParameter(f"'{text[:40]}' is not a number in digits", param=parameter)
+    return found
 
 
 def _version(asked: bool) -> None:
@@ -101,7 +127,9 @@ def _run(args: list[str]) -> int:
         build()(["--help"], prog_name="calib", standalone_mode=False)
         return int(Exit.USAGE)
     names = [args[0]] if args and args[0] in COMMANDS else COMMANDS
-    code = build(names)(args, prog_name="calib", standalone_mode=False)
+    command = typer.main.get_command(build(names))
+    _digits_only(command)
+    code = command(args, prog_name="calib", standalone_mode=False)
     return int(code or 0)
 
 

@@ -96,9 +96,9 @@ def _choices(key: str, lengths: list[int], source: Source) -> str:
     if 2 * count > len(lengths):
         odd = next(i for i, length in enumerate(lengths) if length != usual)
         raise InputError(
-            f"row {odd} of {source.name} has {lengths[odd]} numbers in '{key}', {count:,} of {len(lengths):,} rows have "
-            f"{usual}",
-            f"write {usual} in every row; if choices do differ: as many in every row, 0 or -Infinity for those not there",
+            f"row {odd} of {source.name} has {lengths[odd]} numbers in '{key}', {count:,} of {len(lengths):,} rows "
+            f"have {usual}",
+            "write as many in every row: 0 (probabilities) or -Infinity (logits) for a choice that is not there",
         )
     return f"{min(lengths)} to {max(lengths)} numbers per row in '{key}': the others have probability 0"
 
