@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import importlib
 import os
 import pkgutil
@@ -100,22 +99,6 @@ def _readers_tell(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _digits_only(command: Any) -> None:
-    """Refuse an underscore in the numbers of options: Typer reads 1_0 as 10."""
-    for part in (command, *getattr(command, "commands", {}).values()):
-        for parameter in part.params:
-            parameter.process_value = functools.partial(_number, parameter, parameter.process_value)
-
-
-def _number(parameter: Any, convert: Callable[..., Any], context: Any, value: Any) -> Any:
-    found = convert(context, value)
-    given, made = (x if isinstance(x, list | tuple) else [x] for x in (value, found))
-    for text, number in zip(given, made):
-        if isinstance(text, str) and "_" in text and type(number) in (int, float):
-            raise typer.BadParameter(f"'{text[:40]}' is not a number in digits", param=parameter)
-    return found
-
-
 def _version(asked: bool) -> None:
     if asked:
         print(f"calib {__version__}")
@@ -127,9 +110,7 @@ def _run(args: list[str]) -> int:
         build()(["--help"], prog_name="calib", standalone_mode=False)
         return int(Exit.USAGE)
     names = [args[0]] if args and args[0] in COMMANDS else COMMANDS
-    command = typer.main.get_command(build(names))
-    _digits_only(command)
-    code = command(args, prog_name="calib", standalone_mode=False)
+    code = build(names)(args, prog_name="calib", standalone_mode=False)
     return int(code or 0)
 
 

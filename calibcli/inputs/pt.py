@@ -37,7 +37,7 @@ def read_pt(source: Source) -> Contents:
         "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)",
     )
     _bounded(source)
-    if not pickles.plain(_globals(source)):
+    if not pickles.plain(named(source)):
         raise code
     try:
         with source.reader() as file, warnings.catch_warnings(action="ignore"):
@@ -117,8 +117,12 @@ def _bounded(source: Source) -> None:
         )
 
 
-def _globals(source: Source) -> set[str]:
-    """What the file's pickle names, after a look at how much work it asks for."""
+def named(source: Source) -> set[str]:
+    """What the pickle in a .pt file names, after a look at how much work it asks for.
+
+    Raises:
+        InputError: too much, or the file is damaged.
+    """
     if source.pread(min(2, source.size), 0) != b"PK":
         return pickles.names(source.reader(), source.name)
     with _zip(source) as archive:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.predictions import Kind
-from calibcli.spec import normal
+from calibcli.spec import Label, Range, normal
 
-LARGEST = 2**31 - 1  # label
+LABELS: Range = get_args(Label)[1]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
 
@@ -37,8 +37,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         for option, value in (("--label-base", self.label_base), ("--ignore-label", self.ignore_label)):
-            if value is not None and abs(value) > LARGEST:
-                raise UsageError(f"{option} is beyond any label", f"pass a whole number within {LARGEST:,}")
+            if value is not None and value not in LABELS:
+                raise UsageError(f"{option} is beyond any label", f"pass a whole number {LABELS}")
 
 
 def changed(reading: Reading, **fields: Any) -> Reading:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 
 from calibcli.errors import InputError, UsageError
-from calibcli.files import sha256
+from calibcli.files import sha256, unchanged
 from calibcli.inputs import dataset
 from calibcli.inputs.checkpoint import huggingface, weights
 from calibcli.inputs.checkpoint import metadata as meta
@@ -84,6 +86,11 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
         raise UsageError("both --arch and --arch-file were given", "pass one of them")
     source = str(path)
     file, key = _split_key(source)
+    with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
+        return _load(source, file, key, arch, arch_file, trust)
+
+
+def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
     if arch is None and arch_file is None and huggingface.is_model(file):
         model, architecture, names = huggingface.model(file)
         weights.finite(model.eval(), source)
@@ -123,13 +130,26 @@ def _split_key(source: str) -> tuple[Path, str]:
     return (Path(name), key) if name and not Path(source).exists() else (Path(source), "")
 
 
-def fingerprint(path: Path) -> str:
-    """sha256 of a file; of a folder, that of its weight files' hashes by name."""
-    if path.is_file():
-        return sha256(path)
-    import hashlib
+def members(path: Path) -> list[Path]:
+    """The files of a checkpoint: itself; of a folder or an index of shards, the weights and descriptions there.
 
-    files = sorted(p for p in path.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    folder = path if os.path.isdir(path) else path.parent if path.name.endswith(".index.json") else None
+    if folder is None:
+        return [path]
+    try:
+        return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
+    except OSError as error:
+        raise InputError(f"cannot read {folder} ({error.strerror})", "check the path") from None
+
+
+def fingerprint(path: Path) -> str:
+    """sha256 of a file; of several, that of their hashes by name."""
+    files = members(path)
+    if files == [path]:
+        return sha256(path)
     return hashlib.sha256("".join(f"{p.name} {sha256(p)}\n" for p in files).encode()).hexdigest()
 
 

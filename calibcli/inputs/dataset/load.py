@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.files import sha256
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.inputs.dataset import folder, own, table
 from calibcli.inputs.dataset.arrays import SUFFIXES, open_arrays
@@ -84,9 +84,9 @@ def _read(
     name: str, inputs_key: str | None, labels_key: str | None, label_column: str | None, trust: bool
 ) -> Found | Dataset:
     path, split = _split(name)
-    if path.is_dir():
+    if os.path.isdir(path):
         return folder.read(path, split)
-    if not path.exists():
+    if not os.path.lexists(path):
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
         try:
@@ -99,25 +99,25 @@ def _read(
     if path.suffix not in SUFFIXES:
         known = " ".join((*SUFFIXES, ".csv", ".tsv"))
         raise UsageError(f"cannot tell the format of '{path}'", f"use a suffix of: {known}; or an image folder")
-    arrays = open_arrays(path, trust=trust)
+    arrays, source = open_arrays(path, trust=trust)
     if path.suffix == ".npy":  # labels lie in a file of their own
         labels = Path(labels_key) if labels_key else path.with_suffix(".labels.npy")
         if not labels.exists():
             raise InputError(f"{path} has no labels", f"pass --labels-key LABELS.npy, or put them into {labels}")
-        arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *open_arrays(labels).values())))
+        arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *open_arrays(labels)[0].values())))
         labels_key = None
-    return pick(arrays, name, split, inputs_key, labels_key, sha256(path))
+    return pick(arrays, name, split, inputs_key, labels_key, source.sha256())
 
 
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
     path = Path(source)
-    return splits_of(open_arrays(path, trust=trust)) if path.is_file() and path.suffix in SUFFIXES else []
+    return splits_of(open_arrays(path, trust=trust)[0]) if os.path.isfile(path) and path.suffix in SUFFIXES else []
 
 
 def _split(name: str) -> tuple[Path, str]:
     stem, _, split = name.rpartition("#")
-    return (Path(stem), split) if stem and not Path(name).exists() else (Path(name), "")
+    return (Path(stem), split) if stem and not os.path.exists(name) else (Path(name), "")
 
 
 def _subset(data: Dataset, subset: int | None, seed: int) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibcli.errors import InputError, UsageError
+from calibcli.spec import real
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,12 @@ def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[f
         return ()
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
     try:
-        return tuple(float(part) for part in parts)
-    except ValueError:
-        raise UsageError(f"--{option} {value} is not a list of numbers", f"pass --{option} 0.5,0.5,0.5") from None
+        found = tuple(real(part) if isinstance(part, str) else float(part) for part in parts)
+    except (ValueError, OverflowError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise UsageError(f"--{option} {value} is not a list of numbers", f"pass --{option} 0.5,0.5,0.5")
+    return found
 
 
 def for_array(
