@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256, unchanged
 from calibcli.inputs import dataset
-from calibcli.inputs.checkpoint import huggingface, weights
+from calibcli.inputs.checkpoint import huggingface, processor, weights
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint.containers import Contents, read
 from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in
@@ -91,10 +92,14 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
+    about = {"preprocess": found} if os.path.isdir(file) and (found := processor.of_folder(file)) else {}
+    timm = processor.timm_config(file) if os.path.isdir(file) else {}
+    if arch is None and arch_file is None and timm:
+        arch = f"timm.{timm['architecture']}" + (f":num_classes={n}" if (n := timm.get("num_classes")) else "")
     if arch is None and arch_file is None and huggingface.is_model(file):
         model, architecture, names = huggingface.model(file)
         weights.finite(model.eval(), source)
-        return Checkpoint(model, architecture, {}, source, fingerprint(file), "Hugging Face folder", classes=names)
+        return Checkpoint(model, architecture, about, source, fingerprint(file), "Hugging Face folder", classes=names)
     contents = read(file, trust=trust)
     named = arch or arch_file or contents.metadata.get("architecture")
     if contents.module is not None and arch is None and arch_file is None:
@@ -109,13 +114,14 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
             raise contents.refusal or _unknown(source, contents, key)
         architecture = canonical(named)
         model, notes = _filled(contents, architecture, arch_file, source, key)
+        notes += [] if about else _as_published(model)
     model.eval()
     weights.finite(model, source)
     classes = contents.metadata.get("classes")
     return Checkpoint(
         model=model,
         architecture=architecture,
-        metadata=contents.metadata,
+        metadata={**about, **contents.metadata},
         source=source,
         sha256=fingerprint(file),
         container=contents.container,
@@ -186,6 +192,16 @@ def _filled(
                 if name in tensors:
                     target.copy_(tensors[name])
     return model, notes + renamed
+
+
+def _as_published(model: nn.Module) -> list[str]:
+    """A note on what timm's weights of this architecture take; these may be others."""
+    config = getattr(model, "pretrained_cfg", None)
+    if not isinstance(config, Mapping) or "mean" not in config:
+        return []
+    mean, std = (",".join(f"{v:g}" for v in config[key]) for key in ("mean", "std"))
+    size = "x".join(map(str, config.get("input_size", ())[1:]))
+    return [f"timm's own weights of this architecture take --mean {mean} --std {std} and pictures of {size}"]
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -13,10 +13,11 @@ import numpy as np
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.inputs.dataset import folder, own, table
-from calibcli.inputs.dataset.arrays import SUFFIXES, open_arrays
+from calibcli.inputs.dataset.arrays import SUFFIXES, Rows, open_arrays
 from calibcli.inputs.dataset.keys import Found, pick, splits_of
 from calibcli.inputs.dataset.labels import to_labels
-from calibcli.inputs.dataset.preprocess import for_array
+from calibcli.inputs.dataset.preprocess import Preprocess, for_array
+from calibcli.inputs.dataset.resize import Resized, needs_pillow
 from calibcli.inputs.dataset.rows import Dataset
 
 
@@ -27,6 +28,7 @@ def load(
     mean: str | Sequence[float] | None = None,
     std: str | Sequence[float] | None = None,
     layout: str | None = None,
+    size: str | None = None,
     inputs_key: str | None = None,
     labels_key: str | None = None,
     subset: int | None = None,
@@ -40,7 +42,7 @@ def load(
         source: `.npz .npy .safetensors .pt` arrays (`file.npz#test` takes the arrays of one split), an image folder,
             `.csv`/`.tsv`, or `module:function` that returns a data set.
         preprocess: a checkpoint's `preprocess`; the options below come before it.
-        mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.
+        mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.  size: of pictures, see `resize.size_option`.
         inputs_key, labels_key: names of the arrays.  label_column: of a CSV.
         subset: that many rows drawn without replacement with `seed`, in their order.
         trust: allow `.pt` files that hold pickled objects.
@@ -64,9 +66,11 @@ def load(
         if array.dtype.kind not in "fuib":
             raise InputError(f"{name}: {key or 'inputs'} are {array.dtype}, not numbers", "pass an array of numbers")
     first = next(iter(found.inputs.values()))
-    applied, remarks = for_array(first.shape, first.dtype, preprocess, mean=mean, std=std, layout=layout, source=name)
+    applied, remarks = for_array(
+        first.shape, first.dtype, preprocess, mean=mean, std=std, layout=layout, size=size, source=name
+    )
     data = Dataset(
-        inputs=found.inputs,
+        inputs=_resized(found.inputs, applied, name),
         labels=labels,
         preprocess=applied,
         source=name,
@@ -78,6 +82,20 @@ def load(
         integral=found.integral,
     )
     return _subset(data, subset, seed)
+
+
+def _resized(inputs: Mapping[str, Rows], applied: Preprocess, source: str) -> Mapping[str, Rows]:
+    """The first input in the size that the model takes; an array that has it already is left alone."""
+    name, first = next(iter(inputs.items()))
+    if not applied.resize:
+        return inputs
+    if isinstance(first, folder.Pictures):
+        return {**inputs, name: first.resized(applied.resize)}
+    made = Resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
+    if made.shape == first.shape:
+        return inputs
+    needs_pillow(f"pictures of {source}")
+    return {**inputs, name: made}
 
 
 def _read(
