@@ -89,7 +89,7 @@ def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
     if member.compress_size != member.file_size:
         raise ValueError("it has two lengths")
     names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
-    start = member.header_offset + 30 + names + extra
+    start: int = member.header_offset + 30 + names + extra
     if start + member.file_size > source.size:
         raise ValueError("it is cut off")
     source.stored.append(Stored(start, start + member.file_size, member.CRC, name))

@@ -51,9 +51,9 @@ def is_pickle(head: bytes) -> bool:
     """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
     if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
         return False
-    from pickletools import code2op
+    from pickletools import opcodes
 
-    return chr(head[2]) in code2op
+    return chr(head[2]) in {opcode.code for opcode in opcodes}
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
             raise InputError(f"{source}: metadata '{name}' is a {type(found[name]).__name__}", fix)
     for name, value in found.get("preprocess", {}).items():
         whole = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
-        kind = str if name in ("layout", "resample") else int | float
-        if not (whole if name in ("mean", "std", "size", "crop") else isinstance(value, kind)):
+        words = name in ("layout", "resample")
+        if not (whole if name in ("mean", "std", "size", "crop") else isinstance(value, str if words else int | float)):
             raise InputError(f"{source}: metadata preprocess '{name}' is {reprlib.repr(value)}", fix)
     architecture = found.get("architecture")
     if architecture is not None and not is_built_in(architecture):

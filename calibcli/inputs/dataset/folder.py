@@ -82,9 +82,9 @@ def read(root: Path, split: str) -> Found:
     try:
         folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
         members = [_pictures(folder) for folder in folders]
+        _refuse_odd(root, folders, members)
     except OSError as error:
         raise InputError(f"cannot read {error.filename} ({error.strerror})", "check the path") from None
-    _refuse_odd(root, folders, members)
     paths = [path for files in members for path in files]
     labels = np.repeat(np.arange(len(folders)), [len(files) for files in members])
     names = [path.relative_to(root).as_posix() for path in paths]

@@ -144,7 +144,7 @@ def _resize(given: Mapping[str, Any], size: str | None, images: bool, source: st
     if size is not None and not images:
         raise UsageError(f"--size is for pictures of bytes, {source} holds others", "leave it out")
     if not images:
-        return Resize()
+        return AS_IT_IS
     if given.get("not_done"):
         raise InputError(
             f"{given['source']} asks for {', '.join(given['not_done'])}, which calib does not do",
@@ -152,8 +152,8 @@ def _resize(given: Mapping[str, Any], size: str | None, images: bool, source: st
         )
     if size is not None:
         return replace(size_option(size), resample=str(given.get("resample") or "bilinear"))
-    sizes = (tuple(int(n) for n in given.get(key) or ()) for key in ("size", "crop"))
-    return Resize(*sizes, str(given.get("resample") or "bilinear"))
+    sized, crop = (tuple(int(n) for n in given.get(key) or ()) for key in ("size", "crop"))
+    return Resize(sized, crop, str(given.get("resample") or "bilinear"))
 
 
 def _channels(shape: tuple[int, ...], layout: str) -> int:

@@ -72,6 +72,9 @@ def _middle(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.u
     return picture[top : top + height, left : left + width]
 
 
+AS_IT_IS = Resize()
+
+
 @dataclass(frozen=True)
 class Resized:
     """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), resized when read."""
@@ -124,7 +127,7 @@ def size_option(text: str) -> Resize:
             f"--size {text[:40]} is no size", "pass 224, 256/224 (shorter side, then middle), 224x192 or none"
         )
     if not numbers:
-        return Resize()
+        return AS_IT_IS
     if found and found[2] == "x":
         return Resize(size=tuple(numbers))
     return Resize(size=(numbers[0],), crop=(numbers[-1], numbers[-1]))
