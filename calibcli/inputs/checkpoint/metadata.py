@@ -56,7 +56,7 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
             raise InputError(f"{source}: metadata '{name}' is a {type(found[name]).__name__}", fix)
     for name, value in found.get("preprocess", {}).items():
         whole = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
-        words = name in ("layout", "resample")
+        words = name in ("layout", "resample", "middle")
         if not (whole if name in ("mean", "std", "size", "crop") else isinstance(value, str if words else int | float)):
             raise InputError(f"{source}: metadata preprocess '{name}' is {reprlib.repr(value)}", fix)
     architecture = found.get("architecture")

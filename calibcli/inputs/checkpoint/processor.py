@@ -60,7 +60,13 @@ def of_timm(about: Mapping[str, Any]) -> dict[str, Any]:
         return {**found, "not_done": [f"crop_mode={mode} of {height}x{width}"]}
     resample = str(about.get("interpolation") or "bilinear")
     resample = resample if resample in RESAMPLE else "bilinear"  # "random": while training
-    return {**found, "size": size[:1] if mode == "center" else size, "crop": [height, width], "resample": resample}
+    return {
+        **found,
+        "size": size[:1] if mode == "center" else size,
+        "crop": [height, width],
+        "resample": resample,
+        "middle": "round",
+    }
 
 
 def _hugging_face(about: Mapping[str, Any]) -> dict[str, Any]:

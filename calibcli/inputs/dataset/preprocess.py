@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.dataset.resize import AS_IT_IS, Resize, size_option
+from calibcli.inputs.dataset.resize import AS_IT_IS, LARGEST, RESAMPLE, Resize, size_option
 from calibcli.spec import real
 
 
@@ -37,7 +37,8 @@ class Preprocess:
         """The `preprocess` object of a checkpoint's metadata."""
         found = {"layout": self.layout, "scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
         if self.resize:
-            found |= {"size": list(self.resize.size), "crop": list(self.resize.crop), "resample": self.resize.resample}
+            found |= {"size": list(self.resize.size), "crop": list(self.resize.crop)}
+            found |= {"resample": self.resize.resample, "middle": self.resize.middle}
         return found
 
     def __str__(self) -> str:
@@ -135,7 +136,7 @@ def for_array(
         raise InputError(f"{source} holds rows of shape {shape[1:]}, not {chosen} images", "leave --layout out")
     made = Preprocess(chosen, scale, means, stds, resize)
     if images and given.get("source"):
-        notes.append(f"pictures, as {given['source']} says and options override: {made}")
+        notes.append(f"pictures as in {given['source']} (options come before it): {made}")
     return made, notes
 
 
@@ -150,10 +151,15 @@ def _resize(given: Mapping[str, Any], size: str | None, images: bool, source: st
             f"{given['source']} asks for {', '.join(given['not_done'])}, which calib does not do",
             "prepare the pictures yourself: pass floating-point arrays (N, channels, height, width)",
         )
+    resample, middle = str(given.get("resample") or "bilinear"), str(given.get("middle") or "floor")
+    if resample not in RESAMPLE:
+        raise InputError(f"{source}: resample '{resample[:20]}' is unknown", f"one of {', '.join(RESAMPLE)}")
     if size is not None:
-        return replace(size_option(size), resample=str(given.get("resample") or "bilinear"))
+        return replace(size_option(size), resample=resample, middle=middle)
     sized, crop = (tuple(int(n) for n in given.get(key) or ()) for key in ("size", "crop"))
-    return Resize(sized, crop, str(given.get("resample") or "bilinear"))
+    if len(sized) > 2 or len(crop) not in (0, 2) or not all(0 < n <= LARGEST for n in (*sized, *crop)):
+        raise InputError(f"{source}: pictures to size {list(sized)}, crop {list(crop)}", "pass --size")
+    return Resize(sized, crop, resample, middle)
 
 
 def _channels(shape: tuple[int, ...], layout: str) -> int:

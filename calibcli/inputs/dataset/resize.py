@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +25,13 @@ class Resize:
         size: `(s,)`: the shorter side becomes s, the longer int(s long / short); `(h, w)`: just that; (): as it is.
         crop: then the middle (h, w), filled up with zeros where the picture is smaller; (): all of it.
         resample: one of `RESAMPLE`.
+        middle: how half a pixel is rounded: `floor` (Hugging Face), or `round`, to even (torchvision, timm).
     """
 
     size: tuple[int, ...] = ()
     crop: tuple[int, ...] = ()
     resample: str = "bilinear"
+    middle: str = "floor"
 
     def __bool__(self) -> bool:
         return bool(self.size or self.crop)
@@ -60,16 +63,16 @@ class Resize:
             flat = picture[:, :, 0] if picture.shape[2:] == (1,) else picture
             made = Image.fromarray(flat).resize((width, height), RESAMPLE.index(self.resample))
             picture = np.asarray(made).reshape(height, width, *picture.shape[2:])
-        return _middle(picture, *self.crop) if self.crop else picture
+        return self._middle(picture, *self.crop) if self.crop else picture
 
-
-def _middle(picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    missing = [max(0, want - have) for want, have in zip((height, width), picture.shape)]
-    if any(missing):
-        around = [(m - m // 2, m // 2) for m in missing]
-        picture = np.pad(picture, [*around, *[(0, 0)] * (picture.ndim - 2)])
-    top, left = (picture.shape[0] - height) // 2, (picture.shape[1] - width) // 2
-    return picture[top : top + height, left : left + width]
+    def _middle(self, picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+        missing = [max(0, want - have) for want, have in zip((height, width), picture.shape)]
+        if any(missing):
+            around = [(m - m // 2, m // 2) for m in missing]
+            picture = np.pad(picture, [*around, *[(0, 0)] * (picture.ndim - 2)])
+        rest = [(have - want) / 2 for have, want in zip(picture.shape, (height, width))]
+        top, left = (round(r) if self.middle == "round" else math.floor(r) for r in rest)
+        return picture[top : top + height, left : left + width]
 
 
 AS_IT_IS = Resize()
