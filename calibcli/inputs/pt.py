@@ -100,21 +100,29 @@ def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:
 
 def _bounded(source: Source) -> None:
     """Refuse what would take more memory than there is, before torch decompresses it."""
-    limit = memory_limit()
-    size = source.size
-    if source.pread(min(2, size), 0) == b"PK":
-        with _zip(source) as archive:
-            members = archive.infolist()
-            distinct_members(members, source)
-            size = sum(member.file_size for member in members)
-            for member in members:
-                if member.compress_type == zipfile.ZIP_STORED and member.CRC:  # torch can be told to write none
-                    stored_part(source, member, member.filename)
+    limit, size = memory_limit(), note_checksums(source)
     if size > limit:
         raise InputError(
             f"{source.name} takes {size / 1e9:.3g} GB when loaded, more than the {limit / 1e9:.3g} GB allowed here",
             "save it as .safetensors or .npy: these are read piece by piece",
         )
+
+
+def note_checksums(source: Source) -> int:
+    """Note what `source.sha256()` is to check, which torch does not; the bytes that the file takes when unpacked.
+
+    Raises:
+        InputError: damaged, or two members have one name.
+    """
+    if source.pread(min(2, source.size), 0) != b"PK":
+        return source.size
+    with _zip(source) as archive:
+        members = archive.infolist()
+        distinct_members(members, source)
+        for member in members:
+            if member.compress_type == zipfile.ZIP_STORED and member.CRC:  # torch can be told to write none
+                stored_part(source, member, member.filename)
+        return sum(member.file_size for member in members)
 
 
 def named(source: Source) -> set[str]:
@@ -127,9 +135,11 @@ def named(source: Source) -> set[str]:
         return pickles.names(source.reader(), source.name)
     with _zip(source) as archive:
         found: set[str] = set()
-        for name in archive.namelist():
-            if name.endswith(".pkl"):
-                with archive.open(name) as file:
+        for member in archive.infolist():
+            if member.filename.endswith(".pkl"):
+                with archive.open(member) as file:
+                    if not member.CRC:
+                        file._expected_crc = None  # type: ignore[attr-defined]
                     found |= pickles.names(file, source.name)
         return found
 

@@ -19,7 +19,7 @@ from calibcli.errors import InputError
 from calibcli.inputs import pickles
 from calibcli.inputs.checkpoint import inert, trusted, weights
 from calibcli.inputs.checkpoint import metadata as meta
-from calibcli.inputs.pt import named
+from calibcli.inputs.pt import named, note_checksums
 from calibcli.inputs.source import Source, is_pickle, is_safetensors
 
 UNREADABLE = (
@@ -137,7 +137,10 @@ def _zip(path: Path, trust: bool) -> Contents:
 
 
 def _pickle(path: Path, container: str, trust: bool) -> Contents:
-    if not trust and not pickles.plain(named(Source(path))):
+    source = Source(path)
+    note_checksums(source)
+    source.sha256()
+    if not trust and not pickles.plain(named(source)):
         return _inert(path, container)
     try:
         with warnings.catch_warnings(action="ignore"):  # about the pickle protocols of damaged files
