@@ -109,7 +109,7 @@ def test_a_flipped_byte_in_a_stored_member_is_found(where: str, capsys: Any) -> 
         error = refused(capsys, *command)
         assert f"'{where}' in b.npz" in error
         assert "damaged" in error or "CRC" in error
-    with pytest.raises(InputError, match="damaged|CRC"):
+    with pytest.raises(InputError, match=r"damaged|CRC"):
         dataset.load("b.npz", inputs_key="logits")
 
 

@@ -54,8 +54,9 @@ def overlap(fit: Predictions, test: Predictions) -> Overlap:
     """Rows of `test` that are also in `fit`.
 
     By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
-    samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs, so
-    that its variance is at most 2 q (1 - q) / n. Rows that give one class all probability tell nothing and are left
+    samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs, which
+    about doubles the variance q (1 - q) / n of either share; what a split puts on both sides it takes from within one,
+    so that their errors add up. Rows that give one class all probability tell nothing and are left
     out.
     """
     a, b = (row_hashes(data)[_telling(data)] for data in (fit, test))
@@ -67,8 +68,8 @@ def overlap(fit: Predictions, test: Predictions) -> Overlap:
     same = a[1:] == a[:-1]
     twins = np.append(same, False) | np.append(False, same)
     share, chance = rows / len(b), float(twins.mean())
-    variance = share * (1 - share) / len(b) + 2 * chance * (1 - chance) / len(a)
-    return Overlap(rows, len(b), share, chance, math.sqrt(variance))
+    error = math.sqrt(2 * share * (1 - share) / len(b)) + math.sqrt(2 * chance * (1 - chance) / len(a))
+    return Overlap(rows, len(b), share, chance, error)
 
 
 def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:

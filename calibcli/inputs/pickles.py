@@ -18,7 +18,7 @@ from calibcli.errors import InputError
 
 MOST = 64 << 20  # longest pickle, in bytes
 OPCODES = 5_000_000
-OTHER = 5  # opcodes that one that is not a text, a number or a memo entry counts for, as it takes longer
+OTHER = 8  # opcodes that one that is not a text, a number or a memo entry counts for, as it takes longer
 SPREAD = 10_000_000  # most values in a container when nothing is shared
 PICKLES = 5  # of a file in the format before torch 1.6: magic number, version, system, objects, keys of the storages
 LEAF = 0
