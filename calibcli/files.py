@@ -144,6 +144,28 @@ def sha256(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+@contextlib.contextmanager
+def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
+    """Refuse files that are replaced or written to while the block reads them by name, more than once.
+
+    Raises:
+        InputError: one was, or is not there.
+    """
+    before = [_state(path) for path in paths]
+    yield
+    for path, state in zip(paths, before):
+        if _state(path) != state:
+            raise InputError(f"{path} changed while it was read", "run again when nothing writes to it")
+
+
+def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path} ({getattr(error, 'strerror', error)})", "check the path") from None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

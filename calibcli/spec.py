@@ -22,6 +22,30 @@ def normal(name: str) -> str:
     return name.strip().lower().replace("-", "_")
 
 
+def whole(text: str) -> int:
+    """A whole number in decimal digits; Python alone also reads `1_0`, as 10.
+
+    Raises:
+        ValueError: it is none, or has more digits than Python converts.
+    """
+    return int(_plain(text))
+
+
+def real(text: str) -> float:
+    """A number in decimal digits, as `whole`; `nan` and `inf` are numbers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return float(_plain(text))
+
+
+def _plain(text: str) -> str:
+    if "_" in text:
+        raise ValueError(f"'{text[:40]}' has an underscore")
+    return text
+
+
 @dataclass(frozen=True)
 class Range:
     """Numbers that an option may be, in its annotation: `bins: Annotated[int, Range(1, 100_000)] = 15`.
@@ -256,9 +280,7 @@ def convert(text: str, kind: Any, where: str, needs: str = "") -> Any:
             return text.lower() in ("true", "yes", "1")
         raise UsageError(f"{where}{_short(text)} is not true or false", f"write {where}true")
     try:
-        if "_" in text and kind in (int, float):  # Python reads 1_0 as 10
-            raise ValueError
-        return kind(text)
+        return {int: whole, float: real}.get(kind, kind)(text)
     except (ValueError, OverflowError):
         fix = f"pass {needs or _noun(kind)}"
         raise UsageError(f"{where}{_short(text)} is not {_noun(kind)}", fix) from None

@@ -394,7 +394,6 @@ def test_overlap_with_the_fitted_file_is_refused(capsys: Any) -> None:
         (["--max", "ece=1", "--on-inconclusive", "no"], "fail or warn"),
         (["--margin", "nll=0"], "--baseline"),
         (["--baseline", "x.json", "--margin", "ece=0"], "row by row"),
-        (["--max", "ece=1", "--config", "none.toml"], "cannot read"),
         (["--max", "ece:of=positive=1"], "two classes"),
         (["--min", "gap=-1", "--multilabel"], "one label per row"),
     ],

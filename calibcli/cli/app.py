@@ -6,8 +6,8 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -94,12 +94,21 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
 
     for name in names:
         module = importlib.import_module(f"calibcli.cli.{name}")
-        app.command(name, cls=Command, rich_help_panel=module.PANEL)(module.command)
+        app.command(name, cls=Command, rich_help_panel=module.PANEL)(_readers_tell(module.command))
     return app
 
 
 def cli_help() -> str:
     return "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
+
+
+def _readers_tell(command: Callable[..., int]) -> Callable[..., int]:
+    """Leave it to a file's reader to say that it cannot be read, exit 4 as for a missing one; Typer would exit 2."""
+    for hint in get_type_hints(command, include_extras=True).values():
+        for about in getattr(hint, "__metadata__", ()):
+            if hasattr(about, "readable"):
+                about.readable = False
+    return command
 
 
 def _version(asked: bool) -> None:

@@ -12,6 +12,7 @@ from calibcli.cli import reading as read_options
 from calibcli.cli.reading import reads
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError, did_you_mean
+from calibcli.files import unchanged
 from calibcli.result import Result
 
 PANEL = "Fix"
@@ -51,8 +52,9 @@ def command(
     if reading["multilabel"]:
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     target = writer.known_target(save, [calibrator, *files])
-    scaler = scalers.load(calibrator)
-    run.input(calibrator)
+    with unchanged(calibrator):
+        scaler = scalers.load(calibrator)
+        run.input(calibrator)
     predictions = read_options.read(run, files[0] if len(files) == 1 else files, reading, need_labels=False)
     changed = scalers.stream(
         scaler,

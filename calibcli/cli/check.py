@@ -104,7 +104,6 @@ def command(
         seed=seed,
     )
     settings = session.settings(request)
-    result = session.run(request, settings, run.progress("checking"))
-    for path in session.inputs(request, settings):
-        run.input(path)
+    result, files = session.run(request, settings, run.progress("checking"))
+    run.inputs += files
     return run.finish(result, seed=settings.seed)

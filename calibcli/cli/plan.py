@@ -64,6 +64,7 @@ def command(
     from calibcli.errors import UsageError
     from calibcli.gate import config, planning
     from calibcli.gate import reading as inputs
+    from calibcli.inputs.logits import provenance
 
     gates = [config.limit_rule(text, "max") for text in max or ()]
     gates += [config.limit_rule(text, "min") for text in min or ()]
@@ -73,7 +74,7 @@ def command(
     found = None
     if pilot is not None:
         found = inputs.read_scores(pilot, no_parts(reading, "plan"))
-        run.input(pilot)
+        run.inputs += provenance(found)
     assumed = planning.Assumptions(
         pilot=found,
         accuracy=accuracy,

@@ -6,6 +6,7 @@ A key set in a stronger source replaces that key of a weaker one; the list of ga
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import UsageError, did_you_mean, printable
+from calibcli.inputs.source import Source
 from calibcli.spec import Alpha, Count, Limit, Rows, Seed, convert, normal, within
 
 SCHEMA = 1
@@ -63,7 +65,7 @@ class Config:
             options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
         bounds: of `ece`: `score`, or `sharp` for independent rows.
-        sources: files that were read.
+        sources: files that were read.  files: path and sha256 of each.
     """
 
     eval: str = ""
@@ -84,6 +86,7 @@ class Config:
     seed: int = 0
     gates: tuple[Gate, ...] = ()
     sources: tuple[str, ...] = ()
+    files: tuple[Mapping[str, str], ...] = ()
 
     def over(self, **values: Any) -> Config:
         """This configuration with the values that are not None in its place."""
@@ -94,7 +97,8 @@ def load(path: Path | None = None, folder: Path = Path()) -> Config:
     """The configuration of `path`, or of calib.toml and pyproject.toml in `folder`.
 
     Raises:
-        UsageError: unreadable, not TOML, an unknown key, or a value of the wrong kind; says where.
+        InputError: it cannot be read.
+        UsageError: not TOML, an unknown key, or a value of the wrong kind; says where.
     """
     found: dict[str, Any] = {}
     if path is not None:
@@ -126,29 +130,30 @@ def limit_rule(text: str, side: str, **keys: Any) -> Gate:
 
 def _read(path: Path, *, required: bool) -> dict[str, Any]:
     """Fields of `Config` that this file sets."""
-    if not required and not path.is_file():
+    if not required and not (os.path.isfile(path) and os.path.getsize(path)):
         return {}
+    source = Source(path)
     try:
-        text = path.read_bytes().decode()
+        text = source.read().decode()
         data: Mapping[str, Any] = tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror})", "check the path of --config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML ({_lower(error)})", "correct that line") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply", "write the tables that docs/gate.md shows") from None
     prefix = ""
     if path.name == "pyproject.toml":
         data = data.get("tool", {}).get("calib") or {}
         prefix = "tool.calib."
         if not data:
             return {}
-    return _fields(data, path, prefix, text)
+    return {**_fields(data, path, prefix, text), "sources": (str(path),), "files": (source.entry(),)}
 
 
 def _fields(data: Mapping[str, Any], path: Path, prefix: str, text: str) -> dict[str, Any]:
     _known(data, ("schema", "data", "stats", "gate"), str(path), prefix.rstrip("."))
     if data.get("schema", SCHEMA) != SCHEMA:
         raise UsageError(f"{path} has schema {data['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}")
-    found: dict[str, Any] = {"sources": (str(path),)}
+    found: dict[str, Any] = {}
     for section, kinds in (("data", DATA), ("stats", STATS)):
         where = f"{path}, [{prefix}{section}]"
         table = _table(data.get(section, {}), where)

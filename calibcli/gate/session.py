@@ -11,7 +11,8 @@ from typing import Any
 from calibcli.errors import UsageError
 from calibcli.gate import check, config, reading
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Scores
+from calibcli.gate.sources import Results
+from calibcli.inputs import logits
 from calibcli.result import Result
 
 
@@ -89,36 +90,39 @@ def _gates(request: Request, found: Config) -> list[Gate]:
     return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
 
 
-def run(request: Request, settings: Config, progress: reading.Progress | None = None) -> Result:
-    """Read the input and judge every gate."""
+def run(
+    request: Request, settings: Config, progress: reading.Progress | None = None
+) -> tuple[Result, list[dict[str, Any]]]:
+    """Read the input and judge every gate; also path and sha256 of each file behind the result, as it was read."""
     how = _reading(request.reading, settings)
     source = reading.read_source(settings.eval, settings, how)
     baselines = reading.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
     notes: list[str] = []
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
-    if isinstance(source, Scores):
+    files: list[dict[str, Any]] = []
+    if isinstance(source, Results):
+        files += source.files
+    else:
         p = source.predictions
+        files += logits.provenance(p)
         notes += p.notes
         facts |= {"n": p.n, "classes": p.k, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(float(p.weights.sum() ** 2 / (p.weights @ p.weights)), 1)
         if p.groups is not None:
             facts["groups"] = len(set(p.groups.tolist()))
-        if settings.fit and (overlap := reading.check_overlap(settings.fit, p, how)):
-            notes.append(overlap)
+        if settings.fit:
+            overlap, read = reading.check_overlap(settings.fit, p, how)
+            notes += [overlap] if overlap else []
+            files += read
     if request.keep_rows:
         rows = baselines.rows()
         if rows is None:
             raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
         facts["rows"] = rows.pack()
-    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts)
-
-
-def inputs(request: Request, settings: Config) -> list[str]:
-    """Files behind the result, for its provenance."""
-    named = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
-    return [path for path in dict.fromkeys(named) if path and (path == "-" or Path(path).is_file())]
+    files += [*baselines.files, *map(dict, settings.files)]
+    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts), files
 
 
 def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:

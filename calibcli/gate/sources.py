@@ -218,6 +218,7 @@ class Results:
 
     result: Result
     source: str
+    files: list[dict[str, Any]] = field(default_factory=list)
 
     def better(self, gate: Gate) -> str:
         found = self._found(gate)

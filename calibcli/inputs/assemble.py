@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ def predictions(
     scores = shape.two_dimensional(raw, name, where, None if needed is None else needed.shape[0])
     scores = shape.held(scores)
     n, width = scores.shape
+    if width == 1:
+        keys.refuse_verdicts(name, label_name, where)
     k = max(width, 2)
     classes, confirmed = _classes(first, reading, name, k)
     notes: list[str] = [remark for c in contents for remark in c.about]
@@ -198,11 +201,11 @@ def label_array(
 ) -> tuple[str, Named | None, list[Source]]:
     """Name and array of the labels, of all files (None when there are none), and the file they have of their own."""
     wanted = reading.labels
-    if wanted and wanted not in contents[0].arrays and Path(wanted).is_file():
+    if wanted and wanted not in contents[0].arrays and os.path.isfile(wanted):
         source = Source(wanted)
         return wanted, _only(load_any(source), source), [source]
     beside = Path(sources[0].path).with_suffix(".labels.npy")
-    if not wanted and len(sources) == 1 and contents[0].format == "npy" and beside.is_file():
+    if not wanted and len(sources) == 1 and contents[0].format == "npy" and os.path.isfile(beside):
         source = Source(beside)
         return beside.name, _only(load_any(source), source), [source]
     found = [(keys.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from calibcli.errors import InputError, did_you_mean
 from calibcli.inputs.arrays import Contents, Named
@@ -29,7 +30,10 @@ CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when 
 LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
-TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp")
+EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
+VERDICTS = ("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy")
+TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",
+            "pred_confidence", "top_confidence", "max_confidence")  # fmt: skip
 
 
 def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
@@ -49,14 +53,32 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         return found[0]
     top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
     if top:
-        raise InputError(
-            f"{where} holds only the score of the top class ('{top[0]}')",
-            "save the scores of every class as an array (N, K): logits or probabilities",
-        )
+        verdict = [name for name in contents.arrays if normal(name) in VERDICTS]
+        with_it = f" and whether it was right ('{verdict[0]}')" if verdict else ""
+        raise InputError(f"{where} holds only the score of the top class ('{top[0]}'){with_it}", EVERY_CLASS)
     raise InputError(
         f"no scores in {where}: it holds {describe(contents)}",
         "choose them with --scores KEY, or name them logits or probs",
     )
+
+
+def refuse_verdicts(scores: str, labels: str, where: str) -> None:
+    """Refuse one score per row whose name says that it is the top class's, or labels that say whether that was right.
+
+    Read as P(class 1) and its label they would give other numbers: where the top class is wrong, accuracy and
+    confidence are those of the other event.
+
+    Raises:
+        InputError: the names say so.
+    """
+    name = Path(labels).stem if labels else ""
+    if normal(scores) in TOP_ONLY:
+        problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
+    elif normal(name) in VERDICTS:
+        problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
+    else:
+        return
+    raise InputError(problem, f"{EVERY_CLASS}; if it is P(class 1) with labels 0 and 1: call them prob and label")
 
 
 def candidates(contents: Contents) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,9 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
             raise InputError(f"{source}: metadata '{name}' is a {type(found[name]).__name__}", fix)
     for name, value in found.get("preprocess", {}).items():
         whole = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
-        if not (whole if name in ("mean", "std") else isinstance(value, str if name == "layout" else int | float)):
-            raise InputError(f"{source}: metadata preprocess '{name}' is {value!r}", fix)
+        words = name in ("layout", "resample", "middle")
+        if not (whole if name in ("mean", "std", "size", "crop") else isinstance(value, str if words else int | float)):
+            raise InputError(f"{source}: metadata preprocess '{name}' is {reprlib.repr(value)}", fix)
     architecture = found.get("architecture")
     if architecture is not None and not is_built_in(architecture):
         problem = f"{source}: its metadata names the architecture '{architecture}', which is not built in"
