@@ -9,7 +9,7 @@ import typer
 
 from calibcli import spec
 from calibcli.cli import options
-from calibcli.cli.reading import no_parts, reads
+from calibcli.cli.reading import named, no_parts, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -43,6 +43,7 @@ def command(
     from calibcli.gate.reading import read_result, read_scores
 
     names = compare.names_of(inputs)
+    run.claim([*inputs, *named(reading)])
     kinds = {path.suffix == ".json" for path in inputs}
     for path in inputs:
         run.input(path)

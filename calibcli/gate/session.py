@@ -117,8 +117,15 @@ def run(request: Request, settings: Config, progress: reading.Progress | None = 
 
 def inputs(request: Request, settings: Config) -> list[str]:
     """Files behind the result, for its provenance."""
-    named = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
-    return [path for path in dict.fromkeys(named) if path and (path == "-" or Path(path).is_file())]
+    return [path for path in named(settings) if path == "-" or Path(path).is_file()]
+
+
+def named(settings: Config) -> list[str]:
+    """Every file that a check may read, there or not."""
+    paths = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
+    if Path(settings.labels).is_file():  # not the name of an array
+        paths.append(settings.labels)
+    return list(filter(None, dict.fromkeys(paths)))
 
 
 def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:

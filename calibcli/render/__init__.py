@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import atomic
+from calibcli.files import atomic, may_write
 from calibcli.render import bins, csv, stream
 from calibcli.result import Result
 
@@ -72,9 +72,16 @@ def known_output(path: Path) -> Path:
     if _by_suffix(path) is None:
         known = sorted(s for f in FORMATS.values() for s in f.suffixes)
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    if not path.parent.is_dir():
-        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
+    may_write([path])
     return path
+
+
+def files(path: Path) -> list[Path]:
+    """The files that `-o path` may write: itself, or in a folder the reports and any .csv that is there."""
+    if not is_folder(path):
+        return [path]
+    reports = [path / f.report for f in FORMATS.values() if f.report]
+    return [file for file in dict.fromkeys([*reports, *path.glob("*.csv")]) if file.exists()]
 
 
 def text(result: Result, name: str) -> str:
