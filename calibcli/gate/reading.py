@@ -12,7 +12,8 @@ from calibcli.errors import CalibError, InputError
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config
-from calibcli.gate.sources import BY_CLASS, Results, Scores
+from calibcli.gate.sources import BY_CLASS, Missing, Scores
+from calibcli.gate.stored import Results
 from calibcli.inputs import keys, logits
 from calibcli.inputs.fingerprints import refuse_overlap
 from calibcli.predictions import Predictions
@@ -112,7 +113,7 @@ class Baselines:
 
     def _read(self, path: str) -> Rows | str:
         if not Path(path).is_file():
-            return f"no baseline at {path}"
+            return Missing(f"no baseline at {path}")
         if Path(path).suffix == ".json":
             kept = kept_rows(read_result(path), path)
             return kept if kept is not None else f"{path} holds no rows; write it with --keep-rows"

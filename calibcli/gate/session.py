@@ -93,6 +93,8 @@ def run(request: Request, settings: Config, progress: reading.Progress | None = 
     """Read the input and judge every gate."""
     how = _reading(request.reading, settings)
     source = reading.read_source(settings.eval, settings, how)
+    if not isinstance(source, Scores):
+        _refuse_settings_of_scores(request)
     baselines = reading.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
     notes: list[str] = []
@@ -113,6 +115,24 @@ def run(request: Request, settings: Config, progress: reading.Progress | None = 
             raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
         facts["rows"] = rows.pack()
     return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts)
+
+
+def _refuse_settings_of_scores(request: Request) -> None:
+    """A stored result is as it was computed: what would compute or read it otherwise is refused, not ignored.
+
+    Raises:
+        UsageError: such an option was given.
+    """
+    given = {"bins": request.bins, "bounds": request.bounds, "fit": request.fit}
+    given |= {key: value for key, value in request.reading.items() if key != "by" and value != DEFAULTS.get(key)}
+    for key, value in given.items():
+        if value not in (None, False, (), ""):
+            raise UsageError(
+                f"--{key.replace('_', '-')} has no effect on a stored result", "leave it out, or pass the scores"
+            )
+
+
+DEFAULTS = {"weight_kind": "sampling"}
 
 
 def inputs(request: Request, settings: Config) -> list[str]:

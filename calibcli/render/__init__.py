@@ -6,6 +6,7 @@ A renderer reads a `Result` and nothing else. stdout gets `--format NAME`; `-o F
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 from dataclasses import dataclass
@@ -69,9 +70,12 @@ def known_output(path: Path) -> Path:
     """
     if is_folder(path):
         return path
-    if _by_suffix(path) is None:
+    found = _by_suffix(path)
+    if found is None:
         known = sorted(s for f in FORMATS.values() for s in f.suffixes)
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
+    if found.module == "figure" and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"'{path}' is drawn by matplotlib, which is not installed", "pip install matplotlib")
     may_write([path])
     return path
 
