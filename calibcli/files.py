@@ -7,13 +7,52 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from calibcli.errors import CalibError, InputError, UsageError, WriteError
 
 NO_ROOM = {getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS") if hasattr(errno, n)}
 PROBE = 1 << 20  # bytes that a medium with room takes
+
+
+def may_write(targets: Iterable[str | os.PathLike[str]], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
+    """Refuse, before any work, paths that cannot or must not be written; nothing else decides that.
+
+    Args:
+        targets: files that a command is asked to write.
+        inputs: what it reads: files, folders, or names with more behind them (`digits.npz#test`, `net.py:factory`).
+
+    Raises:
+        UsageError: a target is an input under any name (link, hard link), lies in a folder that is an input, is a
+            folder itself or has none, or is written twice.
+    """
+    read = [name for text in inputs if text is not None and str(text) != "-" for name in _meant(str(text))]
+    written: list[Path] = []
+    for path in map(target, targets):
+        for source in read:
+            if _same(path, source):
+                raise UsageError(f"'{path}' would replace the input '{source}'", "name another file to write")
+            if os.path.isdir(source) and Path(os.path.realpath(source)) in Path(os.path.realpath(path)).parents:
+                raise UsageError(f"'{path}' lies in the input folder '{source}'", "write into another folder")
+        if any(_same(path, other) for other in written):
+            raise UsageError(f"'{path}' is written twice", "name another file")
+        written.append(path)
+
+
+def _meant(text: str) -> list[str]:
+    """The files or folders that an input's name may mean: itself, and without `#part` or, of code, `:factory`."""
+    code = text.rpartition(":")[0]
+    return [*filter(None, dict.fromkeys((text, text.partition("#")[0], code if code.endswith(".py") else "")))]
+
+
+def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them is not there (yet)
+        return False
 
 
 @contextlib.contextmanager

@@ -7,9 +7,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from calibcli.errors import InputError
+from calibcli import schema
+from calibcli.errors import InputError, printable
+from calibcli.spec import Range
 
 SCHEMA = 1
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
@@ -43,15 +45,15 @@ class Estimate:
     value: float | None
     low: float | None = None
     high: float | None = None
-    level: float | None = None
+    level: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | None = None
     sided: Literal["two", "lower", "upper", "each"] = "two"
     of: str = ""
     unit: str = ""
     better: str = ""
     how: str = ""
     reason: str = ""
-    n: int | None = None
-    se: float | None = None
+    n: Annotated[int, Range(1, 10**15)] | None = None
+    se: Annotated[float, Range(0)] | None = None
     null: float | None = None
     null_high: float | None = None
     detail: Mapping[str, Cell] = field(default_factory=dict)
@@ -71,6 +73,15 @@ class Estimate:
         if self.level is not None:  # 1 - 2 * 0.05 is 0.9 to the reader
             object.__setattr__(self, "level", round(float(self.level), 12))
         object.__setattr__(self, "detail", {k: _finite(v) for k, v in self.detail.items()})
+
+    def problem(self) -> str:
+        """What of a number that was read cannot be: bounds that do not hold it. "" where nothing is wrong."""
+        slack = 1e-9 * (1 + abs(self.value or 0.0))
+        for lower, upper in (("low", "high"), ("low", "value"), ("value", "high")):
+            a, b = getattr(self, lower), getattr(self, upper)
+            if a is not None and b is not None and a > b + slack:
+                return f"{lower} is {a:g}, above the {upper} of {b:g}"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +195,11 @@ class Table:
         object.__setattr__(self, "columns", list(self.columns))
         object.__setattr__(self, "rows", [[_finite(v) for v in row] for row in self.rows])
 
+    def problem(self) -> str:
+        """Rows of another length than the columns."""
+        bad = next((i for i, row in enumerate(self.rows) if len(row) != len(self.columns)), None)
+        return "" if bad is None else f"row {bad} has {len(self.rows[bad])} cells for {len(self.columns)} columns"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -240,6 +256,15 @@ class Result:
         for key in ("facts", "artefacts", "provenance"):
             object.__setattr__(self, key, _finite(dict(getattr(self, key))))
 
+    def problem(self) -> str:
+        """The same number twice."""
+        seen = set()
+        for estimate in self.estimates:
+            if (estimate.name, estimate.of) in seen:
+                return f"{estimate.name}{' of ' + estimate.of if estimate.of else ''} is there twice"
+            seen.add((estimate.name, estimate.of))
+        return ""
+
     def get(self, name: str, of: str = "") -> Estimate:
         """The estimate of that name.
 
@@ -260,44 +285,23 @@ class Result:
         """Read what `to_json` wrote.
 
         Raises:
-            InputError: not JSON, not a result, or written by a newer schema.
+            InputError: not JSON, not a result, written by a newer schema, or with numbers that cannot be.
         """
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{source} is not JSON ({error})", "pass the .json that a calib command wrote") from None
+            raise InputError(
+                f"{source} is not JSON ({printable(str(error), 100)})", "pass the .json that a calib command wrote"
+            ) from None
         if not isinstance(data, dict) or "command" not in data or "schema" not in data:
             raise InputError(f"{source} is JSON but not a calib result", "pass the .json that a calib command wrote")
         if data["schema"] != SCHEMA:
             raise InputError(
-                f"{source} has schema {data['schema']}, this version reads {SCHEMA}",
+                f"{source} has schema {printable(str(data['schema']), 40)}, this version reads {SCHEMA}",
                 "upgrade calibcli, or write the result again with this version",
             )
-        try:
-            lists = {
-                "estimates": [_build(Estimate, e) for e in data.get("estimates", ())],
-                "tables": [_build(Table, t) for t in data.get("tables", ())],
-                "plots": [
-                    _build(Plot, {**p, "curves": [_build(Curve, c) for c in p.get("curves", ())]})
-                    for p in data.get("plots", ())
-                ],
-                "checks": [
-                    _build(Check, {**c, "estimate": _build(Estimate, c["estimate"]) if c.get("estimate") else None})
-                    for c in data.get("checks", ())
-                ],
-            }
-            return _build(cls, {**data, **lists})
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            raise InputError(f"{source} is not a well-formed calib result ({error})", "write it again") from None
-
-
-T = TypeVar("T")
-
-
-def _build(cls: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass from a mapping, ignoring keys that a later minor version may have added."""
-    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return cls(**{k: v for k, v in data.items() if k in known})
+        made: Result = schema.read(data, cls, source, "write it again: this is not what calib writes")
+        return made
 
 
 def _finite(value: Any) -> Any:

@@ -153,7 +153,7 @@ def test_refusals(capsys: Any) -> None:
         (["a.npz", "a.npz"], 2, "same input twice"),
         (["a.npz", "r.json"], 2, "scores and results"),
         (["a.npz", "b.npz", "-m", "eec"], 2, "did you mean"),
-        (["a.npz", "b.npz", "--alpha", "0.9"], 2, "(0, 0.25]"),
+        (["a.npz", "b.npz", "--alpha", "0.9"], 2, "to 0.25"),
         (["a.npz", "none.npz"], 4, "none.npz"),
         (["a.npz", "b.npz", "--by", "site"], 2, "--by splits them"),
         (["a.npz", "b.npz", "--multilabel"], 2, "one label per row"),

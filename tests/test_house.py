@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "calibcli"
 ORDER = [
     ("errors",),
     ("spec", "files", "numerics"),
+    ("schema",),
     ("result",),
     ("links", "device", "derivatives"),
     ("predictions",),

@@ -48,6 +48,11 @@ def _outcome(args: list[str]) -> int:
         return _say(error.problem, error.fix, error.code)
     except MemoryError:
         return _say("out of memory", "use a smaller input, or fewer rows at a time", Exit.REFUSED)
+    except ModuleNotFoundError as error:  # of an installation without everything
+        missing = (error.name or "calibcli").partition(".")[0]
+        if missing == "calibcli":
+            return _bug(error)
+        return _say(f"this needs {missing}, which is not installed", f"pip install {missing}", Exit.USAGE)
     except OSError as error:
         reason = files.no_room(error)
         if reason is None:

@@ -9,7 +9,7 @@ import typer
 
 from calibcli.cli import options as opt
 from calibcli.cli import reading as read_options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import named, reads
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import unchanged
@@ -51,7 +51,8 @@ def command(
         raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
     if reading["multilabel"]:
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
-    target = writer.known_target(save, [calibrator, *files])
+    target = writer.known_target(save)
+    run.claim([calibrator, *files, *named(reading)], target)
     with unchanged(calibrator):
         scaler = scalers.load(calibrator)
         run.input(calibrator)

@@ -9,7 +9,7 @@ import typer
 
 from calibcli import spec
 from calibcli.cli import options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import named, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -104,6 +104,7 @@ def command(
         seed=seed,
     )
     settings = session.settings(request)
+    run.claim([*session.named(settings), *named(reading)])
     result, files = session.run(request, settings, run.progress("checking"))
     run.inputs += files
     return run.finish(result, seed=settings.seed)

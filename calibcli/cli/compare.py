@@ -9,7 +9,7 @@ import typer
 
 from calibcli import spec
 from calibcli.cli import options
-from calibcli.cli.reading import no_parts, reads
+from calibcli.cli.reading import named, no_parts, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -44,6 +44,7 @@ def command(
     from calibcli.inputs.logits import provenance
 
     names = compare.names_of(inputs)
+    run.claim([*inputs, *named(reading)])
     kinds = {path.suffix == ".json" for path in inputs}
     if kinds == {True}:
         read = [read_result(path) for path in inputs]

@@ -64,6 +64,7 @@ def command(
 
     if memory not in ("auto", "low", "high"):
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
+    run.claim([model, data, network["arch_file"]])
     where, precision = devices.pick(device), devices.dtype(dtype)
     devices.set_threads(threads)
     for quantity in what or ():
@@ -75,6 +76,7 @@ def command(
     if second is not None and second.name == measured.name:
         second = None
     found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
+    run.claim([found.source])
     dataset.check(found, loaded.model)
     run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     first = devices.rank() == 0

@@ -47,10 +47,12 @@ def command(
     from calibcli.inputs import checkpoint
 
     target = checkpoint.known_suffix(save)
+    run.claim([model, data, network["arch_file"]], *checkpoint.paths(target))
     where, precision = devices.pick(device), devices.dtype(dtype)
     devices.set_threads(threads)
     loaded = checkpoint.load(model, **network)
     found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
+    run.claim([found.source], *checkpoint.paths(target))
     run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     written = checkpoint.write_logits(
         loaded.model,

@@ -9,7 +9,7 @@ import typer
 
 from calibcli import spec
 from calibcli.cli import options
-from calibcli.cli.reading import no_parts, reads
+from calibcli.cli.reading import named, no_parts, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -72,6 +72,7 @@ def command(
     if not gates:
         raise UsageError("no gate to plan", "write --max ece=0.02")
     found = None
+    run.claim([pilot, *named(reading)])
     if pilot is not None:
         found = inputs.read_scores(pilot, no_parts(reading, "plan"))
         run.inputs += provenance(found)

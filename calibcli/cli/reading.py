@@ -127,6 +127,11 @@ def gives(command: Callable[..., int], into: str, options: Mapping[str, tuple[An
     return wrapper
 
 
+def named(reading: Mapping[str, Any]) -> list[str]:
+    """Files that these options may name, beside those that hold the scores."""
+    return [reading[key] for key in ("labels", "classes") if reading.get(key) and Path(reading[key]).is_file()]
+
+
 def no_parts(reading: Mapping[str, Any], command: str) -> dict[str, Any]:
     """The options of `inputs.logits.read` for a command that takes the rows of one problem as a whole.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from calibcli import __version__, render
 from calibcli.errors import CalibError, Exit
-from calibcli.files import sha256
+from calibcli.files import may_write, sha256
 from calibcli.result import Result
 
 Progress = Callable[[float, str], None]
@@ -38,6 +38,14 @@ class Run:
         self.started = time.time()
         self.inputs: list[dict[str, Any]] = []
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
+
+    def claim(self, inputs: Iterable[str | Path | None], *targets: Path) -> None:
+        """Refuse outputs, and the further files `targets`, that would replace or fall into an input.
+
+        Raises:
+            UsageError: as `files.may_write`.
+        """
+        may_write([*targets, *(file for path in self.outputs for file in render.files(path))], inputs)
 
     def note(self, text: str) -> None:
         """A remark on stderr."""

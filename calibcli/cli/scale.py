@@ -11,10 +11,9 @@ import typer
 from calibcli import spec
 from calibcli.cli import options as opt
 from calibcli.cli import reading as read_options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import named, reads
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError
-from calibcli.files import target
 
 PANEL = "Fix"
 
@@ -70,8 +69,7 @@ def command(
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     if save is not None and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    if save is not None:
-        target(save)
+    run.claim([*files, test, *named(reading)], *([save] if save else []))
     options = reports.Options(
         methods=method or ("temperature",),
         specs=metric or None,

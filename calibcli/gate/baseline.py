@@ -5,21 +5,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 import secrets
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from calibcli import schema
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate.paired import Mean
 from calibcli.links import cross_fit_beta
 from calibcli.metrics.gain import FOLDS, folds_of
 from calibcli.predictions import Predictions
+from calibcli.spec import Range
 
 Array = npt.NDArray[Any]
 CAP = 1_000_000
@@ -81,19 +84,40 @@ class Rows:
         Raises:
             InputError: not that.
         """
+        fix = "write the baseline again with --keep-rows"
+        packed: Packed = schema.read(data, Packed, source, fix, "facts.rows")
+        n = packed.n
         try:
-            n = int(data["n"])
-            ids = None if data["ids"] is None else _unpacked(data["ids"], "<u8", n).astype(np.uint64)
-            floats = {key: _unpacked(data[key], "<f4", n).astype(np.float32) for key in KEPT}
-            bits = _unpacked(data["correct"], "u1", (n + 7) // 8)
-            correct = np.unpackbits(bits, count=n).astype(bool)
-            return cls(
-                n=n, salt=str(data["salt"]), ids=ids, labels=str(data["labels_sha256"]), correct=correct, **floats
-            )
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
-            raise InputError(
-                f"the rows kept in {source} are damaged ({error})", "write the baseline again with --keep-rows"
-            ) from None
+            ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n).astype(np.uint64)
+            floats = {key: _unpacked(getattr(packed, key), "<f4", n).astype(np.float32) for key in KEPT}
+            bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
+        except (ValueError, zlib.error) as error:
+            raise InputError(f"the rows kept in {source} are damaged ({error})", fix) from None
+        if not ((floats["nll"] >= 0).all() and ((floats["brier"] >= 0) & (floats["brier"] <= 2)).all()):
+            raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
+        correct = np.unpackbits(bits, count=n).astype(bool)
+        return cls(n=n, salt=packed.salt, ids=ids, labels=packed.labels_sha256, correct=correct, **floats)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """`Rows` as they lie in the facts of a result: arrays compressed, in base64."""
+
+    n: Annotated[int, Range(1, CAP)]
+    salt: str
+    labels_sha256: str
+    folds: int
+    ids: str | None
+    correct: str
+    nll: str
+    brier: str
+    gain: str
+
+    def problem(self) -> str:
+        """A salt that is no key, or gains of other folds than these rows have."""
+        if not re.fullmatch("[0-9a-f]{1,64}", self.salt):
+            return "salt is not a hexadecimal number"
+        return "" if self.folds == FOLDS else f"gains are of {self.folds} folds, not {FOLDS}"
 
 
 def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:

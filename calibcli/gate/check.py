@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.gate import baseline, paired
+from calibcli.gate import baseline, limits, paired
 from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Results, Scores, Source, ece_estimate
+from calibcli.gate.sources import Missing, Scores, Source, at, ece_estimate
 from calibcli.gate.verdict import SIDES, Claim, Side, Verdict, judge, rule
 from calibcli.metrics.bounds import ece_bounds
 from calibcli.result import Check, Estimate, Outcome, Result, Table
@@ -64,8 +64,10 @@ def _side(gate: Gate, source: Source) -> tuple[Side, float]:
         name = gate.metric
         if name not in baseline.METRICS:
             raise UsageError(
-                f"{_where(gate)}{name} is not compared with a baseline row by row", did_you_mean(name, baseline.METRICS)
+                f"{at(gate)}{name} is not compared with a baseline row by row", did_you_mean(name, baseline.METRICS)
             )
+    limits.check(gate, better)
+    if gate.baseline:
         return SIDES[better], gate.margin or 0.0
     if gate.max is not None:
         return "max", gate.max
@@ -73,9 +75,9 @@ def _side(gate: Gate, source: Source) -> tuple[Side, float]:
         return "min", gate.min
     assert gate.limit is not None
     if better not in SIDES:
-        raise UsageError(f"{_where(gate)}neither end of {gate.metric} is better", "write max or min instead of limit")
+        raise UsageError(f"{at(gate)}neither end of {gate.metric} is better", "write max or min instead of limit")
     if better == "zero" and gate.limit < 0:
-        raise UsageError(f"{_where(gate)}limit {gate.limit:g} for a distance from 0", "write a limit that is positive")
+        raise UsageError(f"{at(gate)}limit {gate.limit:g} for a distance from 0", "write a limit that is positive")
     return SIDES[better], gate.limit
 
 
@@ -86,7 +88,7 @@ def _within_limit(gate: Gate, side: Side, limit: float, source: Source, alpha: f
         return [_check(gate, text, "not_run", limit=limit, message=parts)]
     if len(parts) > MOST_SLICES:
         raise UsageError(
-            f"{_where(gate)}'{gate.by}' has {len(parts)} values, more than {MOST_SLICES}", "choose a coarser column"
+            f"{at(gate)}'{gate.by}' has {len(parts)} values, more than {MOST_SLICES}", "choose a coarser column"
         )
     checks = [
         _check(gate, text, "not_run", of=f"{gate.by}={value}", limit=limit, message="this slice is missing")
@@ -99,11 +101,11 @@ def _within_limit(gate: Gate, side: Side, limit: float, source: Source, alpha: f
         of = f"{gate.by}={name}" if gate.by else gate.of
         if name not in judged:
             why = f"{sizes[name]} rows are fewer than min_n = {gate.min_n}"
-            checks.append(_check(gate, text, "not_run", of=of, limit=limit, message=why))
+            checks.append(_check(gate, text, "not_run", gate.on_not_run == "warn", of=of, limit=limit, message=why))
             continue
         claim = source.claim(gate, part, alpha, len(judged))
         if isinstance(claim, str):
-            checks.append(_check(gate, text, "not_run", of=of, limit=limit, message=claim))
+            checks.append(_check(gate, text, "not_run", gate.on_not_run == "warn", of=of, limit=limit, message=claim))
             continue
         checks.append(_judged(gate, text, of, judge(claim, side, limit), limit))
     return checks
@@ -114,6 +116,7 @@ def _judged(gate: Gate, text: str, of: str, verdict: Verdict, limit: float) -> C
         gate,
         text,
         verdict.outcome,
+        verdict.outcome == "not_run" and gate.on_not_run == "warn",
         of=of,
         limit=limit,
         message=verdict.message,
@@ -131,14 +134,16 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
     text = rule(f"{gate.metric} - baseline", side, limit)
     found = rows(gate.baseline) if rows is not None else "this input has no rows"
     if isinstance(found, str):
-        return _check(gate, text, "not_run", limit=limit, message=found)
+        excused = gate.missing == "warn" and isinstance(found, Missing)
+        return _check(gate, text, "not_run", excused, limit=limit, message=found)
     new, base = found
     pairing = baseline.pair(new, base)
     if isinstance(pairing, str):
         return _check(gate, text, "not_run", limit=limit, message=pairing)
     n = len(pairing.new)
     if n < gate.min_n:
-        return _check(gate, text, "not_run", limit=limit, message=f"{n} shared rows are fewer than {gate.min_n}")
+        few = f"{n} shared rows are fewer than {gate.min_n}"
+        return _check(gate, text, "not_run", gate.on_not_run == "warn", limit=limit, message=few)
     i, j = pairing.new, pairing.base
     new_values, base_values = new.column(gate.metric)[i], base.column(gate.metric)[j]
     if not (np.isfinite(new_values).all() and np.isfinite(base_values).all()):
@@ -182,8 +187,9 @@ def _design(source: Source) -> tuple[Any, Any, str]:
     return None, None, "sampling"
 
 
-def _check(gate: Gate, text: str, outcome: Outcome, **fields: Any) -> Check:
-    warns = outcome == "inconclusive" and gate.on_inconclusive == "warn"
+def _check(gate: Gate, text: str, outcome: Outcome, excused: bool = False, **fields: Any) -> Check:
+    """A verdict of this gate; `excused` says that it does not fail the run though nothing was judged."""
+    warns = excused or (outcome == "inconclusive" and gate.on_inconclusive == "warn")
     return Check(rule=text, outcome=outcome, fatal=not warns, file=gate.file, line=gate.line, **fields)
 
 
@@ -220,12 +226,3 @@ def _tables(source: Source, config: Config) -> list[Table]:
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))
     return tables
-
-
-def _where(gate: Gate) -> str:
-    if not gate.file:
-        return ""
-    return f"{gate.file}:{gate.line}: " if gate.line else f"{gate.file}: "
-
-
-__all__ = ["Results", "Scores", "check"]

@@ -35,8 +35,10 @@ class Gate:
         values: slices that must be there; one that is missing is NOT RUN.
         of: which estimate of a result file: `before`, `after`, `layer=conv1`, ...
         min_n: rows below which the gate (or slice) is NOT RUN.
-        on_inconclusive: `fail` or `warn`.
+        on_inconclusive, on_not_run: `fail` or `warn`; of what is NOT RUN, parts with few rows or without a valid bound
+            may warn, a column, slice or number that is missing may not.
         baseline: earlier result (written with --keep-rows) or scores file to compare with; `margin` is then allowed.
+        missing: `fail` or `warn` where there is no such file yet.
         file, line: where the rule is written; line None where that is not known.
     """
 
@@ -49,7 +51,9 @@ class Gate:
     of: str = ""
     min_n: int = MIN_N
     on_inconclusive: str = "fail"
+    on_not_run: str = "fail"
     baseline: str = ""
+    missing: str = "fail"
     margin: float | None = None
     file: str = ""
     line: int | None = None
@@ -180,6 +184,7 @@ def _gates(tables: Any, path: Path, prefix: str, text: str) -> list[Gate]:
             raise UsageError(f"{where}: a gate without a metric", 'write metric = "ece"')
         fields = {key: GATE[key](value, f"{where}, {key}") for key, value in table.items()}
         fields["metric"] = _spec(fields["metric"])
+        fields |= fields.pop("baseline", {})
         if "baseline" in fields:
             fields["baseline"] = _beside(path, fields["baseline"])
         gates.append(_checked(Gate(**fields, file=str(path), line=line), where))
@@ -206,6 +211,8 @@ def _checked(gate: Gate, where: str) -> Gate:
     if gate.baseline and (given or gate.by):
         word = given[0] if given else "by"
         raise UsageError(f"{where}: a gate against a baseline takes no {word}", "write margin, and a second gate")
+    if gate.values and not gate.by:
+        raise UsageError(f"{where}: values without by", 'write by = "COLUMN", whose values these are')
     if not gate.baseline and len(given) != 1:
         said = " and ".join(given) or "no limit"
         raise UsageError(f"{where}: {gate.metric} has {said}", "write one of limit, max, min (or baseline and margin)")
@@ -292,6 +299,15 @@ def alpha(value: Any, where: str) -> float:
     return number
 
 
+def _baseline(value: Any, where: str) -> dict[str, str]:
+    """`"result.json"`, or `{ file = "result.json", missing = "warn" }`."""
+    if not isinstance(value, dict):
+        return {"baseline": _text(value, where)}
+    _known(value, ("file", "missing"), where)
+    missing = _one_of("fail", "warn")(value.get("missing", "fail"), f"{where}.missing")
+    return {"baseline": _text(value.get("file"), f"{where}.file"), "missing": missing}
+
+
 Reader = Callable[[Any, str], Any]
 DATA: dict[str, Reader] = {
     **dict.fromkeys(("eval", "fit", "group", "weights", "ids", "scores", "labels", "kind"), _text),
@@ -307,9 +323,10 @@ STATS: dict[str, Reader] = {
     "seed": _count(Seed),
 }
 GATE: dict[str, Reader] = {
-    **dict.fromkeys(("metric", "by", "of", "baseline"), _text),
+    **dict.fromkeys(("metric", "by", "of"), _text),
+    "baseline": _baseline,
     **dict.fromkeys(("limit", "max", "min", "margin"), _number),
     "values": _values,
     "min_n": _count(Rows),
-    "on_inconclusive": _one_of("fail", "warn"),
+    **dict.fromkeys(("on_inconclusive", "on_not_run"), _one_of("fail", "warn")),
 }

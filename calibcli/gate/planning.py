@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.gate import baseline
+from calibcli.gate import baseline, limits
 from calibcli.gate.config import MIN_N, Gate
 from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synthetic_logits
 from calibcli.gate.verdict import SIDES, rule
@@ -111,15 +111,15 @@ def _rows(need: Need, a: Assumptions) -> Estimate:
 
 def _need(gate: Gate, a: Assumptions) -> Need:
     if gate.baseline:
+        limits.check(gate, "")
         return _against_baseline(gate, a)
     k = a.pilot.k if a.pilot is not None else a.classes
     choice = choose([gate.metric], k)[0]
     better = str(choice.traits.get("better", ""))
+    limits.check(gate, better)
     side = "max" if gate.max is not None else "min" if gate.min is not None else SIDES.get(better, "max")
     limit = next(v for v in (gate.max, gate.min, gate.limit) if v is not None)
     if choice.name == "ece":
-        if side == "min":
-            raise UsageError(f"--min {gate.metric} cannot be planned", "write --max")
         return _ece(choice.options, choice.spec, limit, a)
     pilot = a.pilot if a.pilot is not None else _synthetic(a)
     [e] = estimates(Sample.of(columns_of(pilot, [choice]), pilot, a.seed), [choice], level=0.9)

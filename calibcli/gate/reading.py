@@ -13,7 +13,8 @@ from calibcli.errors import CalibError
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config
-from calibcli.gate.sources import BY_CLASS, Results, Scores
+from calibcli.gate.sources import BY_CLASS, Missing, Scores
+from calibcli.gate.stored import Results
 from calibcli.inputs import keys, logits
 from calibcli.inputs.fingerprints import refuse_overlap
 from calibcli.inputs.source import Source
@@ -117,7 +118,7 @@ class Baselines:
 
     def _read(self, path: str) -> Rows | str:
         if not os.path.isfile(path):
-            return f"no baseline at {path}"
+            return Missing(f"no baseline at {path}")
         if Path(path).suffix == ".json":
             result, entry = read_result(path)
             self.files.append(entry)

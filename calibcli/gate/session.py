@@ -11,7 +11,8 @@ from typing import Any
 from calibcli.errors import UsageError
 from calibcli.gate import check, config, reading
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Results
+from calibcli.gate.sources import Scores
+from calibcli.gate.stored import Results
 from calibcli.inputs import logits
 from calibcli.result import Result
 
@@ -96,6 +97,8 @@ def run(
     """Read the input and judge every gate; also path and sha256 of each file behind the result, as it was read."""
     how = _reading(request.reading, settings)
     source = reading.read_source(settings.eval, settings, how)
+    if not isinstance(source, Scores):
+        _refuse_settings_of_scores(request)
     baselines = reading.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
     notes: list[str] = []
@@ -123,6 +126,32 @@ def run(
         facts["rows"] = rows.pack()
     files += [*baselines.files, *map(dict, settings.files)]
     return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts), files
+
+
+def _refuse_settings_of_scores(request: Request) -> None:
+    """A stored result is as it was computed: what would compute or read it otherwise is refused, not ignored.
+
+    Raises:
+        UsageError: such an option was given.
+    """
+    given = {"bins": request.bins, "bounds": request.bounds, "fit": request.fit}
+    given |= {key: value for key, value in request.reading.items() if key != "by" and value != DEFAULTS.get(key)}
+    for key, value in given.items():
+        if value not in (None, False, (), ""):
+            raise UsageError(
+                f"--{key.replace('_', '-')} has no effect on a stored result", "leave it out, or pass the scores"
+            )
+
+
+DEFAULTS = {"weight_kind": "sampling"}
+
+
+def named(settings: Config) -> list[str]:
+    """Every file that a check may read, there or not."""
+    paths = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
+    if Path(settings.labels).is_file():  # not the name of an array
+        paths.append(settings.labels)
+    return list(filter(None, dict.fromkeys(paths)))
 
 
 def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:

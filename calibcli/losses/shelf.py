@@ -75,6 +75,8 @@ class Loss(nn.Module):
         return {"gamma": getattr(self, "gamma", None), "gamma_text": self.gamma_text}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        if type(state["gamma"]) not in (float, int, type(None)) or type(state["gamma_text"]) is not str:
+            raise TypeError("the state of the loss is of another kind")
         self.gamma, self.gamma_text = state["gamma"], state["gamma_text"]
 
     def start_epoch(self, epoch: int, epochs: int, validation: tuple[Tensor, Tensor] | None = None) -> None:

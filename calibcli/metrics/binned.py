@@ -14,7 +14,7 @@ import numpy as np
 from calibcli.columns import ClassBins, Edges
 from calibcli.metrics import binned_intervals as intervals
 from calibcli.metrics.norms import debiased, largest, one, over, over_by_confidence, two, under
-from calibcli.metrics.sample import METRICS, Bins, Equal, Of, Sample
+from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Bins, Equal, Of, Sample
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
@@ -29,7 +29,7 @@ def mass(sample: Sample, *, bins: int, method: Equal = "split-merge", of: Of = "
     return sample.view(of).mass_bins(bins, method)
 
 
-@METRICS.add(better="lower", unit="probability", table=width, norm=one, interval=intervals.gate)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=one, interval=intervals.gate)
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini 2015; Guo 2017).
 
@@ -39,37 +39,39 @@ def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "t
     return float(one(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(better="lower", unit="probability", table=width, norm=largest, interval=intervals.no_interval)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=largest, interval=intervals.no_interval)
 def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini 2015)."""
     return float(largest(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(better="lower", unit="probability", table=width, norm=two, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=two, interval=intervals.signed)
 def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins."""
     return float(two(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(better="lower", unit="probability", table=width, norm=over, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=over, interval=intervals.signed)
 def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`."""
     return float(over(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(better="lower", unit="probability", table=width, norm=under, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=under, interval=intervals.signed)
 def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Underconfident part of the ECE, Σ_b max(-d_b, 0)."""
     return float(under(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(better="lower", unit="probability", table=width, norm=over_by_confidence, interval=intervals.signed)
+@METRICS.add(
+    values=UNIT, better="lower", unit="probability", table=width, norm=over_by_confidence, interval=intervals.signed
+)
 def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan 2019)."""
     return float(over_by_confidence(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(better="lower", unit="probability", table=mass, norm=one, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=mass, norm=one, interval=intervals.signed)
 def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "top") -> float:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti 2020).
 
@@ -80,7 +82,7 @@ def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", o
     return float(one(mass(sample, bins=bins, method=method, of=of)))
 
 
-@METRICS.add(better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
+@METRICS.add(values=SIGNED, better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
 def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "top") -> float:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
 
@@ -89,7 +91,7 @@ def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "split-me
     return float(debiased(mass(sample, bins=bins, method=method, of=of)))
 
 
-@METRICS.add(better="lower", unit="probability", interval=intervals.no_interval)
+@METRICS.add(values=UNIT, better="lower", unit="probability", interval=intervals.no_interval)
 def ece_sweep(sample: Sample, *, of: Of = "top") -> float:
     """ECE with the most equal-mass bins whose accuracies still rise with confidence (Roelofs 2022)."""
     return sweep(sample, of=of)[1]
@@ -119,7 +121,7 @@ def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: f
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
 
 
-@METRICS.add(better="lower", unit="probability", class_bins=class_bins, interval=intervals.classwise)
+@METRICS.add(values=UNIT, better="lower", unit="probability", class_bins=class_bins, interval=intervals.classwise)
 def classwise_ece(
     sample: Sample,
     *,

@@ -12,7 +12,7 @@ from calibcli.columns import columns
 from calibcli.links import cross_fit_beta, fit_beta
 from calibcli.links.moments import Block, Source, evaluate
 from calibcli.metrics.intervals import IMPOSSIBLE, Ask, Interval, Rows, student
-from calibcli.metrics.sample import METRICS, Sample
+from calibcli.metrics.sample import ANY, METRICS, Sample
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -158,7 +158,7 @@ def gain_interval(ask: Ask) -> Interval:
     )
 
 
-@METRICS.add(better="lower", unit="nats", needs_scores=True, interval=gain_interval)
+@METRICS.add(values=ANY, better="lower", unit="nats", needs_scores=True, interval=gain_interval)
 def recal_gain(sample: Sample) -> float:
     """Recalibration gain: NLL per row that a re-fitted temperature would save, by 5-fold cross-fitting.
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from calibcli.metrics.intervals import Ask, Interval, percent
-from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
 from calibcli.metrics.smooth import Noise, noise_of, spread
 from calibcli.predictions import Floats
 from calibcli.spec import Range
@@ -56,7 +56,7 @@ def _root(scale: float) -> Floats:
     return np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(Noise.CELLS)), dtype=np.float64)
 
 
-@METRICS.add(better="lower", unit="", interval=mmce_interval)
+@METRICS.add(values=UNIT, better="lower", unit="", interval=mmce_interval)
 def mmce(
     sample: Sample,
     *,
@@ -100,7 +100,7 @@ def kde_interval(ask: Ask) -> Interval:
     )
 
 
-@METRICS.add(better="lower", unit="probability", interval=kde_interval)
+@METRICS.add(values=UNIT, better="lower", unit="probability", interval=kde_interval)
 def kde_ece(sample: Sample, *, of: Of = "top") -> float:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang 2020).
 

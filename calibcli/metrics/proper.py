@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.metrics.intervals import Mask, mean_interval, outcome_interval, share_interval
-from calibcli.metrics.sample import METRICS, Sample, average
+from calibcli.metrics.sample import BRIER, METRICS, NATS, SIGNED, UNIT, Sample, average
 from calibcli.predictions import Floats
 from calibcli.spec import Share
 
@@ -18,7 +18,7 @@ def _accuracy(sample: Sample) -> Column:
     return sample.columns.correct, None
 
 
-@METRICS.add(better="higher", unit="probability", rows=_accuracy, interval=share_interval)
+@METRICS.add(values=UNIT, better="higher", unit="probability", rows=_accuracy, interval=share_interval)
 def accuracy(sample: Sample) -> float:
     """Share of rows whose predicted class is the label; ties of the scores go to the lowest class."""
     return average(*_weighted(sample, _accuracy(sample)))
@@ -28,7 +28,7 @@ def _nll(sample: Sample) -> Column:
     return sample.columns.nll, None
 
 
-@METRICS.add(better="lower", unit="nats", rows=_nll, interval=outcome_interval)
+@METRICS.add(values=NATS, better="lower", unit="nats", rows=_nll, interval=outcome_interval)
 def nll(sample: Sample) -> float:
     """Negative log-likelihood, mean of -log p_y."""
     return average(*_weighted(sample, _nll(sample)))
@@ -43,7 +43,7 @@ def _brier_if_none(sample: Sample) -> tuple[float, float]:
     return average(sample.columns.rest**2, sample.weights), 1 + square  # the most that wrong rows could cost
 
 
-@METRICS.add(better="lower", unit="", rows=_brier, interval=outcome_interval, if_none=_brier_if_none)
+@METRICS.add(values=BRIER, better="lower", unit="", rows=_brier, interval=outcome_interval, if_none=_brier_if_none)
 def brier(sample: Sample) -> float:
     """Brier score summed over classes, mean of Σ_k (p_k - 1[k = y])², in [0, 2] (twice the binary form)."""
     return average(*_weighted(sample, _brier(sample)))
@@ -58,7 +58,9 @@ def _brier_top_if_none(sample: Sample) -> tuple[float, float]:
     return average(columns.rest**2, sample.weights), average(columns.confidence**2, sample.weights)
 
 
-@METRICS.add(better="lower", unit="", rows=_brier_top, interval=outcome_interval, if_none=_brier_top_if_none)
+@METRICS.add(
+    values=UNIT, better="lower", unit="", rows=_brier_top, interval=outcome_interval, if_none=_brier_top_if_none
+)
 def brier_top(sample: Sample) -> float:
     """Brier score of the top label, mean of (confidence - correct)²."""
     if sample.weights is None:
@@ -70,7 +72,7 @@ def _confidence(sample: Sample) -> Column:
     return sample.columns.confidence, None
 
 
-@METRICS.add(unit="probability", rows=_confidence, interval=mean_interval)
+@METRICS.add(values=UNIT, unit="probability", rows=_confidence, interval=mean_interval)
 def mean_confidence(sample: Sample) -> float:
     """Mean probability of the predicted class."""
     return average(*_weighted(sample, _confidence(sample)))
@@ -86,7 +88,13 @@ def _gap_if_none(sample: Sample) -> tuple[float, float]:
 
 
 @METRICS.add(
-    better="zero", unit="probability", rows=_gap, interval=outcome_interval, if_none=_gap_if_none, positive=False
+    values=SIGNED,
+    better="zero",
+    unit="probability",
+    rows=_gap,
+    interval=outcome_interval,
+    if_none=_gap_if_none,
+    positive=False,
 )
 def gap(sample: Sample) -> float:
     """Mean confidence minus accuracy: positive when overconfident; |gap| <= ece."""
@@ -97,7 +105,7 @@ def _entropy(sample: Sample) -> Column:
     return sample.columns.entropy, None
 
 
-@METRICS.add(unit="nats", rows=_entropy, interval=mean_interval)
+@METRICS.add(values=NATS, unit="nats", rows=_entropy, interval=mean_interval)
 def entropy(sample: Sample) -> float:
     """Mean entropy of the predicted distribution."""
     return average(*_weighted(sample, _entropy(sample)))
@@ -115,25 +123,27 @@ def _split(column: str, right: bool) -> Any:
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
 
 
-@METRICS.add(unit="nats", rows=_split("entropy", True), interval=mean_interval, empty=NO_RIGHT)
+@METRICS.add(values=NATS, unit="nats", rows=_split("entropy", True), interval=mean_interval, empty=NO_RIGHT)
 def entropy_correct(sample: Sample) -> float:
     """Mean entropy over rows that are correct."""
     return average(sample.columns.entropy, sample.weights, sample.columns.correct)
 
 
-@METRICS.add(unit="nats", rows=_split("entropy", False), interval=mean_interval, empty=NO_WRONG)
+@METRICS.add(values=NATS, unit="nats", rows=_split("entropy", False), interval=mean_interval, empty=NO_WRONG)
 def entropy_wrong(sample: Sample) -> float:
     """Mean entropy over rows that are wrong."""
     return average(sample.columns.entropy, sample.weights, ~sample.columns.correct)
 
 
-@METRICS.add(better="lower", unit="nats", rows=_split("nll", True), interval=mean_interval, empty=NO_RIGHT)
+@METRICS.add(values=NATS, better="lower", unit="nats", rows=_split("nll", True), interval=mean_interval, empty=NO_RIGHT)
 def nll_correct(sample: Sample) -> float:
     """Mean NLL over rows that are correct."""
     return average(sample.columns.nll, sample.weights, sample.columns.correct)
 
 
-@METRICS.add(better="lower", unit="nats", rows=_split("nll", False), interval=mean_interval, empty=NO_WRONG)
+@METRICS.add(
+    values=NATS, better="lower", unit="nats", rows=_split("nll", False), interval=mean_interval, empty=NO_WRONG
+)
 def nll_wrong(sample: Sample) -> float:
     """Mean NLL over rows that are wrong."""
     return average(sample.columns.nll, sample.weights, ~sample.columns.correct)
@@ -143,7 +153,7 @@ def _s99(sample: Sample, tau: float) -> Column:
     return sample.columns.confidence >= tau, None
 
 
-@METRICS.add(unit="probability", rows=_s99, interval=share_interval)
+@METRICS.add(values=UNIT, unit="probability", rows=_s99, interval=share_interval)
 def s99(sample: Sample, *, tau: Share = 0.99) -> float:
     """|S99|, the share of rows with confidence >= tau (Mukhoti 2020)."""
     return average(*_weighted(sample, _s99(sample, tau)))
@@ -154,7 +164,12 @@ def _s99_accuracy(sample: Sample, tau: float) -> Column:
 
 
 @METRICS.add(
-    better="higher", unit="probability", rows=_s99_accuracy, interval=share_interval, empty="no row is that confident"
+    values=UNIT,
+    better="higher",
+    unit="probability",
+    rows=_s99_accuracy,
+    interval=share_interval,
+    empty="no row is that confident",
 )
 def s99_accuracy(sample: Sample, *, tau: Share = 0.99) -> float:
     """Accuracy of the rows with confidence >= tau."""

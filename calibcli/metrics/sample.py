@@ -15,11 +15,13 @@ from calibcli.columns import Columns, Edges, bin_index
 from calibcli.errors import UsageError
 from calibcli.metrics.ranks import CHUNK, groups_by_rank
 from calibcli.predictions import Floats, Ints, Predictions
-from calibcli.spec import Shelf
+from calibcli.spec import Range, Shelf
 
 Of = Literal["top", "positive"]
 Equal = Literal["split-merge", "split", "mukhoti"]
 METRICS = Shelf("metric")
+UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
+"""What a metric can be: its trait `values`."""
 
 
 @dataclass(frozen=True, eq=False)

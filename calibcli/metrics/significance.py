@@ -10,7 +10,7 @@ import numpy as np
 
 from calibcli.metrics.intervals import Ask, Interval, student
 from calibcli.metrics.norms import debiased, one
-from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample, View
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
@@ -25,7 +25,7 @@ def spiegelhalter_interval(ask: Ask) -> Interval:
     return Interval(reason=reason, how=how, null=0.0, null_high=z, detail={"p_value": p})
 
 
-@METRICS.add(better="zero", unit="", interval=spiegelhalter_interval)
+@METRICS.add(values=ANY, better="zero", unit="", interval=spiegelhalter_interval)
 def spiegelhalter_z(sample: Sample, *, of: Of = "top") -> float:
     """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean."""
     view = sample.view(of)
@@ -48,7 +48,7 @@ def p_value_interval(ask: Ask) -> Interval:
     )
 
 
-@METRICS.add(better="higher", unit="probability", interval=p_value_interval)
+@METRICS.add(values=UNIT, better="higher", unit="probability", interval=p_value_interval)
 def calibration_p(
     sample: Sample,
     *,
@@ -160,14 +160,14 @@ def cox_interval(ask: Ask) -> Interval:
     )
 
 
-@METRICS.add(better="", unit="", interval=cox_interval)
+@METRICS.add(values=ANY, better="", unit="", interval=cox_interval)
 def cox_slope(sample: Sample, *, of: Of = "top") -> float:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident."""
     found = _cox(sample, of)
     return float(found[0][1]) if found is not None else math.nan
 
 
-@METRICS.add(better="zero", unit="", interval=cox_interval)
+@METRICS.add(values=ANY, better="zero", unit="", interval=cox_interval)
 def cox_intercept(sample: Sample, *, of: Of = "top") -> float:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated."""
     found = _cox(sample, of)

@@ -21,7 +21,7 @@ import numpy as np
 from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.mesh import Mesh
-from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -261,7 +261,7 @@ def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.
     return low
 
 
-@METRICS.add(better="lower", unit="probability", interval=smece_interval)
+@METRICS.add(values=UNIT, better="lower", unit="probability", interval=smece_interval)
 def smece(
     sample: Sample,
     *,

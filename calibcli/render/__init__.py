@@ -6,6 +6,7 @@ A renderer reads a `Result` and nothing else. stdout gets `--format NAME`; `-o F
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from types import ModuleType
 from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import atomic, target
+from calibcli.files import atomic, may_write
 from calibcli.render import bins, csv, stream
 from calibcli.result import Result
 
@@ -69,10 +70,22 @@ def known_output(path: Path) -> Path:
     """
     if is_folder(path):
         return path
-    if _by_suffix(path) is None:
+    found = _by_suffix(path)
+    if found is None:
         known = sorted(s for f in FORMATS.values() for s in f.suffixes)
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    return target(path)
+    if found.module == "figure" and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"'{path}' is drawn by matplotlib, which is not installed", "pip install matplotlib")
+    may_write([path])
+    return path
+
+
+def files(path: Path) -> list[Path]:
+    """The files that `-o path` may write: itself, or in a folder the reports and any .csv that is there."""
+    if not is_folder(path):
+        return [path]
+    reports = [path / f.report for f in FORMATS.values() if f.report]
+    return [file for file in dict.fromkeys([*reports, *path.glob("*.csv")]) if file.exists()]
 
 
 def text(result: Result, name: str) -> str:

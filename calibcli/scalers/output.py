@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError
-from calibcli.files import atomic, target
+from calibcli.files import atomic
 from calibcli.predictions import Predictions
 from calibcli.scalers.fitting import check_classes
 from calibcli.scalers.scaler import Progress, Scaler
@@ -21,20 +21,15 @@ SUFFIXES = (".npz", ".npy", ".csv")
 Write = Callable[[NDArray[Any], slice], None]
 
 
-def known_target(path: Path, inputs: Sequence[Path] = ()) -> Path:
+def known_target(path: Path) -> Path:
     """`path`, if scores can be written to it.
 
-    Args:
-        inputs: files that are read, which it must not replace.
-
     Raises:
-        UsageError: another suffix, no such folder, or an input.
+        UsageError: another suffix.
     """
-    if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
-        raise UsageError(f"--save would replace the input '{path}'", "name another file")
     if path.suffix not in SUFFIXES:
         raise UsageError(f"cannot write scores as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
-    return target(path)
+    return path
 
 
 def stream(

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from calibcli import schema
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.scalers.scaler import SCALERS, Scaler
+from calibcli.spec import Range
 
 SCHEMA = 1
 KIND = "calibrator"
 LIMIT = 1 << 30  # bytes: the largest honest calibrator, matrix scaling of 10,000 classes, is smaller
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a calibrator's file says about itself, beside its parameters."""
+
+    schema: int
+    what: str
+    spec: str
+    k: Annotated[int, Range(2, 1_000_000)]
+    classes: Sequence[str] | None = None
+    preserves_accuracy: bool
+    fit: Mapping[str, Any] = field(default_factory=dict)
+
+    def problem(self) -> str:
+        """Another file, of a newer calib, or names for another number of classes."""
+        if self.what != KIND:
+            return f"holds a {self.what}, not a calibrator"
+        if self.schema > SCHEMA:
+            return f"has schema {self.schema}, this calib reads up to {SCHEMA}"
+        return "" if self.classes in (None, []) or len(self.classes or ()) == self.k else "classes are not k names"
 
 
 def save(path: str | Path, scaler: Scaler) -> None:
@@ -50,26 +75,26 @@ def load(path: str | Path) -> Scaler:
     if "calib" not in header:
         raise InputError(f"{path} is not a calibrator", fix)
     try:
-        about = json.loads(header["calib"])
-        schema, spec, k, classes = about["schema"], about["spec"], int(about["k"]), about["classes"]
-        if about["what"] != KIND:
-            raise InputError(f"{path} holds a {about['what']}, not a calibrator", fix)
-        if schema > SCHEMA:
-            raise InputError(f"{path} has schema {schema}, this calib reads up to {SCHEMA}", "upgrade calib")
+        about: About = schema.read(json.loads(header["calib"]), About, str(path), fix)
+        k = about.k
         scaler = Scaler(
-            spec=SCALERS.choose(spec).spec,
+            spec=SCALERS.choose(about.spec).spec,
             k=k,
             parameters=tensors,
-            classes=None if classes is None else tuple(map(str, classes)),
-            metadata=dict(about["fit"]),
+            classes=None if about.classes is None else tuple(about.classes),
+            metadata=dict(about.fit),
         )
         if not all(np.isfinite(value).all() for value in tensors.values()):
             raise InputError(f"{path} holds parameters that are not finite", "fit it again")
         with np.errstate(all="ignore"):
-            shape = scaler(np.zeros((1, k))).shape
-        if shape != (1, k):
-            raise ValueError(f"maps {k} classes to {shape[1]}")
-    except (KeyError, TypeError, ValueError, IndexError, UsageError) as error:
+            mapped = scaler(np.stack([np.zeros(k), np.linspace(-3, 3, k), np.linspace(50, -50, k)]))
+        if mapped.shape != (3, k):
+            raise ValueError(f"maps {k} classes to {mapped.shape[1]}")
+        if not (mapped <= 1e-6).all():  # NaN too
+            raise ValueError("its probabilities are not between 0 and 1")
+        if "beta" in tensors and not (tensors["beta"] >= 0).all():
+            raise ValueError("a negative 1/T reverses the classes")
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError) as error:
         raise InputError(f"{path} is not a calibrator that this calib can read ({error})", fix) from None
     return scaler
 
