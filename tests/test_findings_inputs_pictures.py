@@ -194,8 +194,9 @@ def test_what_is_not_done_is_refused(key: str) -> None:
 @pytest.mark.finding("1.8")
 @pytest.mark.parametrize(
     "change",
-    [{"size": "large"}, {"size": {"longest_edge": 3}}, {"image_mean": "x"}, {"size": -1}, {"size": 1e9}, {"resample": 99},
-     {"image_std": None}, {"rescale_factor": "NaN"}, {"crop_size": None, "do_center_crop": True}, {"size": [1, 2, 3, 4]}],
+    [{"size": "large"}, {"size": {"longest_edge": 3}}, {"image_mean": "x"}, {"size": -1}, {"size": 1e9},
+     {"resample": 99}, {"image_std": None}, {"rescale_factor": "NaN"}, {"size": [1, 2, 3, 4]},
+     {"crop_size": None, "do_center_crop": True}],
 )  # fmt: skip
 def test_hostile_processors(change: dict[str, Any]) -> None:
     pictures()
