@@ -32,6 +32,7 @@ from calibcli.predictions import Ints, Kind, Predictions
 Progress = Callable[[float, str], None]
 
 
+@np.errstate(all="ignore")  # what is not finite is counted and told
 def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:

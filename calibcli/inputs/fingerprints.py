@@ -55,8 +55,8 @@ def overlap(fit: Predictions, test: Predictions) -> Overlap:
 
     By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
     samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,
-    which about doubles the variance q (1 - q) / n of either share; what a split puts on both sides it takes from within
-    one, so that their errors add up. Rows that give one class all probability tell nothing and are left out.
+    which about doubles the variance q (1 - q) / n of either share; what a split puts on both sides it takes from
+    within one, so that their errors add up. Rows that give one class all probability tell nothing and are left out.
     """
     a, b = (row_hashes(data)[_telling(data)] for data in (fit, test))
     if not (len(a) and len(b)):

@@ -19,13 +19,8 @@ from calibcli.errors import InputError
 from calibcli.inputs import pickles
 from calibcli.inputs.checkpoint import inert, trusted, weights
 from calibcli.inputs.checkpoint import metadata as meta
-from calibcli.inputs.pt import named, note_checksums
+from calibcli.inputs.pt import UNREADABLE, named, note_checksums
 from calibcli.inputs.source import Source, is_pickle, is_safetensors
-
-UNREADABLE = (
-    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError,
-    AssertionError,
-)  # fmt: skip
 
 
 @dataclass
