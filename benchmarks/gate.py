@@ -20,7 +20,7 @@ import numpy as np
 from scipy.stats import binom, norm
 
 from calibcli.columns import bin_index, columns
-from calibcli.gate import baseline, paired
+from calibcli.gate import baseline
 from calibcli.gate.config import Gate
 from calibcli.gate.planning import Assumptions, plan
 from calibcli.metrics.bounds import ece_bounds
@@ -227,13 +227,17 @@ def against_baseline(runs: int, sizes: tuple[int, ...] = SIZES) -> Iterator[tupl
 
 def baseline_gate(base: np.ndarray, new: np.ndarray, labels: np.ndarray) -> str:
     """Verdict of the recal_gain gate at margin 0."""
-    gains = []
+    kept = []
     for z in (base, new):
         predictions = Predictions.of(z, labels)
-        gains.append(baseline.rows(predictions, columns(predictions, class_bins=()), "x").gain.astype(np.float64))
-    moments = paired.mean(gains[1] - gains[0])
-    half = baseline.half(moments, "recal_gain", ALPHA)
-    return "pass" if moments.value + half <= 0 else "fail" if moments.value - half > 0 else "inconclusive"
+        kept.append(baseline.rows(predictions, columns(predictions, class_bins=()), "x"))
+    every = np.arange(len(labels))
+    pairing = baseline.Pairing(new=every, base=every, how="")
+    found = baseline.difference(kept[1], kept[0], pairing, "recal_gain", None, False, None)
+    if isinstance(found, str):
+        return "not_run"
+    low, high = found.bounds(ALPHA)
+    return "pass" if high <= 0 else "fail" if low > 0 else "inconclusive"
 
 
 def temperature_off(runs: int) -> None:

@@ -217,7 +217,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
 def _table(table: Table) -> Sheet:
     width = len(table.columns)
     full = [[*row, *[None] * (width - len(row))][:width] for row in table.rows]
-    cells = [numbers.column([row[i] for row in full]) for i in range(width)]
+    cells = [numbers.of_table(str(name), [row[i] for row in full]) for i, name in enumerate(table.columns)]
     right = [any(isinstance(row[i], int | float) for row in full) for i in range(width)]
     columns = [Column(str(name), right=r) for name, r in zip(table.columns, right, strict=True)]
     return Sheet(table.title or table.name, columns, [list(row) for row in zip(*cells, strict=True)])
