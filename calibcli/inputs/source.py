@@ -152,7 +152,7 @@ class Source:
         return {"path": self.path, "sha256": self.sha256()}
 
     def read(self) -> bytes:
-        """All bytes of a small file (a result, a configuration); its digest is that of these very bytes.
+        """All bytes of a small file (a result, a configuration), once; its digest is that of these very bytes.
 
         Raises:
             InputError: more than memory takes.
@@ -161,6 +161,7 @@ class Source:
             raise InputError(f"{self.name} has {self.size / 1e9:.3g} GB", "is it the right file?")
         data = self.pread(self.size, 0)
         self.digest = hashlib.sha256(data).hexdigest()
+        self.file.close()
         return data
 
     def _damaged(self, part: Stored) -> InputError:
