@@ -40,10 +40,9 @@ def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
         fitting = [arg for arg in args if arg is not type(None) and _fits(data, arg)]
         return read(data, (fitting or [a for a in args if a is not type(None)])[0], source, fix, key)
     if origin is Annotated:
-        value = read(data, args[0], source, fix, key) if _fits(data, args[0]) else None
-        if value is None or any(isinstance(a, Range) and value not in a for a in args[1:]):
+        if not _fits(data, kind) or any(isinstance(a, Range) and data not in a for a in args[1:]):
             raise wrong(data, words(kind), source, fix, key)
-        return value
+        return data
     if not _fits(data, kind):
         raise wrong(data, words(kind), source, fix, key)
     if origin in (Sequence, list):
