@@ -58,11 +58,11 @@ def wrong(spec: str, population: tuple[Any, Any], n: int, runs: int = 200) -> tu
 
 
 def saturated() -> tuple[Any, Any]:
-    """99 % of the rows at c > .9999, 1 % of errors among them."""
+    """99 % of the rows at c > .9999, .5 % of errors among them."""
     rng = np.random.default_rng(0)
     high = rng.random(60_000) < 0.99
     confidence = np.where(high, 1 - 1e-4 * rng.random(60_000), rng.random(60_000))
-    return confidence, rng.random(60_000) < np.where(high, 0.99, confidence)
+    return confidence, rng.random(60_000) < np.where(high, 0.995, confidence)
 
 
 def votes() -> tuple[Any, Any]:
