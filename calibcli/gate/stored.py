@@ -14,6 +14,7 @@ from calibcli.gate.sources import CURVATURE, FITTED, at
 from calibcli.gate.verdict import Claim, at_level
 from calibcli.metrics import METRICS
 from calibcli.result import Estimate, Result
+from calibcli.spec import Choice
 
 MINUS_BASELINE = "minus baseline"
 CHOSEN = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
@@ -32,6 +33,10 @@ class Results:
         for estimate in self.result.estimates:
             if self._is_metric(estimate):
                 _credible(estimate, self.source)
+
+    def judged(self, gate: Gate) -> Choice | None:
+        names = sorted({e.name for e in self._found(gate)})
+        return METRICS.choose(names[0]) if names and names[0].partition(":")[0] in METRICS else None
 
     def better(self, gate: Gate) -> str:
         name = gate.metric.partition(":")[0]
