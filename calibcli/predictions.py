@@ -121,8 +121,16 @@ class Predictions:
         return self.scores.shape[1]
 
     @property
-    def binary(self) -> bool:
-        return self.k == 2
+    def event(self) -> str:
+        """What two classes are measured for: the name of class 1, `y = 1` where it has none; "" of more classes."""
+        if self.k != 2:
+            return ""
+        return "y = 1" if self.classes is None else str(self.classes[1])
+
+    @property
+    def event_fact(self) -> dict[str, str]:
+        """The event as a fact of a result; empty of more than two classes."""
+        return {"event": self.event} if self.event else {}
 
     @property
     def logits(self) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from calibcli.cli.app import main; "
         f"main(['metrics', {SAMPLE!r}, '-q']); "
-        "print([m for m in ('torch', 'scipy', 'matplotlib', 'rich.console') if m in sys.modules], file=sys.stderr)"
+        "print([m for m in ('torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'rich.console') if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
@@ -179,7 +180,7 @@ def test_honest_odd_inputs(name: str) -> None:
     predictions = odd_inputs()[name]
     specs = list(metrics.METRICS.entries)
     if predictions.k == 2:
-        specs += [f"{e.name}:of=positive" for e in metrics.METRICS if "of" in e.options]
+        specs += [f"{e.name}:of=top" for e in metrics.METRICS if "of" in e.options]
     result = report(predictions, Options(specs=specs, per_class=True, top_k=2))
     again = Result.from_json(result.to_json())
     assert again == result
@@ -191,10 +192,17 @@ def test_honest_odd_inputs(name: str) -> None:
             assert e.value <= e.high + 1e-12, e.name
 
 
-def test_weak_binary_model_shows_both_eces() -> None:
-    result = report(odd_inputs()["weak binary"])
-    assert {"ece", "ece:of=positive"} <= {e.name for e in result.estimates}
+@pytest.mark.finding("1.4")
+def test_two_classes_are_measured_for_their_event() -> None:
+    predictions = odd_inputs()["weak binary"]
+    result = report(predictions)
+    assert [e.name for e in result.estimates] == list(metrics.DEFAULT)
+    assert result.facts["event"] == "y = 1"
     assert result.plots[0].xlabel == "P(y = 1)"
+    named = report(dataclasses.replace(predictions, classes=["benign", "malignant"]))
+    assert named.facts["event"] == "malignant"
+    assert (named.plots[0].xlabel, named.plots[0].ylabel) == ("P(malignant)", "share of malignant")
+    assert "event" not in report(odd_inputs()["groups"]).facts
 
 
 def test_murphy_adds_up() -> None:

@@ -14,6 +14,7 @@ from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Results, Scores, Source, ece_estimate
 from calibcli.gate.verdict import SIDES, Claim, Side, Verdict, judge, rule
+from calibcli.metrics import Sample
 from calibcli.metrics.bounds import ece_bounds
 from calibcli.result import Check, Estimate, Outcome, Result, Table
 
@@ -203,9 +204,10 @@ def _tables(source: Source, config: Config) -> list[Table]:
         for value, part in parts.items():
             c = part.columns
             single = c.groups is not None and len(set(c.groups.tolist())) < 2
+            view = Sample.of(c).view()
             bounds = ece_bounds(
-                c.confidence,
-                c.correct,
+                view.p,
+                view.hit,
                 bins=config.bins,
                 edges=config.edges,  # type: ignore[arg-type]
                 alpha=config.alpha,

@@ -74,7 +74,7 @@ def scores(
                 else _paired(rows, models[0], choice, second, name, model.name)
             )
     names = [m.name for m in models]
-    return _result(differences, values, names, alpha, [how], {"n": len(models[0].columns.confidence)})
+    return _result(differences, values, names, alpha, [how], {"n": len(models[0].columns.confidence), **inputs[0].event_fact})
 
 
 def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05) -> Result:

@@ -100,7 +100,7 @@ def run(request: Request, settings: Config, progress: reading.Progress | None = 
     if isinstance(source, Scores):
         p = source.predictions
         notes += p.notes
-        facts |= {"n": p.n, "classes": p.k, "kind": p.kind}
+        facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(float(p.weights.sum() ** 2 / (p.weights @ p.weights)), 1)
         if p.groups is not None:

@@ -122,8 +122,8 @@ class Scores:
 
     def _ece(self, choice: Choice, c: Columns, gate: Gate, alpha: float, family: int) -> Claim | str:
         options = choice.options
-        positive = options.get("of") == "positive"
-        confidence, correct = (c.positive, c.labels == 1) if positive else (c.confidence, c.correct)
+        view = Sample.of(c).view(options["of"])
+        confidence, correct = view.p, view.hit
         if c.groups is not None and len(np.unique(c.groups)) < 2:
             return "all rows are of one group"
         bounds = ece_bounds(

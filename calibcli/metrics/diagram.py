@@ -22,7 +22,7 @@ DRAWS = 2_000
 
 
 def reliability(
-    view: View, bins: Bins, *, sigma: float, seed: int = 0, what: str = "top label", name: str = "reliability"
+    view: View, bins: Bins, *, sigma: float, seed: int = 0, event: str = "", name: str = "reliability"
 ) -> list[Plot]:
     """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
 
@@ -31,14 +31,14 @@ def reliability(
         bins: their reliability table.
         sigma: bandwidth of the smooth curve (that of SmoothECE).
         seed: of the band.
-        what: what the probability is of.
+        event: what the probability is of; "" for the top label.
         name: name of the panel; the histogram is `{name}_rows`.
     """
     low, high = consistency(bins, seed)
     counts = bins.weight * view.total if view.counts else bins.rows
     curve = smooth_curve(view, sigma)
-    title = f"Reliability of the {what}, n = {counts.sum():.0f}"
-    labels = ("P(y = 1)", "share of y = 1") if what == "positive class" else ("confidence", "accuracy")
+    title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
+    labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
     return [
         Plot(
             name=name,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.sample import Sample, average
+from calibcli.metrics.sample import Of, Sample, average
 from calibcli.predictions import Floats, Ints
 from calibcli.result import Cell
 from calibcli.spec import Choice
@@ -136,33 +136,10 @@ def wilson(p: float, n: float, z: float) -> tuple[float, float]:
 
 
 def student(level: float, degrees: float) -> float:
-    """Two-sided quantile of Student's t, by Hill's expansion (1970); exact for 1 and 2 degrees."""
-    tail = 1 - level
-    if degrees <= 0:
-        return math.nan
-    if degrees < 1.5:
-        return 1 / math.tan(math.pi * tail / 2)
-    if degrees < 2.5:
-        return math.sqrt(2 / (tail * (2 - tail)) - 2)
-    a = 1 / (degrees - 0.5)
-    b = 48 / a**2
-    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
-    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * degrees
-    y = (d * tail) ** (2 / degrees)
-    if y > 0.05 + a:
-        x = NormalDist().inv_cdf(tail / 2)
-        y = x * x
-        if degrees < 5:
-            c += 0.3 * (degrees - 4.5) * (x + 0.6)
-        c = (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b + c
-        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
-        y = math.expm1(a * y * y)
-    else:
-        y = (
-            (1 / (((degrees + 6) / (degrees * y) - 0.089 * d - 0.822) * (degrees + 2) * 3) + 0.5 / (degrees + 4)) * y
-            - 1
-        ) * (degrees + 1) / (degrees + 2) + 1 / y
-    return math.sqrt(degrees * y)
+    """Two-sided quantile of Student's t; nan without a degree of freedom."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + level) / 2)) if degrees > 0 else math.nan
 
 
 def share_interval(ask: Ask) -> Interval:
@@ -214,7 +191,7 @@ def outcome_interval(ask: Ask) -> Interval:
     w = all_rows.weights
     parts = [
         Rows(values.take(rows), None if w is None else w.take(rows), all_rows.counts, None)
-        for rows in _right_and_wrong(ask.sample)
+        for rows in _right_and_wrong(ask.sample, ask.choice.options.get("of", "top"))
     ]
     effective = all_rows.effective
     wrong = parts[1].total / all_rows.total
@@ -243,19 +220,20 @@ def outcome_interval(ask: Ask) -> Interval:
     return Interval(low=low, high=high, level=ask.level, how=how, n=all_rows.n, se=all_rows.se())
 
 
-def _right_and_wrong(sample: Sample) -> tuple[Ints, Ints]:
-    """The rows that are right, and those that are wrong."""
-    if "right" not in sample.memo:
-        correct = sample.columns.correct
-        sample.memo["right"] = np.flatnonzero(correct), np.flatnonzero(~correct)
-    found: tuple[Ints, Ints] = sample.memo["right"]
+def _right_and_wrong(sample: Sample, of: Of) -> tuple[Ints, Ints]:
+    """The rows that are right, and those that are wrong (where the metric is of the event: those with and without)."""
+    key = ("right", of)
+    if key not in sample.memo:
+        hit = sample.view(of).hit
+        sample.memo[key] = np.flatnonzero(hit), np.flatnonzero(~hit)
+    found: tuple[Ints, Ints] = sample.memo[key]
     return found
 
 
 def _if_none(ask: Ask) -> tuple[float | None, float | None]:
     """What a right and a wrong row contribute where fewer than two were seen; None where that is not known."""
     bound = ask.choice.traits.get("if_none")
-    return bound(ask.sample) if bound else (None, None)
+    return bound(ask.sample, **ask.choice.options) if bound else (None, None)
 
 
 def _why_no_se(rows: Rows) -> str:

@@ -57,7 +57,7 @@ def _root(scale: float) -> Floats:
 
 
 @METRICS.add(better="lower", unit="", interval=mmce_interval)
-def mmce(sample: Sample, *, scale: float = 0.4, weighted: bool = False, square: bool = False, of: Of = "top") -> float:
+def mmce(sample: Sample, *, scale: float = 0.4, weighted: bool = False, square: bool = False, of: Of = "auto") -> float:
     """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / scale))^½, r = p - y (Kumar 2018).
 
     `weighted`: its class-balanced form, with right and wrong rows averaged apart. `square`: without the root. Exact in
@@ -96,7 +96,7 @@ def kde_interval(ask: Ask) -> Interval:
 
 
 @METRICS.add(better="lower", unit="probability", interval=kde_interval)
-def kde_ece(sample: Sample, *, of: Of = "top") -> float:
+def kde_ece(sample: Sample, *, of: Of = "auto") -> float:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang 2020).
 
     Triweight kernel reflected at 0 and 1, bandwidth std(p | hit) (2N)^-1/5, acc(t) = min(1, acc f_hit(t) / f(t)).

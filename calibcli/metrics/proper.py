@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.metrics.intervals import Mask, mean_interval, outcome_interval, share_interval
-from calibcli.metrics.sample import METRICS, Sample, average
+from calibcli.metrics.sample import METRICS, Of, Sample, average
 from calibcli.predictions import Floats
 
 Column = tuple[Any, Mask | None]  # values, and the rows that the mean is over
@@ -39,12 +39,16 @@ def _brier(sample: Sample) -> Column:
 
 def _brier_if_none(sample: Sample) -> tuple[float, float]:
     square = average(sample.columns.confidence**2, sample.weights)
-    return average(sample.columns.rest**2, sample.weights), 1 + square  # the most that wrong rows could cost
+    most = square if sample.columns.k == 2 else 1 + square  # that wrong rows could cost
+    return average(sample.columns.rest**2, sample.weights), most
 
 
 @METRICS.add(better="lower", unit="", rows=_brier, interval=outcome_interval, if_none=_brier_if_none)
 def brier(sample: Sample) -> float:
-    """Brier score summed over classes, mean of Σ_k (p_k - 1[k = y])², in [0, 2] (twice the binary form)."""
+    """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)² (1950).
+
+    As `brier_score_loss(scale_by_half="auto")` of scikit-learn.
+    """
     return average(*_weighted(sample, _brier(sample)))
 
 
@@ -75,21 +79,24 @@ def mean_confidence(sample: Sample) -> float:
     return average(*_weighted(sample, _confidence(sample)))
 
 
-def _gap(sample: Sample) -> Column:
-    return sample.top.residual, None
+def _gap(sample: Sample, of: Of) -> Column:
+    return sample.view(of).residual, None
 
 
-def _gap_if_none(sample: Sample) -> tuple[float, float]:
-    columns = sample.columns
-    return -average(columns.rest, sample.weights), average(columns.confidence, sample.weights)
+def _gap_if_none(sample: Sample, of: Of) -> tuple[float, float]:
+    view = sample.view(of)
+    return -average(view.rest, sample.weights), average(view.p, sample.weights)
 
 
 @METRICS.add(
     better="zero", unit="probability", rows=_gap, interval=outcome_interval, if_none=_gap_if_none, positive=False
 )
-def gap(sample: Sample) -> float:
-    """Mean confidence minus accuracy: positive when overconfident; |gap| <= ece."""
-    return average(*_weighted(sample, _gap(sample)))
+def gap(sample: Sample, *, of: Of = "auto") -> float:
+    """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
+
+    |gap| <= ece.
+    """
+    return average(*_weighted(sample, _gap(sample, of)))
 
 
 def _entropy(sample: Sample) -> Column:

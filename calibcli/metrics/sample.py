@@ -17,7 +17,9 @@ from calibcli.metrics.ranks import CHUNK, groups_by_rank
 from calibcli.predictions import Floats, Ints, Predictions
 from calibcli.spec import Shelf
 
-Of = Literal["top", "positive"]
+Of = Literal["auto", "top", "positive"]
+"""What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
+the predicted class of more."""
 Equal = Literal["split-merge", "split", "mukhoti"]
 METRICS = Shelf("metric")
 
@@ -72,7 +74,7 @@ class Bins:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A probability per row and whether its event happened: the top label, or P(y = 1)."""
+    """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
 
     p: Floats
     rest: Floats  # 1 - p with all its digits
@@ -314,8 +316,9 @@ class Sample:
         p, rest = c.positive, np.where(c.predicted == 1, c.rest, c.confidence)
         return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups, self.lean)
 
-    def view(self, of: Of) -> View:
-        return self.positive if of == "positive" else self.top
+    def view(self, of: Of = "auto") -> View:
+        """What every command measures: the one place where `auto` becomes the event or the top label."""
+        return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
 
 
 def average(values: npt.NDArray[Any], weights: Floats | None, mask: npt.NDArray[np.bool_] | None = None) -> float:

@@ -261,7 +261,7 @@ def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.
 
 
 @METRICS.add(better="lower", unit="probability", interval=smece_interval)
-def smece(sample: Sample, *, sigma: float | None = None, mesh: int = 0, of: Of = "top") -> float:
+def smece(sample: Sample, *, sigma: float | None = None, mesh: int = 0, of: Of = "auto") -> float:
     """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001.
 
     `mesh`: 0 for the integral; `mesh=200` for the number that the package `relplot` prints, a mean over 200 points (see

@@ -82,6 +82,7 @@ def report(
         "kind": predictions.kind,
         "n": predictions.n,
         "classes": predictions.k,
+        **predictions.event_fact,
         **done.facts,
     }
     return Result(
