@@ -59,7 +59,7 @@ def settings(request: Request) -> Config:
         bins=request.bins,
         bounds=request.bounds,
         seed=request.seed,
-        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind") if how.get(key)},
+        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind", "event") if how.get(key)},
     )
     if not found.eval:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
@@ -126,7 +126,7 @@ def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
     found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):
         raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
-    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes"):
+    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes", "event"):
         value = getattr(settings, key)
         if value and not found.get(key):
             found[key] = list(value) if isinstance(value, tuple) else value
