@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from calibcli.columns import Columns, Edges, bin_index
 from calibcli.errors import UsageError
-from calibcli.metrics.ranks import CHUNK, groups_by_rank
+from calibcli.metrics.ranks import CHUNK, groups_by_rank, ties
 from calibcli.predictions import Floats, Ints, Predictions
 from calibcli.spec import Shelf
 
@@ -165,8 +165,7 @@ class View:
         position = None if w is None else np.append(0.0, np.cumsum(w))
         at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
         if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared
-            for value in np.unique(p[np.clip(at[1:-1].astype(np.int64), 0, self.n - 1)]):
-                tied = slice(*np.searchsorted(p, [value, np.nextafter(value, 2)]))
+            for tied in ties(p, p[np.clip(at[1:-1].astype(np.int64), 0, self.n - 1)]):
                 if w is None or w[tied].sum() > 0:
                     hit[tied] = np.average(hit[tied], weights=None if w is None else w[tied])
         first = np.minimum(np.round(at).astype(np.int64), self.n)
@@ -215,11 +214,12 @@ class View:
         edge[1:-1] = ordered[np.searchsorted(ranks, np.minimum(first[1:-1], self.n - 1))]
         table = self._table(lambda part: group[part], edge[:-1], edge[1:])
         moved, change = np.zeros(bins), np.zeros(bins)
-        for value in np.unique(edge[1:-1]):
-            tied = rows[slice(*np.searchsorted(ordered, [value, np.nextafter(value, 2)]))]
+        for part in ties(ordered, edge[1:-1]):
+            tied = rows[part]
             there, hit = group[tied], self.hit[tied]
             more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
             moved += more
+            value = float(self.p[tied[0]])
             change += more * ((1 - value) ** 2 - value**2)
         hits = moved / self.total
         spread = table.spread if self.lean else table.spread + change / self.total**2
