@@ -123,6 +123,16 @@ def full_float32() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
+def array(given: Any) -> Any:
+    """`given` as a NumPy array: any array-like; torch tensors of any device, with a graph or in bfloat16 included."""
+    import numpy as np
+
+    if hasattr(given, "detach") and hasattr(given, "cpu"):
+        given = given.detach().cpu()
+        given = given.float() if str(given.dtype) == "torch.bfloat16" else given
+    return np.asarray(given)
+
+
 def set_threads(count: int) -> None:
     """Let torch use that many threads; 0 leaves it to torch."""
     import torch

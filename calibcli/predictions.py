@@ -173,6 +173,17 @@ class Predictions:
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
 
 
+def notes_of(*inputs: Predictions) -> list[str]:
+    """Remarks of the readers, each once; where there are several inputs, with the files that it is about."""
+    found: dict[str, list[str]] = {}
+    for one in inputs:
+        for note in one.notes:
+            found.setdefault(note, []).append(one.source)
+    if len(inputs) == 1:
+        return list(found)
+    return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
+
+
 def chunk_rows(scores: Scores) -> int:
     """Rows that make up about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
     return min(CHUNK_ROWS, max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4))))

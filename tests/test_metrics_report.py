@@ -94,7 +94,8 @@ def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from calibcli.cli.app import main; "
         f"main(['metrics', {SAMPLE!r}, '-q']); "
-        "print([m for m in ('torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'rich.console') if m in sys.modules], file=sys.stderr)"
+        "heavy = ('torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'rich.console'); "
+        "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
@@ -302,7 +303,8 @@ def test_the_smooth_curve_of_a_calibrated_model_is_the_diagonal() -> None:
     view = View(p, 1 - p, hit, None, False, None)
     curve = smooth_curve(view, 0.05)
     drawn = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if y is not None]
-    assert len(drawn) > 20
+    assert len(drawn) > 10
+    assert drawn[0][0] >= 0.79
     assert max(abs(y - x) for x, y in drawn) < 1e-9
     wrong = smooth_curve(
         View(p, 1 - p, np.concatenate([hit[:200], np.arange(20_000) < 19_000]), None, False, None), 0.05

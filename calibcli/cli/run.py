@@ -75,7 +75,7 @@ class Run:
                 self.note(note)
         for path in self.outputs:
             render.write(stamped, path)
-        code = exit_code(stamped)
+        code = stamped.exit_code
         Run.latest_code = code
         render.show(stamped, self.format)
         return code
@@ -83,12 +83,3 @@ class Run:
 
 def _silent(fraction: float, text: str = "") -> None:
     pass
-
-
-def exit_code(result: Result) -> int:
-    """The worst of the checks: 1 (fail) > 5 (not run) > 3 (inconclusive) > 0."""
-    outcomes = {check.outcome for check in result.checks if check.fatal}
-    for outcome, code in (("fail", Exit.FAIL), ("not_run", Exit.NOT_RUN), ("inconclusive", Exit.INCONCLUSIVE)):
-        if outcome in outcomes:
-            return int(code)
-    return int(Exit.OK)

@@ -91,7 +91,7 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
         columns=["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)],
         rows=rows,
     )
-    facts = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
+    facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
     if a.pilot is not None:
         facts |= a.pilot.event_fact
     plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]

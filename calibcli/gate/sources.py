@@ -19,7 +19,7 @@ from calibcli.metrics import METRICS, Sample, choose, estimates, measure
 from calibcli.metrics.bounds import Bounds, ece_bounds
 from calibcli.predictions import Array, Predictions
 from calibcli.result import Estimate, Result
-from calibcli.spec import Choice
+from calibcli.spec import Choice, alike
 
 CURVATURE = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 FITTED = ("temperature", "gamma")
@@ -270,7 +270,10 @@ class Results:
 
     def _found(self, gate: Gate) -> list[Estimate]:
         """Estimates of the gate's metric: the exact spec, else those of that name."""
-        exact = [e for e in self.result.estimates if e.name == gate.metric]
+        specs = {gate.metric, *alike(gate.metric)}
+        if gate.metric.partition(":")[0] in METRICS and self.result.facts.get("event"):
+            specs.add(choose([gate.metric], 2)[0].spec)
+        exact = [e for e in self.result.estimates if e.name in specs]
         return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
 
 

@@ -30,14 +30,12 @@ class Two:
         first: the event is the first of the classes: columns and labels change places once they are read.
     """
 
-    classes: Sequence[str] | None
+    classes: list[str] | None
     labels: Named | None
     first: bool = False
 
 
-def two(
-    reading: Reading, column: str, width: int, classes: Sequence[str] | None, labels: Named | None, name: str
-) -> Two:
+def two(reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str) -> Two:
     """What (N, 1) or (N, 2) scores are of.
 
     Args:
@@ -114,7 +112,7 @@ def _named(reading: Reading, column: str, labels: Named | None, names: list[str]
         shown = " and ".join(names)
         raise InputError(
             f"labels '{name}' are names ({shown}), and '{column}' does not say which of them it is of",
-            f"pass --event NAME, such as --event {names[-1]}: the class whose probability the column is",
+            f"pass --event {' or --event '.join(names)}: the class whose probability the column is",
         )
     of = of or event
     others = [n for n in names if n != of] or [event if event and event != of else f"not {of}"]

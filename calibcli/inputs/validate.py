@@ -245,6 +245,6 @@ def reversed_classes(found: Scan, names: Sequence[str]) -> list[str]:
     if spread <= 0 or (0.5 - auc) / math.sqrt(spread / (12 * ones * (n - ones))) < BACKWARDS_Z:
         return []
     return [
-        f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): are the "
-        f"classes in the wrong order? reversed they have AUC {1 - auc:.3f}"
+        f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): the "
+        f"classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: {1 - auc:.3f}"
     ]

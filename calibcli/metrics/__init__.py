@@ -72,7 +72,7 @@ def _resolved(choice: Choice, k: int) -> Choice:
 
 
 class BySpec(Mapping[str, T]):
-    """Numbers of metrics for k classes by spec; `ece:bins=15`, `ECE` and, of two classes, `ece:of=positive` are `ece`."""
+    """Numbers of metrics for k classes by any spelling of the spec: `ece:bins=15`, of two `ece:of=positive`, are `ece`."""
 
     def __init__(self, found: Mapping[str, T], k: int) -> None:
         """found: by canonical spec."""
@@ -133,9 +133,7 @@ def measure(
     return estimates(Sample.of(table, predictions, seed), choices, level=level)
 
 
-def values(
-    predictions: Predictions, specs: Sequence[str] | None = None, *, threads: int | None = 1
-) -> BySpec[float]:
+def values(predictions: Predictions, specs: Sequence[str] | None = None, *, threads: int | None = 1) -> BySpec[float]:
     """The numbers alone, by spec: `measure` without uncertainty. nan where one is not defined."""
     choices = choose(DEFAULT if specs is None else specs, predictions.k)
     sample = dataclasses.replace(Sample.of(columns_of(predictions, choices, threads), predictions), lean=True)

@@ -17,7 +17,7 @@ from calibcli.result import Curve, Plot
 BAND = 0.90  # of the consistency and smooth bands, pointwise
 Z_BAND = 1.6448536269514722
 CELLS, POINTS = 512, 101
-FEWEST = 5  # effective rows under the kernel below which the smooth curve is not drawn
+FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
 DRAWS = 2_000
 
 
@@ -117,7 +117,8 @@ def smooth_curve(view: View, sigma: float) -> Curve:
     least = (y * effective + 0.5) / (effective + 1)
     variance = np.maximum(variance, k2 @ square * least * (1 - least))
     se = np.sqrt(variance) / np.where(near, mass, 1)
-    shown = effective >= FEWEST
+    shown = _rows_near(t, sigma, weight, square) >= FEWEST
+    shown &= (t >= view.p.min() - 1 / CELLS) & (t <= view.p.max() + 1 / CELLS)
     half = Z_BAND * se
     y = np.clip(t + np.divide(kernel @ (hit - confidence), mass, out=np.zeros(POINTS), where=near), 0, 1)
     return Curve(
@@ -129,6 +130,16 @@ def smooth_curve(view: View, sigma: float) -> Curve:
         low=_where(shown, np.maximum(y - half, 0)),
         high=_where(shown, np.minimum(y + half, 1)),
     )
+
+
+def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Floats:
+    """Effective rows within `sigma` of each t, from sums per cell: the kernel itself reaches beyond any row."""
+    first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
+    last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
+    mass, squares = (
+        np.diff(np.append(0.0, np.cumsum(v))[np.stack([first, last])], axis=0)[0] for v in (weight, square)
+    )
+    return np.asarray(np.divide(mass**2, squares, out=np.zeros(len(t)), where=mass > 1e-15))
 
 
 def per_class(table: ClassTable, names: Sequence[str], bins: int, seed: int = 0) -> list[Plot]:

@@ -144,7 +144,7 @@ def gain_interval(ask: Ask) -> Interval:
     rows, temperatures, cost = _gain_rows(ask.sample)
     if not math.isfinite(ask.value):
         nothing = "needs at least 2 folds with rows" if not temperatures else IMPOSSIBLE
-        return Interval(reason=nothing, n=rows.n)
+        return Interval(reason=nothing)
     se = math.sqrt(rows.se() ** 2 + KAPPA * cost**2)
     if not math.isfinite(se):
         return Interval(reason="one row has no spread", n=rows.n)

@@ -45,9 +45,9 @@ def _brier_if_none(sample: Sample) -> tuple[float, float]:
 
 @METRICS.add(better="lower", unit="", rows=_brier, interval=outcome_interval, if_none=_brier_if_none)
 def brier(sample: Sample) -> float:
-    """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)² (1950).
+    """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)².
 
-    As `brier_score_loss(scale_by_half="auto")` of scikit-learn.
+    Brier (1950); as `brier_score_loss(scale_by_half="auto")` of scikit-learn.
     """
     return average(*_weighted(sample, _brier(sample)))
 

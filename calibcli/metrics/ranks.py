@@ -62,7 +62,8 @@ def _cells(rest: Floats) -> Ints:
     """Cell of each 1 - p by exponent and upper digits: fine where p is near 1, and rising with p."""
     bits = rest.view(np.int64) >> (52 - BITS)
     bits -= _SHIFT
-    return LAST - np.maximum(bits, 0, out=bits)
+    cells: Ints = LAST - np.maximum(bits, 0, out=bits)
+    return cells
 
 
 def ties(ordered: Floats, values: Floats) -> Iterator[slice]:

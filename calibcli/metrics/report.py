@@ -24,6 +24,7 @@ BRIEF = ("accuracy", "nll", "gap", "ece")
 """What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
 MOST_SLICES = 200
 MOST_PANELS = 30
+TWO_SIDED = ("ece", "adaece", "ece_l2")  # an error of one sign is 0 wherever the others are
 PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
 
 
@@ -158,7 +159,7 @@ def warnings(sample: Sample, found: Sequence[Estimate], bins: Bins) -> list[str]
     if "mce" in names and few:
         notes.append(f"mce: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in found:
-        if e.name.partition(":")[0] in binned and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
+        if e.name.partition(":")[0] in TWO_SIDED and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
             notes.append(
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
                 f"(95 % below {e.null_high:.4f})"

@@ -148,12 +148,15 @@ def _exponent(x: float, significant: int) -> int:
 
 
 def _apart(x: float, reference: float, places: int, most: int) -> int:
-    """The fewest decimals >= `places` at which `x` rounds to the side of `reference` that it is on (or onto it)."""
-    for p in range(places, max(places, most)):
+    """The fewest decimals >= `places` at which `x` rounds to the side of `reference` that it is on (or onto it).
+
+    `places` itself where as many as `most` do not tell them apart.
+    """
+    for p in range(places, max(places, most) + 1):
         rounded = float(place(x, p))
         if (rounded > reference) == (x > reference) and (rounded < reference) == (x < reference):
             return p
-    return max(places, most)
+    return places
 
 
 def _interval(e: Estimate, places: int) -> str:
