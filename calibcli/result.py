@@ -249,8 +249,8 @@ class Result:
             object.__setattr__(self, key, _finite(dict(getattr(self, key))))
 
     def get(self, name: str, of: str = "") -> Estimate:
-        """The estimate of that name: a spec in any spelling (`ece:bins=15` is `ece`), or the name alone where one spec of
-        it was measured (`lambda_max` for `lambda_max:tol=0.01`).
+        """The estimate of that name: a spec in any spelling (`ece:bins=15` is `ece`), or the name alone where one spec
+        of it was measured (`lambda_max` for `lambda_max:tol=0.01`).
 
         Raises:
             KeyError: there is none, or several that may be meant; says which there are.
@@ -277,7 +277,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """What `calib` exits with: of the checks that may fail the run the worst, 1 (fail), 5 (not run), 3 (inconclusive)."""
+        """What `calib` exits with, the worst of the checks that are fatal: 1 fail, 5 not run, 3 inconclusive, else 0."""
         outcomes = {check.outcome for check in self.checks if check.fatal}
         return int(next((EXITS[o] for o in WORST_FIRST if o in outcomes), Exit.OK))
 

@@ -60,8 +60,8 @@ class Config:
 
     Attributes:
         eval, fit: scores files; `fit` is what a calibrator was fitted on and must not overlap `eval`.
-        slices, group, weights, weight_kind, ids, scores, labels, kind, classes, event: how the scores files are read, as
-            the options of those names.
+        slices, group, weights, weight_kind, ids, scores, labels, kind, classes, event: how the scores files are read,
+            as the options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
         bounds: of `ece`: `score`, or `sharp` for independent rows.
         sources: files that were read.

@@ -92,7 +92,10 @@ def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list
         return Two(numbers[::-1], _other_way(labels, numbers), first=event == numbers[1])
     if event == numbers[0]:  # what the column is of is said by --event alone
         return Two(numbers[::-1], _other_way(labels, numbers))
-    return Two(numbers if reading.label_base else None, labels)
+    if not reading.label_base:
+        return Two(None, labels)
+    plain = None if labels is None else Converted(labels, _number, labels.shape[1:], np.dtype(np.float64))
+    return Two(numbers, plain)
 
 
 def _named(reading: Reading, column: str, labels: Named | None, names: list[str], name: str) -> Two:
@@ -164,9 +167,13 @@ def _other_way(labels: Named | None, numbers: list[str]) -> Named | None:
 
 
 def _number(block: Array) -> Array:
-    if block.dtype.kind in "USO":
-        return np.array([float(text) for text in shape.texts(block.reshape(-1)).tolist()]).reshape(block.shape)
-    return block.astype(np.float64)
+    if block.dtype.kind not in "USO":
+        return block.astype(np.float64)
+    texts = shape.texts(block.reshape(-1)).tolist()
+    odd = next((text for text in texts if not _real(text)), None)
+    if odd is not None:
+        raise InputError(f"label {odd[:40]!r} is not a number, others are", "give every row a label of one kind")
+    return np.array([float(text) for text in texts]).reshape(block.shape)
 
 
 def _known(event: str | None, names: Sequence[str]) -> str | None:

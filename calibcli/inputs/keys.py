@@ -63,7 +63,7 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
 
 
 def candidates(contents: Contents) -> list[str]:
-    """Names of the arrays that could be the scores; where there are none, of columns that name a class: `p_malignant`."""
+    """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
     if contents.scores:
         return [contents.scores]
     found = [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]

@@ -72,7 +72,7 @@ def _resolved(choice: Choice, k: int) -> Choice:
 
 
 class BySpec(Mapping[str, T]):
-    """Numbers of metrics for k classes by any spelling of the spec: `ece:bins=15`, of two `ece:of=positive`, are `ece`."""
+    """Numbers of metrics by spec, in any spelling: `ece:bins=15` and (k = 2) `ece:of=positive` are `ece`."""
 
     def __init__(self, found: Mapping[str, T], k: int) -> None:
         """found: by canonical spec."""
