@@ -277,7 +277,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """What `calib` exits with, the worst of the checks that are fatal: 1 fail, 5 not run, 3 inconclusive, else 0."""
+        """What `calib` exits with, the worst of its fatal checks: 1 fail, 5 not run, 3 inconclusive, else 0."""
         outcomes = {check.outcome for check in self.checks if check.fatal}
         return int(next((EXITS[o] for o in WORST_FIRST if o in outcomes), Exit.OK))
 

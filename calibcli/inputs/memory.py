@@ -73,7 +73,7 @@ def of_arrays(scores: npt.ArrayLike, labels: npt.ArrayLike, **how: Unpack[Sliced
         scores: (N, K) logits, probabilities or log-probabilities (recognised; `kind=` overrides), or for two classes
             (N,) or (N, 1) probabilities or log-odds of class 1. Arrays or tensors.
         labels: (N,) integers in [0, K), or (N, K) one-hot.
-        how: `kind, classes, event, label_base, ignore_label, drop_nonfinite, clip, weight_kind` as for `read`; `weights`,
+        how: `kind classes event label_base ignore_label drop_nonfinite clip weight_kind` as for `read`; `weights`,
             `ids`, `group` and the columns of `by` are arrays (N,): `by={"site": sites}`.
 
     Raises:

@@ -37,7 +37,7 @@ def shown(estimate: Estimate, limit: float | None = None) -> Shown:
     pairs = [] if limit is None else [(b, limit, EXACT) for b in bounds]
     if e.better == "zero":
         pairs += [(b, 0.0, places + 3) for b in (e.low, e.high) if b is not None]
-    if e.value is not None and e.null_high is not None:
+    if e.value is not None and e.null_high is not None and e.value != e.null_high:
         pairs.append((e.value, e.null_high, places + 3))
     for number, reference, most in pairs:
         places = _apart(number, reference, places, most)
