@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from calibcli.errors import Exit, GateFailed, InputError
 from calibcli.spec import alike, normal
 
-SCHEMA = 1
+SCHEMA = 2  # 1: of two classes `ece` and its like were of the predicted class, `brier` was twice as large
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
 Cell = str | float | int | None
 EXITS: dict[Outcome, Exit] = {
