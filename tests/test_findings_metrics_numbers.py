@@ -14,7 +14,7 @@ from scipy import stats
 import calibcli
 from calibcli import metrics, scalers
 from calibcli.cli.app import main
-from calibcli.errors import Exit, GateFailed, UsageError
+from calibcli.errors import Exit, UsageError
 from calibcli.inputs.memory import of_arrays
 from calibcli.metrics.diagram import smooth_curve
 from calibcli.metrics.intervals import student
@@ -23,7 +23,7 @@ from calibcli.metrics.report import Options, report
 from calibcli.metrics.sample import View
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
-from calibcli.result import Check, Estimate, Result
+from calibcli.result import Estimate
 
 
 def logits(n: int, k: int, seed: int = 0, scale: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -282,57 +282,6 @@ def test_unknown_methods_are_listed_as_the_docs_spell_them() -> None:
     with pytest.raises(UsageError) as error:
         metrics.METRICS.choose("classwise-ec")
     assert error.value.fix == "did you mean 'classwise_ece'?"
-
-
-@pytest.mark.finding("1.12")
-def test_a_result_is_neither_true_nor_false() -> None:
-    z, y = logits(800, 3)
-    good = calibcli.check(z, y, max={"nll": 5.0})
-    bad = calibcli.check(z, y, max={"nll": 0.1, "ece": 1.0})
-    for result in (good, bad):
-        with pytest.raises(TypeError, match="raise_if_failed"):
-            bool(result)
-        with pytest.raises(TypeError, match="passed"):
-            assert result
-    assert (good.verdict, good.exit_code, good.passed) == ("pass", 0, True)
-    assert good.raise_if_failed() is good
-    assert (bad.verdict, bad.exit_code, bad.passed) == ("fail", 1, False)
-    with pytest.raises(GateFailed, match=r"FAIL nll <= 0\.1") as error:
-        bad.raise_if_failed()
-    assert error.value.code == Exit.FAIL
-    few = calibcli.check(z[:50], y[:50], max={"nll": 5.0})
-    assert (few.verdict, few.exit_code, few.passed) == ("not_run", 5, False)
-    with pytest.raises(ValueError, match="judges nothing"):
-        _ = Result(command="metrics").passed
-    assert Result(command="metrics").verdict is None
-
-
-@pytest.mark.finding("1.12")
-def test_exit_code_is_of_the_checks_that_count() -> None:
-    def of(*checks: tuple[str, bool]) -> Result:
-        made = [Check(rule="ece <= 1", outcome=o, fatal=fatal) for o, fatal in checks]  # type: ignore[arg-type]
-        return Result(command="check", checks=made)
-
-    assert of(("pass", True), ("inconclusive", False)).exit_code == 0
-    assert of(("pass", True), ("inconclusive", False)).passed
-    assert of(("pass", True), ("inconclusive", False)).verdict == "inconclusive"
-    assert of(("inconclusive", True), ("not_run", True)).exit_code == 5
-    assert of(("fail", True), ("not_run", True)).exit_code == 1
-    assert of(("inconclusive", True)).exit_code == 3
-
-
-@pytest.mark.finding("1.21")
-def test_result_is_asked_by_name_or_any_spelling() -> None:
-    def of(*names: str) -> Result:
-        return Result(command="metrics", estimates=[Estimate(name=n, value=float(i)) for i, n in enumerate(names)])
-
-    assert of("lambda_max:tol=0.01").get("lambda_max").value == 0
-    assert of("lambda_max:tol=0.01").get("lambda-max").value == 0
-    assert of("ece", "ece:bins=30").get("ece:bins=15").value == 0
-    assert of("ece", "ece:bins=30").get("ece:edges=right,bins=30").value == 1
-    for result, name in ((of("ece"), "ece:bins=30"), (of("a:b=1", "a:b=2"), "a"), (of("ece"), "nll"), (of(), "ece")):
-        with pytest.raises(KeyError, match=f"no estimate '{name}'"):
-            result.get(name)
 
 
 @pytest.mark.finding("1.21")
