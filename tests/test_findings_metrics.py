@@ -294,3 +294,26 @@ def test_labels_of_one_name_alone(capsys: Any) -> None:
     assert metrics.values(read("b.csv", event="malignant"), ["gap"])["gap"] == pytest.approx(float(p.mean()), rel=1e-6)
     assert main(["metrics", "b.csv", "-q"]) == Exit.REFUSED
     assert "--event benign" in capsys.readouterr().err
+
+
+@pytest.mark.finding("1.4")
+def test_calibrators_know_their_event(capsys: Any) -> None:
+    """A calibrator goes with files of its event, however the other class is called there, and with no others."""
+    p, y, site = screening()
+    table("fit.csv", p, names(y), site)
+    table("numbers.csv", p, y, site)
+    table("benign.csv", 1 - p, names(y), site, "p_benign")
+    table("anonymous.csv", p, names(y), site, "prob")
+    Path("new.csv").write_text("id,p_malignant\n" + "".join(f"r{i},{q:.6f}\n" for i, q in enumerate(p)))
+    assert main(["scale", "fit.csv", "--save", "t.safetensors", "-q"]) == 0
+    for path in ("fit.csv", "numbers.csv", "new.csv", "anonymous.csv"):
+        assert main(["apply", "t.safetensors", path, "--save", f"{path}.npz", "-q"]) == 0, path
+        with np.load(f"{path}.npz") as written, np.load("fit.csv.npz") as first:
+            np.testing.assert_array_equal(written["probabilities"], first["probabilities"])
+    capsys.readouterr()
+    assert main(["apply", "t.safetensors", "benign.csv", "--save", "out.npz", "-q"]) == Exit.REFUSED
+    assert main(["apply", "t.safetensors", "benign.csv", "--event", "malignant", "--save", "out.npz", "-q"]) == 0
+    with np.load("out.npz") as written, np.load("fit.csv.npz") as first:
+        np.testing.assert_allclose(written["probabilities"], first["probabilities"], atol=1e-6)
+    capsys.readouterr()
+    assert calib(capsys, "inspect", "fit.csv")[1]["facts"]["event"] == "malignant"

@@ -53,9 +53,15 @@ def predictions(
     n, width = scores.shape
     k = max(width, 2)
     classes, confirmed = _classes(first, reading, name, k)
-    of = event.two(reading, name, width, classes, raw_labels, label_name)
-    classes, raw_labels = of.classes, of.labels
     notes: list[str] = [remark for c in contents for remark in c.about]
+    try:
+        of = event.two(reading, name, width, classes, raw_labels, label_name)
+    except InputError as error:
+        if reading.need_labels:
+            raise
+        notes.append(f"labels are not used: {error.problem}")
+        of = event.two(reading, name, width, classes, None, "")
+    classes, raw_labels = of.classes, of.labels
     with Digests([*sources, *label_file]) as digests:
         labels = _labels(raw_labels, label_name, scores, classes, reading, notes)
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
