@@ -102,6 +102,27 @@ def test_objective_of_a_temperature_is_the_metric(objective: str, k: int, weight
     assert found.detail["objective"] == pytest.approx(min(every), abs=1e-12)
 
 
+@pytest.mark.finding("1.14")
+@pytest.mark.parametrize("k", [2, 3, 5, 10])
+def test_objective_puts_a_probability_on_an_edge_where_the_metric_does(k: int) -> None:
+    """.8 is an edge: with what lies above it in one bin, its gap of .1 would cancel with theirs of -.1."""
+    top = np.repeat([0.8, 0.81], 100)
+    p = np.column_stack([top, *[(1 - top) / (k - 1)] * (k - 1)])
+    y = np.where(np.concatenate([np.arange(100) < 70, np.arange(100) < 91]), 0, 1)
+    turned = np.arange(200) % 2 == 1  # the edge from above, too
+    p[turned], y[turned] = p[turned][:, ::-1], k - 1 - y[turned]
+    q = Predictions.of(np.log(p), y)
+    fit = scalers.fit("temperature:objective=ece", q)
+    each = {t: metrics.values(Predictions.of(np.log(p) / t, y), ["ece"])["ece"] for t in np.arange(1, 101) / 10}
+    best = min(each, key=lambda t: each[t])
+    assert (fit.estimates[0].value, fit.estimates[0].detail["objective"]) == (
+        best,
+        pytest.approx(each[best], abs=1e-12),
+    )
+    if k > 2:
+        assert each[1.0] == pytest.approx(0.1, abs=1e-9)
+
+
 @pytest.mark.finding("1.15")
 @pytest.mark.parametrize("degrees", [0.3, 0.99, 1, 1.2, 1.49, 1.5, 1.7, 2, 2.3, 2.49, 2.5, 3.3, 7.7, 30.5, 1e3, 1e7])
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95, 0.999])
@@ -115,7 +136,7 @@ def test_student_for_any_degrees(level: float, degrees: float) -> None:
 def test_order_of_the_classes_does_not_matter_to_equal_mass_bins(n: int, weighted: bool) -> None:
     rng = np.random.default_rng(0)
     few = np.concatenate([logits(40, 7, 1)[0], np.zeros((1, 7)), [[800.0] + [0.0] * 6], logits(3, 7, 2, 20.0)[0]])
-    z = few[rng.integers(0, len(few), n)]
+    z = rng.permuted(few[rng.integers(0, len(few), n)], axis=1)  # the same probabilities, summed in other orders
     y = rng.integers(0, 7, n)
     w = rng.random(n) + 0.5 if weighted else None
     specs = ["adaece", "adaece:bins=7", "ece2_debiased"]

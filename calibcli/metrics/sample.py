@@ -164,21 +164,23 @@ class View:
         w = None if self.weights is None else self.weights[order]
         position = None if w is None else np.append(0.0, np.cumsum(w))
         at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
-        if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared
+        w2 = None if w is None else w if self.counts else w**2
+        if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared, and their noise
             for tied in ties(p, p[np.clip(at[1:-1].astype(np.int64), 0, self.n - 1)]):
                 if w is None or w[tied].sum() > 0:
                     hit[tied] = np.average(hit[tied], weights=None if w is None else w[tied])
+                    if w is not None and w2 is not None:
+                        w2[tied] = w[tied] * (w2[tied].sum() / w[tied].sum())
         first = np.minimum(np.round(at).astype(np.int64), self.n)
 
         def between(values: Floats | float, power: int = 1) -> Floats:
             """Σ share^power · values per bin."""
-            if w is None or position is None:
+            if w is None or w2 is None or position is None:
                 if isinstance(values, float):
                     return np.diff(first) / self.total**power
                 sums = np.add.reduceat(values, np.minimum(first[:-1], self.n - 1))
                 return np.where(np.diff(first) > 0, sums, 0.0) / self.total**power
-            scale = w if power == 1 or self.counts else w**power
-            running = np.append(0.0, np.cumsum(scale * values))
+            running = np.append(0.0, np.cumsum((w if power == 1 else w2) * values))
             return np.asarray(np.diff(np.interp(cuts, position, running)) / self.total**power)
 
         edge = p[np.minimum(first, self.n - 1)]
