@@ -57,6 +57,12 @@ class InputError(CalibError):
     code = Exit.REFUSED
 
 
+class GateFailed(CalibError):
+    """A gate did not pass; `code` is what the command would exit with."""
+
+    code = Exit.FAIL
+
+
 def printable(text: str, most: int = 800) -> str:
     """`text` without control characters, which could come from a file and steer a terminal, and of bounded length."""
     clean = "".join(c if c.isprintable() or c == "\n" else "?" for c in text[: most + 1])

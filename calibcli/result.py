@@ -10,12 +10,19 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from calibcli import schema
-from calibcli.errors import InputError, printable
-from calibcli.spec import Range
+from calibcli.errors import Exit, GateFailed, InputError, printable
+from calibcli.spec import Range, alike, normal
 
-SCHEMA = 1
+SCHEMA = 2  # 1: of two classes `ece` and its like were of the predicted class, `brier` was twice as large
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
 Cell = str | float | int | None
+EXITS: dict[Outcome, Exit] = {
+    "fail": Exit.FAIL,
+    "not_run": Exit.NOT_RUN,
+    "inconclusive": Exit.INCONCLUSIVE,
+    "pass": Exit.OK,
+}
+WORST_FIRST = tuple(EXITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,15 +280,71 @@ class Result:
         return ""
 
     def get(self, name: str, of: str = "") -> Estimate:
-        """The estimate of that name.
+        """The estimate of that name: a spec in any spelling (`ece:bins=15` is `ece`), or the name alone where one spec
+        of it was measured (`lambda_max` for `lambda_max:tol=0.01`).
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is none, or several that may be meant; says which there are.
         """
-        for estimate in self.estimates:
-            if estimate.name == name and estimate.of == of:
-                return estimate
-        raise KeyError(f"no estimate '{name}'" + (f" of '{of}'" if of else ""))
+        there = {e.name: e for e in reversed(self.estimates) if e.of == of}
+        for spec in (name, *sorted(alike(name))):
+            if spec in there:
+                return there[spec]
+        family = [e for spec, e in there.items() if spec.partition(":")[0] == normal(name)]
+        if len(family) == 1:
+            return family[0]
+        known = sorted({e.name for e in family} or there)
+        about = f" of '{of}'" if of else ""
+        raise KeyError(f"no estimate '{name}'{about}, but {', '.join(known) or 'none'}")
+
+    @property
+    def verdict(self) -> Outcome | None:
+        """The worst outcome of the checks: fail, not_run, inconclusive, pass; None where nothing was judged.
+
+        A check that only warns counts as well: `exit_code` is what leaves it out.
+        """
+        outcomes = {check.outcome for check in self.checks}
+        return next((o for o in WORST_FIRST if o in outcomes), None)
+
+    @property
+    def exit_code(self) -> int:
+        """What `calib` exits with, the worst of its fatal checks: 1 fail, 5 not run, 3 inconclusive, else 0."""
+        outcomes = {check.outcome for check in self.checks if check.fatal}
+        return int(next((EXITS[o] for o in WORST_FIRST if o in outcomes), Exit.OK))
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was judged and nothing fails the run.
+
+        Raises:
+            ValueError: nothing was judged.
+        """
+        if not self.checks:
+            raise ValueError(f"calib {self.command} judges nothing: pass it to check, with limits")
+        return self.exit_code == 0
+
+    def raise_if_failed(self) -> Result:
+        """This result, if it passed.
+
+        Raises:
+            GateFailed: a check fails the run; says which and why.
+            ValueError: nothing was judged.
+        """
+        if self.passed:
+            return self
+        lines = []
+        for c in self.checks:
+            if c.outcome != "pass" and c.fatal:
+                part, why = f" ({c.of})" if c.of else "", f": {c.message}" if c.message else ""
+                lines.append(f"{c.outcome.upper().replace('_', ' ')} {c.rule}{part}{why}")
+        failed = GateFailed("\n".join(lines))
+        failed.code = Exit(self.exit_code)
+        raise failed
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a result is neither true nor false: ask .passed, .verdict or .exit_code, or .raise_if_failed()"
+        )
 
     def to_json(self) -> str:
         """Strict JSON (no NaN or Infinity), two-space indent, final newline."""

@@ -155,12 +155,28 @@ class Choice:
         return self.entry.target(*args, **{**self.options, **kwargs})
 
 
+_SHELVES: list[Shelf] = []
+
+
+def alike(spec: str) -> set[str]:
+    """Specs that say the same as this one: its canonical form on every shelf that has it."""
+    found = {spec}
+    for shelf in _SHELVES:
+        if spec.partition(":")[0] in shelf:
+            try:
+                found.add(shelf.choose(spec).spec)
+            except UsageError:
+                continue
+    return found
+
+
 class Shelf:
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
-    def __init__(self, kind: str, dash: str = "_") -> None:
-        """`dash` is what the docs write between the words of a name; both are understood."""
-        self.kind, self.dash = kind, dash
+    def __init__(self, kind: str, joint: str = "_") -> None:
+        """joint: what stands between the words of a name where names are listed, as the docs spell them."""
+        self.kind, self.joint = kind, joint
+        _SHELVES.append(self)
         self.entries: dict[str, Entry] = {}
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
@@ -181,6 +197,10 @@ class Shelf:
     def __contains__(self, name: str) -> bool:
         return normal(name) in self.entries
 
+    def _names_like(self, name: str) -> str:
+        spelled = [entry.replace("_", self.joint) for entry in self.entries]
+        return did_you_mean(normal(name).replace("_", self.joint), spelled)
+
     def choose(self, spec: str, **defaults: Any) -> Choice:
         """Parse `name:key=value,...` into a Choice.
 
@@ -194,10 +214,7 @@ class Shelf:
         name, _, rest = spec.partition(":")
         entry = self.entries.get(normal(name))
         if entry is None:
-            names = [known.replace("_", self.dash) for known in self.entries]
-            raise UsageError(
-                f"unknown {self.kind} '{name.strip()}'", did_you_mean(normal(name).replace("_", self.dash), names)
-            )
+            raise UsageError(f"unknown {self.kind} '{name.strip()}'", self._names_like(name))
         options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}
         given = {k: v for k, v in defaults.items() if k in entry.options and v is not None}
         for key, value in given.items():

@@ -368,7 +368,10 @@ def test_positive_class_of_two(name: str) -> None:
     z, y = data(1, k=2, scale=2.0)
     z[40:44] = [[3.0, 0.0]]
     _, oracle, rtol = ORACLES[name][0]
-    assert value(f"{name}:of=positive", z, y) == pytest.approx(oracle(Rows(z, y, positive=True)), rel=rtol)
+    for spec in (name, f"{name}:of=positive"):
+        (estimate,) = metrics.measure(Predictions.of(z, y), [spec])
+        assert (estimate.name, estimate.value) == (name, pytest.approx(oracle(Rows(z, y, positive=True)), rel=rtol))
+    assert value(f"{name}:of=top", z, y) == pytest.approx(oracle(Rows(z, y)), rel=rtol)
 
 
 def test_calibration_p_is_the_count_of_draws() -> None:
@@ -444,7 +447,7 @@ def vector_cases() -> list[tuple[str, str, float]]:
             cases.append(("A", f"ece2_debiased:bins={bins},method={method}", table["l2sq_debiased"]))
     for key, table in B["expected"].items():
         bins, edges = key.split("_", 1)
-        cases += [("B", f"{n}:bins={bins[1:]},edges={EDGES[edges]}", table[n]) for n in ("ece", "mce")]
+        cases += [("B", f"{n}:bins={bins[1:]},edges={EDGES[edges]},of=top", table[n]) for n in ("ece", "mce")]
     return cases
 
 

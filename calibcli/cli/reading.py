@@ -42,6 +42,12 @@ READING: dict[str, tuple[Any, Any]] = {
         Annotated[Text, _reading("--classes", metavar="A,B,..|FILE", help="Class names, in the order of the scores.")],
         None,
     ),
+    "event": (
+        Annotated[
+            Text, _reading("--event", metavar="NAME", help="Of two classes, the one that is measured [the second].")
+        ],
+        None,
+    ),
     "kind": (
         Annotated[Text, _reading("--kind", help="logits, probabilities or log_probabilities; recognised if left out.")],
         None,

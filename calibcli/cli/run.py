@@ -81,7 +81,7 @@ class Run:
         if not (self.format == "table" and sys.stdout.isatty()):  # there the table ends with them
             for note in result.notes:
                 self.note(note)
-        code = exit_code(stamped)
+        code = stamped.exit_code
         failed: CalibError | None = None
         for path in self.outputs:
             try:
@@ -97,12 +97,3 @@ class Run:
 
 def _silent(fraction: float, text: str = "") -> None:
     pass
-
-
-def exit_code(result: Result) -> int:
-    """The worst of the checks: 1 (fail) > 5 (not run) > 3 (inconclusive) > 0."""
-    outcomes = {check.outcome for check in result.checks if check.fatal}
-    for outcome, code in (("fail", Exit.FAIL), ("not_run", Exit.NOT_RUN), ("inconclusive", Exit.INCONCLUSIVE)):
-        if outcome in outcomes:
-            return int(code)
-    return int(Exit.OK)

@@ -45,7 +45,7 @@ class Columns:
         correct: bool, whether the predicted class is the label.  predicted: int64.
         nll: -log p_y in nats, inf where p_y = 0.  most: -log of the smallest probability of the row, what its worst
             label would cost; -inf logits, which mask a class, are left out.
-        brier: sum over classes of (p_k - 1[k=y])^2.
+        brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
         entropy: of p, in nats.
         labels, weights, groups, slices: as in `Predictions`.
         classes: class tables by how they are binned.

@@ -129,6 +129,8 @@ class _Work:
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)
+        if k == 2:
+            out["brier"] *= 0.5
         tables = []
         if sums:
             hit = (predicted == labels).astype(np.int64)

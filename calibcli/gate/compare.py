@@ -11,7 +11,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline, paired
 from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
 from calibcli.metrics import DEFAULT, choose, columns_of, estimates
-from calibcli.predictions import Array, Predictions
+from calibcli.predictions import Array, Predictions, notes_of
 from calibcli.result import Curve, Estimate, Plot, Result, Table
 from calibcli.spec import Choice
 
@@ -41,7 +41,14 @@ def scores(
         for choice, *both in zip(choices, values[0], own, strict=True):
             differences.append(difference(models[0], model, choice, both))
     names = [m.name for m in models]
-    return _result(differences, values, names, alpha, [how], {"n": len(models[0].columns.confidence)})
+    return _result(
+        differences,
+        values,
+        names,
+        alpha,
+        [how, *notes_of(*inputs)],
+        {"n": len(models[0].columns.confidence), **inputs[0].event_fact},
+    )
 
 
 def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05) -> Result:
@@ -56,6 +63,13 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
         raise InputError(
             f"{names[0]} and {names[1]} have no number in common", "compare results of the same command and options"
         )
+    events = [r.facts.get("event") for r in inputs]
+    for name, event in zip(names, events, strict=True):
+        if event != events[0]:
+            raise InputError(
+                f"{names[0]} is about {events[0] or 'no event'}, {name} about {event or 'none'}",
+                "measure both for the same class: --event NAME",
+            )
     values = [[r.get(*key) for key in shared] for r in inputs]
     differences = []
     for name, own in zip(names[1:], values[1:], strict=True):
@@ -71,6 +85,8 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
     for p, name in zip(inputs, names, strict=True):
         if p.k != first.k:
             raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
+        if p.event != first.event:
+            raise InputError(f"{names[0]} is about {first.event}, {name} about {p.event}", "pass --event NAME")
     keys = [_key(p) for p in inputs]
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
     how = "paired by position: no ids, but the same label sequence"

@@ -65,8 +65,8 @@ class Config:
 
     Attributes:
         eval, fit: scores files; `fit` is what a calibrator was fitted on and must not overlap `eval`.
-        slices, group, weights, weight_kind, ids, scores, labels, kind, classes: how the scores files are read, as the
-            options of those names.
+        slices, group, weights, weight_kind, ids, scores, labels, kind, classes, event: how the scores files are read,
+            as the options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
         bounds: of `ece`: `sharp` (rows in groups: `score` all the same), or `score`.
         sources: files that were read.  files: path and sha256 of each.
@@ -83,6 +83,7 @@ class Config:
     labels: str = ""
     kind: str = ""
     classes: tuple[str, ...] = ()
+    event: str = ""
     alpha: float = 0.05
     bins: int = 15
     edges: str = "right"

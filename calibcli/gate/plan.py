@@ -89,15 +89,23 @@ class EcePopulation:
         return [self.taken(self.gap + root * z, noise, truth) for z in draws]
 
     @classmethod
-    def assumed(cls, accuracy: float, truth: float, *, bins: int = 15, edges: Edges = "right") -> EcePopulation:
-        """Confidences spread as Beta(6, 6 (1 - a) / a) with mean a, each too high by `truth`."""
+    def assumed(
+        cls, accuracy: float, truth: float, *, bins: int = 15, edges: Edges = "right", event: bool = False
+    ) -> EcePopulation:
+        """Confidences spread as Beta(6, 6 (1 - a) / a) with mean a, each too high by `truth`.
+
+        Args:
+            event: they are of two classes, either of which is predicted as often; the rows are P(class 1).
+        """
         grid = (np.arange(200_000) + 0.5) / 200_000
         from scipy.special import betaincinv
 
         c = betaincinv(6.0, 6 * (1 - accuracy) / accuracy, grid)
+        hit = np.clip(c - truth, 0, 1)
+        if event:
+            c, hit = np.concatenate([c, 1 - c]), np.concatenate([hit, 1 - hit])
         index = bin_index(c, bins, edges)
         width = bins + (edges == "torchmetrics")
-        hit = np.clip(c - truth, 0, 1)
 
         def per_bin(x: Floats) -> Floats:
             return np.bincount(index, weights=x, minlength=width) / len(c)

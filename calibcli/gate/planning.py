@@ -92,7 +92,9 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
         columns=["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)],
         rows=rows,
     )
-    facts = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
+    facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
+    if a.pilot is not None:
+        facts |= a.pilot.event_fact
     plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]
     return Result(command="plan", estimates=found, tables=[table], plots=plots, notes=_notes(found, a), facts=facts)
 
@@ -169,20 +171,18 @@ def _need(gate: Gate, a: Assumptions) -> Need:
 
 
 def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
-    if options.get("of") == "positive":
-        raise UsageError(f"{spec} cannot be planned", "plan ece")
     how = {"bins": options["bins"], "edges": options["edges"]}
     if a.pilot is None:
-        population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, **how)
+        event = a.classes == 2 and options["of"] == "auto"
+        population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, event=event, **how)
         said = f"confidences spread around {a.accuracy:g}, each too high by {a.truth or 0.0:g}"
         pilots: list[EcePopulation] = []
     else:
-        c = columns(a.pilot, class_bins=())
-        population = EcePopulation.from_rows(c.confidence, c.correct, truth=a.truth, weights=c.weights, **how)
+        view = Sample.of(columns(a.pilot, class_bins=())).view(options["of"])
+        population = EcePopulation.from_rows(view.p, view.hit, truth=a.truth, weights=view.weights, **how)
         said = f"confidences of the pilot, true ECE {population.ece:.4g}"
         said += " (its own, less what is noise)" if a.truth is None else ""
-        noise = 1 / c.n if c.weights is None else float(c.weights @ c.weights) / float(c.weights.sum()) ** 2
-        pilots = population.pilots(noise, a.truth, PILOTS, a.seed)
+        pilots = population.pilots(1 / view.effective, a.truth, PILOTS, a.seed)
     power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.family, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
     others = [power(pilot, draws=QUICK) for pilot in pilots]

@@ -61,7 +61,7 @@ def settings(request: Request) -> Config:
         bins=request.bins,
         bounds=request.bounds,
         seed=request.seed,
-        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind") if how.get(key)},
+        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind", "event") if how.get(key)},
     )
     if not found.eval:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
@@ -110,7 +110,7 @@ def run(
         p = source.predictions
         files += logits.provenance(p)
         notes += p.notes
-        facts |= {"n": p.n, "classes": p.k, "kind": p.kind}
+        facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(float(p.weights.sum() ** 2 / (p.weights @ p.weights)), 1)
         if p.groups is not None:
@@ -159,7 +159,7 @@ def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
     found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):
         raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
-    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes"):
+    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes", "event"):
         value = getattr(settings, key)
         if value and not found.get(key):
             found[key] = list(value) if isinstance(value, tuple) else value

@@ -12,9 +12,9 @@ from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.gate.config import Gate
 from calibcli.gate.sources import CURVATURE, FITTED, at
 from calibcli.gate.verdict import Claim, at_level
-from calibcli.metrics import METRICS
+from calibcli.metrics import METRICS, choose
 from calibcli.result import Estimate, Result
-from calibcli.spec import Choice
+from calibcli.spec import Choice, alike
 
 MINUS_BASELINE = "minus baseline"
 CHOSEN = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
@@ -94,7 +94,10 @@ class Results:
 
     def _found(self, gate: Gate) -> list[Estimate]:
         """Estimates of the gate's metric: the exact spec, else those of that name."""
-        exact = [e for e in self.result.estimates if e.name == gate.metric]
+        specs = {gate.metric, *alike(gate.metric)}
+        if gate.metric.partition(":")[0] in METRICS and self.result.facts.get("event"):
+            specs.add(choose([gate.metric], 2)[0].spec)
+        exact = [e for e in self.result.estimates if e.name in specs]
         return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
 
     def _is_metric(self, estimate: Estimate) -> bool:

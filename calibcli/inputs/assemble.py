@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs import keys, per_row, shape
+from calibcli.inputs import event, keys, per_row, shape
 from calibcli.inputs.arrays import Contents, Joined, Named, Picked, whole
 from calibcli.inputs.labels import Labels, read_labels
 from calibcli.inputs.readers import load_any
@@ -26,6 +26,8 @@ from calibcli.inputs.validate import (
     refuse_double_softmax,
     refuse_empty,
     refuse_nonfinite,
+    reversed_classes,
+    ties,
 )
 from calibcli.predictions import Ints, Kind, Predictions
 
@@ -56,17 +58,28 @@ def predictions(
     k = max(width, 2)
     classes, confirmed = _classes(first, reading, name, k)
     notes: list[str] = [remark for c in contents for remark in c.about]
+    try:
+        of = event.two(reading, name, width, classes, raw_labels, label_name)
+    except InputError as error:
+        if reading.need_labels:
+            raise
+        notes.append(f"labels are not used: {error.problem}")
+        of = event.two(reading, name, width, classes, None, "")
+    classes, raw_labels = of.classes, of.labels
     with Digests([*sources, *label_file]) as digests:
         labels = _labels(raw_labels, label_name, scores, classes, reading, notes)
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
+        notes += _remarks(found, kind, reading, classes)
         if labels is not None and found.predicted:
             predicted, compared = np.concatenate(found.predicted), np.concatenate(found.compared)
             sure = (confirmed and not labels.names) or not reading.need_labels
             order = refuse_class_order(predicted, compared, k, classes, sure)
             notes += [order] if order else []
+        if labels is not None and width <= 2:
+            notes += reversed_classes(found, classes or ("y = 0", "y = 1"))
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
-    return Predictions(
+    read = Predictions(
         scores=shape.as_scores(rows.scores, kind, clip=reading.clip),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
@@ -89,6 +102,7 @@ def predictions(
         },
         **further,
     )
+    return event.swapped(read) if of.first else read
 
 
 @dataclass(frozen=True)
@@ -175,7 +189,6 @@ def _checked(
         kind = decide_kind(found, declared, forced, name)
         refuse_nonfinite(found, kind, masks, half)
     refuse_empty(found, kind)
-    notes += _remarks(found, kind, forced is not None, reading, scores.shape[1])
     return rows, found, kind
 
 
@@ -263,12 +276,13 @@ def _masked_rows(scores: Named) -> Ints:
     return np.flatnonzero(np.concatenate([np.isneginf(b).any(axis=1) for _, b in shape.blocks(scores)]))
 
 
-def _remarks(found: Scan, kind: Kind, forced: bool, reading: Reading, width: int) -> list[str]:
+def _remarks(found: Scan, kind: Kind, reading: Reading, classes: Sequence[str] | None) -> list[str]:
     notes = []
-    if width == 1:
+    if found.k == 1:
         what = {"logits": "log-odds", "log_probabilities": "log P"}.get(kind, "P")
-        notes.append(f"one score per row: read as {what} of class 1")
-    twice = refuse_double_softmax(found, kind, forced)
+        notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
+    notes += ties(found, kind, bool(reading.weights))
+    twice = refuse_double_softmax(found, kind, kind_option(reading.kind) is not None)
     if twice:
         notes.append(twice)
     if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:

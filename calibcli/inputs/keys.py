@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -26,6 +27,8 @@ SCORES = {
 }
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
 SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
+OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
+NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
 CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
 LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
 CLASSES = ("classes", "class_names", "label_names", "classnames")
@@ -82,10 +85,17 @@ def refuse_verdicts(scores: str, labels: str, where: str) -> None:
 
 
 def candidates(contents: Contents) -> list[str]:
-    """Names of the arrays that could be the scores."""
+    """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
     if contents.scores:
         return [contents.scores]
-    return [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
+    found = [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
+    return found or [name for name, a in contents.arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
+
+
+def carried(name: str) -> str:
+    """The class that the name of a column of scores carries: `malignant` of `p_malignant`, `1` of `prob_1`; else ""."""
+    found = OF_CLASS.match(name)
+    return "" if found is None or normal(found[2]) in NO_CLASS else found[2]
 
 
 def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str) -> str | None:
@@ -135,6 +145,9 @@ def declared_kind(contents: Contents, name: str) -> str:
     if name in contents.kinds:
         return contents.kinds[name]
     key = normal(name)
+    if key not in SCORES and key not in SINGLE and carried(name):
+        key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
+        return "probabilities" if key.startswith("p") else SINGLE_KINDS.get(key, "")
     return SCORES.get(key, SINGLE_KINDS.get(key, "probabilities" if key in SINGLE else ""))
 
 
@@ -155,9 +168,14 @@ def _may_score(name: str, array: Named) -> bool:
     dims = len(array.shape)
     if dims == 0 or (key not in SCORES and not (key in SINGLE and dims == 1)):
         return False
-    if dims == 1 and (key in CLASS_CALLS or array.dtype.kind in "biuS"):
+    if dims == 1 and key in CLASS_CALLS:
         return False
-    return array.dtype.kind in "biufUSO"
+    return _scalars(array) if dims == 1 else array.dtype.kind in "biufUSO"
+
+
+def _scalars(array: Named) -> bool:
+    """Whether a column may be scores: fractions, or text that is to be read as such."""
+    return bool(array.shape) and array.dtype.kind in "fUO"
 
 
 def _list(names: list[str]) -> str:

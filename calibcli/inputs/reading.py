@@ -22,6 +22,7 @@ class Reading:
     scores: str | None = None
     labels: str | None = None
     classes: str | Sequence[str] | None = None
+    event: str | None = None
     kind: str | None = None
     label_base: int | None = None
     ignore_label: int | None = None

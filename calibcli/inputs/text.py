@@ -118,7 +118,7 @@ def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]
                 f"{where} has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}",
                 "write one column per class, numbered from 0",
             )
-        if len(columns) > 1 or first == 0:
+        if len(columns) > 1:
             groups[prefix] = [columns[k] for k in wanted]
     classes = {}
     for prefix, pairs in named.items():

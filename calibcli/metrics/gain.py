@@ -141,12 +141,12 @@ def gain_interval(ask: Ask) -> Interval:
     rows, temperatures = _gain_rows(ask.sample)
     if not math.isfinite(ask.value):
         nothing = "needs at least 2 folds with rows" if not temperatures else IMPOSSIBLE
-        return Interval(reason=nothing, n=rows.n)
+        return Interval(reason=nothing)
     if rows.lacking:
-        return Interval(reason=rows.lacking, n=rows.n)
+        return Interval(reason=rows.lacking)
     subset, _ = _subset(ask.sample)
     if math.isinf(high(ask.sample.columns.most, UNSEEN)):
-        return Interval(reason=BOUNDLESS, n=rows.n)
+        return Interval(reason=BOUNDLESS)
     ends = _Profile(subset, rows, ask.tail).ends()
     how = f"Bregman divergence over the 1/T that are not refuted{rows.clustered}; value: {FOLDS} folds"
     if rows.n < ask.sample.n:

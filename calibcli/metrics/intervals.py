@@ -75,6 +75,7 @@ class Rows:
     weights: Floats | None
     counts: bool
     groups: Ints | None
+    condensed: bool = False  # weights are numbers of rows
 
     @classmethod
     def of(cls, sample: Sample, values: npt.NDArray[Any], mask: Mask | None = None) -> Rows:
@@ -82,15 +83,16 @@ class Rows:
         if mask is not None:
             values, w = values[mask], None if w is None else w[mask]
             groups = None if groups is None else groups[mask]
-        return cls(values, w, sample.counts, groups)
+        return cls(values, w, sample.counts, groups, sample.columns.condensed > 0)
 
     @property
     def n(self) -> int:
-        return len(self.values)
+        """Rows of the file."""
+        return round(self.total) if self.condensed else len(self.values)
 
     @cached_property
     def total(self) -> float:
-        return float(self.n if self.weights is None else self.weights.sum())
+        return float(len(self.values) if self.weights is None else self.weights.sum())
 
     @cached_property
     def effective(self) -> float:

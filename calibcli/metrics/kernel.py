@@ -61,7 +61,7 @@ def mmce(
     scale: Scale = 0.4,
     weighted: bool = False,
     square: bool = False,
-    of: Of = "top",
+    of: Of = "auto",
 ) -> float:
     """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / scale))^½, r = p - y (Kumar 2018).
 
@@ -99,7 +99,7 @@ def kde_interval(ask: Ask) -> Interval:
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", interval=kde_interval)
-def kde_ece(sample: Sample, *, of: Of = "top") -> float:
+def kde_ece(sample: Sample, *, of: Of = "auto") -> float:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang 2020).
 
     Triweight kernel reflected at 0 and 1, bandwidth std(p | hit) (2N)^-1/5, acc(t) = min(1, acc f_hit(t) / f(t)).

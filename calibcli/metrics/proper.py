@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.metrics.intervals import Mask, mean_interval, share_interval
-from calibcli.metrics.sample import BRIER, METRICS, NATS, SIGNED, UNIT, Sample, average
+from calibcli.metrics.sample import BRIER, METRICS, NATS, SIGNED, UNIT, Of, Sample, average
 from calibcli.predictions import Floats
 from calibcli.spec import Share
 
@@ -40,7 +40,7 @@ def _cost_of_wrong(sample: Sample) -> Range:
 
 
 def _square(sample: Sample) -> Range:
-    return 0.0, 2.0
+    return 0.0, 1.0 if sample.columns.k == 2 else 2.0
 
 
 def _confident(sample: Sample) -> Range:
@@ -48,7 +48,7 @@ def _confident(sample: Sample) -> Range:
 
 
 def _over(sample: Sample) -> Range:
-    return 1 / sample.columns.k - 1, 1.0
+    return -1.0 if sample.columns.k == 2 else 1 / sample.columns.k - 1, 1.0  # of two classes, of the event
 
 
 def high(values: Floats, quantile: float) -> float:
@@ -82,7 +82,10 @@ def _brier(sample: Sample) -> Column:
 
 @METRICS.add(values=BRIER, better="lower", unit="", rows=_brier, range=_square, interval=mean_interval)
 def brier(sample: Sample) -> float:
-    """Brier score summed over classes, mean of Σ_k (p_k - 1[k = y])², in [0, 2] (twice the binary form)."""
+    """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)².
+
+    Brier (1950); as `brier_score_loss(scale_by_half="auto")` of scikit-learn.
+    """
     return average(*_weighted(sample, _brier(sample)))
 
 
@@ -108,14 +111,17 @@ def mean_confidence(sample: Sample) -> float:
     return average(*_weighted(sample, _confidence(sample)))
 
 
-def _gap(sample: Sample) -> Column:
-    return sample.top.residual, None
+def _gap(sample: Sample, of: Of) -> Column:
+    return sample.view(of).residual, None
 
 
 @METRICS.add(values=SIGNED, better="zero", unit="probability", rows=_gap, range=_over, interval=mean_interval)
-def gap(sample: Sample) -> float:
-    """Mean confidence minus accuracy: positive when overconfident; |gap| <= ece."""
-    return average(*_weighted(sample, _gap(sample)))
+def gap(sample: Sample, *, of: Of = "auto") -> float:
+    """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
+
+    |gap| <= ece.
+    """
+    return average(*_weighted(sample, _gap(sample, of)))
 
 
 def _entropy(sample: Sample) -> Column:

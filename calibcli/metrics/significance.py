@@ -31,7 +31,7 @@ def spiegelhalter_interval(ask: Ask) -> Interval:
 
 
 @METRICS.add(values=ANY, better="zero", unit="", interval=spiegelhalter_interval)
-def spiegelhalter_z(sample: Sample, *, of: Of = "top") -> float:
+def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> float:
     """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean."""
     view = sample.view(of)
     tilt = view.rest - view.p
@@ -60,7 +60,7 @@ def calibration_p(
     statistic: Literal["ece", "ece2_debiased", "mmce"] = "ece",
     bins: Count = 15,
     draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
-    of: Of = "top",
+    of: Of = "auto",
 ) -> float:
     """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann 2019).
 
@@ -175,14 +175,14 @@ def cox_interval(ask: Ask) -> Interval:
 
 
 @METRICS.add(values=ANY, better="", unit="", interval=cox_interval)
-def cox_slope(sample: Sample, *, of: Of = "top") -> float:
+def cox_slope(sample: Sample, *, of: Of = "auto") -> float:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident."""
     found = _cox(sample, of)
     return float(found[0][1]) if found is not None else math.nan
 
 
 @METRICS.add(values=ANY, better="zero", unit="", interval=cox_interval)
-def cox_intercept(sample: Sample, *, of: Of = "top") -> float:
+def cox_intercept(sample: Sample, *, of: Of = "auto") -> float:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated."""
     found = _cox(sample, of)
     return float(found[0][0]) if found is not None else math.nan

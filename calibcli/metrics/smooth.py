@@ -265,7 +265,7 @@ def smece(
     *,
     sigma: Annotated[float, Range(1e-3, 1)] | None = None,
     mesh: Annotated[int, Range(0, 10_000)] = 0,
-    of: Of = "top",
+    of: Of = "auto",
 ) -> float:
     """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001.
 

@@ -14,14 +14,14 @@ from calibcli.predictions import Predictions
 from calibcli.result import Cell, Table
 
 
-def brier_parts(sample: Sample, shown: ClassBins) -> Table:
-    """The exact decomposition of the Brier score over bins (Murphy 1973; Stephenson 2008)."""
-    binary = sample.columns.k == 2
-    view = sample.positive if binary else sample.top
+def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
+    """The exact decomposition over bins (Murphy 1973; Stephenson 2008) of `brier` for two classes, else `brier_top`."""
+    view = sample.view()
     parts = murphy(view, view.width_bins(shown.bins, shown.edges))
-    what = "P(y = 1)" if binary else "the top label"
-    title = f"Brier score of {what} = reliability - resolution + uncertainty + within-bin variance - covariance"
-    return Table(name="murphy", title=title, columns=list(parts), rows=[list(parts.values())])
+    what = f"brier, of P({event})," if event else "brier_top, of the top label,"
+    title = f"{what} = reliability - resolution + uncertainty + within-bin variance - covariance"
+    heads = ["brier" if event else "brier_top", *list(parts)[1:]]
+    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())])
 
 
 def murphy(view: View, bins: Bins) -> dict[str, float]:

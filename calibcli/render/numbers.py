@@ -37,7 +37,7 @@ def shown(estimate: Estimate, limit: float | None = None) -> Shown:
     pairs = [] if limit is None else [(b, limit, EXACT) for b in bounds]
     if e.better == "zero":
         pairs += [(b, 0.0, places + 3) for b in (e.low, e.high) if b is not None]
-    if e.value is not None and e.null_high is not None:
+    if e.value is not None and e.null_high is not None and e.value != e.null_high:
         pairs.append((e.value, e.null_high, places + 3))
     for number, reference, most in pairs:
         places = _apart(number, reference, places, most)
@@ -159,12 +159,15 @@ def _exponent(x: float, significant: int) -> int:
 
 
 def _apart(x: float, reference: float, places: int, most: int) -> int:
-    """The fewest decimals >= `places` at which `x` rounds to the side of `reference` that it is on (or onto it)."""
-    for p in range(places, max(places, most)):
+    """The fewest decimals >= `places` at which `x` rounds to the side of `reference` that it is on (or onto it).
+
+    `places` itself where as many as `most` do not tell them apart.
+    """
+    for p in range(places, max(places, most) + 1):
         rounded = float(place(x, p))
         if (rounded > reference) == (x > reference) and (rounded < reference) == (x < reference):
             return p
-    return max(places, most)
+    return places
 
 
 def _interval(e: Estimate, places: int) -> str:

@@ -269,7 +269,7 @@ def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
     """The public grid of T x γ, first minimum in the order T, then γ."""
     rows = sample(predictions, max(2000, PROFILE // predictions.k))
     surface = Surface(rows.logits, rows.labels, rows.weights)
-    hit = (rows.logits.argmax(axis=1) == rows.labels).astype(np.float64)
+    error = search.Error(rows, objective, bins)
     temperatures = GRIDS["komisarenko"]
     table = np.empty((len(temperatures), len(GAMMAS)))
     for row, t in enumerate(temperatures):
@@ -277,9 +277,10 @@ def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
             table[row] = surface.values(-math.log(t), GAMMAS)
             continue
         for column, gamma in enumerate(GAMMAS):
-            table[row, column] = _objective(rows, surface, hit, float(t), gamma, objective, bins)
+            table[row, column] = _objective(rows, surface, error, float(t), gamma, objective)
     i, j = divmod(int(table.argmin()), len(GAMMAS))
-    how = f"first smallest {objective.upper()} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
+    label = search.LABELS[objective]
+    how = f"first smallest {label} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
     reason = "a grid point has no interval"
     estimates = [
         Estimate(name="temperature", value=float(temperatures[i]), n=rows.n, how=how, reason=reason),
@@ -290,14 +291,14 @@ def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
         notes.append(f"the best point, T = {temperatures[i]:g} and gamma = {GAMMAS[j]:g}, is on the edge of the grid")
     plot = Plot(
         name="t_gamma_grid",
-        title=f"{objective.upper()} over T and gamma, n = {rows.n:,}",
+        title=f"{label} over T and gamma, n = {rows.n:,}",
         kind="heat",
         xlabel="gamma",
         ylabel="temperature T",
         x=list(GAMMAS),
         y=list(temperatures),
         z=table.tolist(),
-        zlabel=objective.upper(),
+        zlabel=label,
         curves=[Curve(label="best", kind="points", role="best", x=[GAMMAS[j]], y=[float(temperatures[i])])],
     )
     parameters: Parameters = {"beta": np.array(1 / temperatures[i]), "gamma": np.array(GAMMAS[j])}
@@ -305,15 +306,13 @@ def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
 
 
 def _objective(
-    rows: Predictions, surface: Surface, hit: Array, t: float, gamma: float, objective: str, bins: int
+    rows: Predictions, surface: Surface, error: search.Error, t: float, gamma: float, objective: str
 ) -> float:
     if objective == "brier":
         p = np.exp(log_phi(np.asarray(rows.logits, np.float64) / t, gamma))
         p[np.arange(len(p)), rows.labels] -= 1
         return float(np.average((p * p).sum(axis=1), weights=rows.weights))
-    confidence = surface.confidence(-math.log(t), gamma)
-    error = search.ece if objective == "ece" else search.adaece
-    return error(confidence, hit, rows.weights, bins)
+    return error(surface.confidence(-math.log(t), gamma))
 
 
 def _profile_plot(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:

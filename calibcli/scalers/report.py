@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibcli.metrics import report as measuring
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
 from calibcli.scalers.ranking import applicable, rank
@@ -82,6 +82,7 @@ def report(
         "kind": predictions.kind,
         "n": predictions.n,
         "classes": predictions.k,
+        **predictions.event_fact,
         **done.facts,
     }
     return Result(
@@ -89,7 +90,7 @@ def report(
         estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates],
         tables=[*tables, *done.tables, *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
-        notes=[*predictions.notes, *(test.notes if test is not None else ()), *notes, *done.notes, *second.notes],
+        notes=[*notes_of(predictions, *([] if test is None else [test])), *notes, *done.notes, *second.notes],
         facts=facts,
     ), done.scaler
 
