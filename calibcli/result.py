@@ -15,7 +15,7 @@ from calibcli.spec import Range, alike, normal
 
 SCHEMA = 2  # 1: of two classes `ece` and its like were of the predicted class, `brier` was twice as large
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
-Cell = str | float | int | None
+Cell = str | bool | int | float | None
 EXITS: dict[Outcome, Exit] = {
     "fail": Exit.FAIL,
     "not_run": Exit.NOT_RUN,
@@ -59,7 +59,7 @@ class Estimate:
     better: str = ""
     how: str = ""
     reason: str = ""
-    n: Annotated[int, Range(1, 10**15)] | None = None
+    n: Annotated[int, Range(0, 10**15)] | None = None
     se: Annotated[float, Range(0)] | None = None
     null: float | None = None
     null_high: float | None = None
@@ -82,7 +82,9 @@ class Estimate:
         object.__setattr__(self, "detail", {k: _finite(v) for k, v in self.detail.items()})
 
     def problem(self) -> str:
-        """What of a number that was read cannot be: bounds that do not hold it. "" where nothing is wrong."""
+        """What of a number that was read cannot be: a value of no rows, bounds that do not hold it; or ""."""
+        if self.n == 0 and self.value is not None:
+            return f"n is 0 beside a value of {self.value:g}"
         slack = 1e-9 * (1 + abs(self.value or 0.0))
         for lower, upper in (("low", "high"), ("low", "value"), ("value", "high")):
             a, b = getattr(self, lower), getattr(self, upper)
@@ -201,11 +203,6 @@ class Table:
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", list(self.columns))
         object.__setattr__(self, "rows", [[_finite(v) for v in row] for row in self.rows])
-
-    def problem(self) -> str:
-        """Rows of another length than the columns."""
-        bad = next((i for i, row in enumerate(self.rows) if len(row) != len(self.columns)), None)
-        return "" if bad is None else f"row {bad} has {len(self.rows[bad])} cells for {len(self.columns)} columns"
 
 
 @dataclass(frozen=True, kw_only=True)
