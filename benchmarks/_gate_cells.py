@@ -107,13 +107,15 @@ def gain(p: Population) -> float:
 
 
 def truths(p: Population) -> dict[str, float]:
-    """The population value of every metric that has a bound, and of those that have none."""
-    predictions = Predictions.of(p.scores, p.labels, kind=p.kind)
-    wanted = [name for name in METRICS.entries if name not in ("recal_gain", *NO_BOUND)]
-    found = values(predictions, wanted)
+    """The population value of every metric that has a bound, and any number for those that have none."""
+    found = means(p, [name for name in METRICS.entries if name not in ("recal_gain", *NO_BOUND)])
     many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=np.full(p.n, 1e6), weight_kind="count")
     found |= values(many, ["ece2_debiased"])
     return {**found, "recal_gain": gain(p), **dict.fromkeys(NO_BOUND, 0.5)}
+
+
+def means(p: Population, wanted: Sequence[str]) -> dict[str, float]:
+    return values(Predictions.of(p.scores, p.labels, kind=p.kind), wanted)
 
 
 def gates(truth: dict[str, float], finite: dict[str, float], **keys: Any) -> dict[str, Gate]:
@@ -233,13 +235,11 @@ def _by_part(gate: Gate) -> Gate:
 
 def margins(pair: Pair, path: str) -> dict[str, Gate]:
     """The four rules against a baseline, each with its margin at the true difference."""
-    base, new = truths(pair.base), truths(pair.new)
-    sign = {"accuracy": -1.0}
-    found = {}
-    for metric in ("recal_gain", "nll", "brier", "accuracy"):
-        margin = sign.get(metric, 1.0) * (new[metric] - base[metric])
-        found[f"{metric} margin"] = Gate(metric=metric, baseline=path, margin=margin)
-    return found
+    compared = ("nll", "brier", "accuracy")
+    base, new = ({**means(p, compared), "recal_gain": gain(p)} for p in (pair.base, pair.new))
+    worse = {metric: new[metric] - base[metric] for metric in base}
+    worse["accuracy"] *= -1
+    return {f"{m} margin": Gate(metric=m, baseline=path, margin=worse[m]) for m in ("recal_gain", *compared)}
 
 
 # what a run counts
