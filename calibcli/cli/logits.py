@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from calibcli.cli import options as opt
 from calibcli.cli.loading import loads
 from calibcli.cli.run import Run
-from calibcli.metrics.intervals import wilson
+from calibcli.numerics import clopper_pearson
 from calibcli.result import Estimate, Result
 
 PANEL = "Measure"
@@ -81,9 +80,9 @@ def command(
 
 
 def accuracy(correct: int, rows: int) -> Estimate:
-    """Share of rows whose largest logit is the label, with its 95 % interval (Wilson 1927)."""
+    """Share of rows whose largest logit is the label, with its 95 % interval (Clopper and Pearson 1934)."""
     p = correct / rows
-    low, high = wilson(p, rows, NormalDist().inv_cdf(0.975))
+    low, high = clopper_pearson(correct, rows, 0.025)
     return Estimate(
         name="accuracy",
         value=p,
@@ -92,6 +91,6 @@ def accuracy(correct: int, rows: int) -> Estimate:
         level=0.95,
         better="higher",
         unit="probability",
-        how="share of rows whose largest logit is the label; Wilson interval",
+        how="share of rows whose largest logit is the label; Clopper-Pearson interval",
         n=rows,
     )

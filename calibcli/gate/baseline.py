@@ -16,22 +16,27 @@ import numpy.typing as npt
 
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
-from calibcli.gate.paired import Mean
-from calibcli.links import cross_fit_beta
+from calibcli.links import cross_fit_beta, log_softmax
 from calibcli.metrics.gain import FOLDS, folds_of
+from calibcli.metrics.intervals import IMPOSSIBLE
+from calibcli.metrics.intervals import Rows as Mean
+from calibcli.metrics.proper import UNSEEN, high
 from calibcli.predictions import Predictions
 
 Array = npt.NDArray[Any]
 CAP = 1_000_000
 FITTED = 60  # rows: 1 + FITTED / n is what fitting the temperatures adds to the variance of gains, by simulation
 KEPT = ("nll", "brier", "gain")
+REACH = ("least", "most", "beta")
+SCORES = 1 << 20  # worked on at once
+UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"
 METRICS = {"recal_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
 """What can be compared with a baseline, and the column that holds it."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """What a comparison by rows needs: 20 bytes a row.
+    """What a comparison by rows needs: 26 bytes a row.
 
     Attributes:
         n: rows.
@@ -39,7 +44,11 @@ class Rows:
         ids: (N,) uint64 hashes, or None when the rows have no ids.
         labels: sha256 of the label sequence.
         nll, brier: (N,) float32.  correct: (N,) bool.
-        gain: (N,) float32, nats that a re-fitted temperature would save on the row (fitted without its fold).
+        gain: (N,) float32, nats that a re-fitted temperature would save on the row (fitted without its fold); NaN
+            where a label has probability 0 or some fold has no temperature.
+        least, most: (N,) float16, what the row's best and worst label would cost in nats.
+        beta: (N,) float16, 1/T that the gain was measured with.
+        logits: (N, K) scores where they are at hand: they tell every label's difference, not its range alone.
     """
 
     n: int
@@ -50,6 +59,10 @@ class Rows:
     brier: npt.NDArray[np.float32]
     gain: npt.NDArray[np.float32]
     correct: npt.NDArray[np.bool_]
+    least: npt.NDArray[np.float16]
+    most: npt.NDArray[np.float16]
+    beta: npt.NDArray[np.float16]
+    logits: Array | None = None
 
     def column(self, metric: str) -> Array:
         return np.asarray(getattr(self, METRICS[metric]), dtype=np.float64)
@@ -72,6 +85,7 @@ class Rows:
             "ids": None if self.ids is None else _packed(self.ids.astype("<u8")),
             "correct": _packed(np.packbits(self.correct)),
             **{key: _packed(getattr(self, key).astype("<f4")) for key in KEPT},
+            **{key: _packed(getattr(self, key).astype("<f2")) for key in REACH},
         }
 
     @classmethod
@@ -85,6 +99,7 @@ class Rows:
             n = int(data["n"])
             ids = None if data["ids"] is None else _unpacked(data["ids"], "<u8", n).astype(np.uint64)
             floats = {key: _unpacked(data[key], "<f4", n).astype(np.float32) for key in KEPT}
+            floats |= {key: _unpacked(data[key], "<f2", n).astype(np.float16) for key in REACH}
             bits = _unpacked(data["correct"], "u1", (n + 7) // 8)
             correct = np.unpackbits(bits, count=n).astype(bool)
             return cls(
@@ -99,9 +114,14 @@ class Rows:
 def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     """The rows of one evaluation; a new salt unless one is given."""
     salt = salt or secrets.token_hex(8)
-    gain: Array = np.full(predictions.n, np.nan)  # where a label has probability 0 no temperature helps
+    gain, beta = np.full(predictions.n, np.nan), np.ones(predictions.n)
+    logits = predictions.logits
     if np.isfinite(columns.nll).all():
-        gain, _ = cross_fit_beta(predictions.logits, predictions.labels, folds_of(predictions), predictions.weights)
+        fold = np.unique(folds_of(predictions), return_inverse=True)[1]
+        if fold.max() > 0:
+            found, fits = cross_fit_beta(logits, predictions.labels, fold, predictions.weights)
+            if all(fit.status == "ok" for fit in fits):
+                gain, beta = found, np.array([fit.beta for fit in fits])[fold]
     return Rows(
         n=predictions.n,
         salt=salt,
@@ -109,18 +129,99 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
         labels=label_digest(predictions),
         nll=columns.nll.astype(np.float32),
         brier=columns.brier.astype(np.float32),
-        gain=np.asarray(gain).astype(np.float32),
+        gain=gain.astype(np.float32),
         correct=columns.correct,
+        least=-np.log(columns.confidence).astype(np.float16),
+        most=columns.most.astype(np.float16),
+        beta=beta.astype(np.float16),
+        logits=logits,
     )
 
 
-def half(moments: Mean, metric: str, alpha: float) -> float:
-    """Distance from a mean difference to its bound at 1 - alpha.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Difference:
+    """Mean difference of a metric on shared rows, and the range of what a row may add to it."""
 
-    Gains of one fold share a fitted temperature, so that few rows vary together; counts allow for what was not seen.
+    mean: Mean
+    low: float
+    high: float
+    stretch: float
+
+    def bounds(self, alpha: float) -> tuple[float, float]:
+        """One-sided bounds, each at 1 - alpha: the score form, in which unseen rows may be at the ends of the range."""
+        low, high = self.mean.bounds(alpha, self.low, self.high)
+        value = self.mean.value
+        return value - self.stretch * (value - low), value + self.stretch * (high - value)
+
+    def p_value(self) -> float:
+        return self.mean.p_value(self.low, self.high, self.stretch)
+
+
+def difference(
+    new: Rows, base: Rows, pairing: Pairing, metric: str, weights: Any, counts: bool, groups: Any
+) -> Difference | str:
+    """The metric of `new` minus that of `base` (METRICS) on the rows of the pairing, or why it is not known.
+
+    Gains of one fold share a fitted temperature, so that few rows vary together: their bounds are stretched.
     """
-    distance = moments.half(alpha, counts=metric == "accuracy")
-    return distance * math.sqrt(1 + FITTED / moments.n) if metric == "recal_gain" else distance
+    i, j = pairing.new, pairing.base
+    values = new.column(metric)[i] - base.column(metric)[j]
+    if not np.isfinite(values).all():
+        fitted = np.isfinite(new.nll[i]).all() and np.isfinite(base.nll[j]).all()
+        return UNFITTED if metric == "recal_gain" and fitted else IMPOSSIBLE
+    pick = [None if column is None else column[i] for column in (weights, groups)]
+    mean = Mean(values, pick[0], counts, pick[1])
+    if mean.lacking:
+        return mean.lacking
+    stretch = math.sqrt(1 + FITTED / len(values)) if metric == "recal_gain" else 1.0
+    low, top = reach(new, base, pairing, metric)
+    return Difference(mean=mean, low=low, high=top, stretch=stretch)
+
+
+def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[float, float]:
+    """How far below and above 0 the difference of a row may be.
+
+    A regression in a few rows is easily not seen, but the scores tell what it would cost: the 95 % quantile over rows
+    of the largest (and smallest) difference over labels; where one of the models left ranges alone, of their ends.
+    """
+    if metric in ("accuracy", "brier"):
+        most = 1.0 if metric == "accuracy" else 2.0
+        return -most, most
+    i, j = pairing.new, pairing.base
+    if new.logits is None or base.logits is None:
+        (low, top), (base_low, base_top) = _range(new, metric), _range(base, metric)
+        return -high(base_top[j] - low[i], UNSEEN), high(top[i] - base_low[j], UNSEEN)
+    least, most_ = np.empty(len(i)), np.empty(len(i))
+    step = max(1, SCORES // new.logits.shape[1])
+    for start in range(0, len(i), step):
+        part = slice(start, start + step)
+        with np.errstate(invalid="ignore"):  # a class that neither model allows
+            delta = _labelled(new, i[part], metric) - _labelled(base, j[part], metric)
+        least[part], most_[part] = np.nanmin(delta, axis=1), np.nanmax(delta, axis=1)
+    return -high(-least, UNSEEN), high(most_, UNSEEN)
+
+
+def _labelled(rows: Rows, index: Array, metric: str) -> Array:
+    """(n, K) the metric of rows for every label that they could have."""
+    assert rows.logits is not None
+    z = rows.logits[index].astype(np.float64)
+    cost: Array = -log_softmax(z)
+    if metric == "nll":
+        return cost
+    beta = rows.beta[index].astype(np.float64)[:, None]
+    with np.errstate(invalid="ignore"):
+        return cost + log_softmax(np.where(np.isfinite(z), z * beta, z))
+
+
+def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
+    """Smallest and largest value of the metric over the labels of each row."""
+    least, most = rows.least.astype(np.float64), rows.most.astype(np.float64)
+    if metric == "nll":
+        return least, most
+    # the gain is linear in the label's logit: nll(z) - nll(βz) = gain_y - (1 - β)(z_k - z_y), z_y = -nll_y + const
+    slope = 1.0 - rows.beta.astype(np.float64)
+    ends = [rows.gain - slope * (rows.nll - end) for end in (least, most)]
+    return np.minimum(*ends), np.maximum(*ends)
 
 
 def label_digest(predictions: Predictions) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.gate import baseline, paired
+from calibcli.gate import baseline
 from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Results, Scores, Source, ece_estimate
 from calibcli.gate.verdict import SIDES, Claim, Side, Verdict, judge, rule
 from calibcli.metrics.bounds import ece_bounds
+from calibcli.metrics.intervals import BOUNDLESS
+from calibcli.metrics.sample import average
 from calibcli.result import Check, Estimate, Outcome, Result, Table
 
 MOST_SLICES = 1000
@@ -139,47 +140,46 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
     n = len(pairing.new)
     if n < gate.min_n:
         return _check(gate, text, "not_run", limit=limit, message=f"{n} shared rows are fewer than {gate.min_n}")
-    i, j = pairing.new, pairing.base
-    new_values, base_values = new.column(gate.metric)[i], base.column(gate.metric)[j]
-    if not (np.isfinite(new_values).all() and np.isfinite(base_values).all()):
-        return _check(gate, text, "not_run", limit=limit, message="a label has probability 0 (--clip bounds it)")
-    delta = new_values - base_values
-    weights, groups, kind = _design(source)
-    moments = paired.mean(
-        delta,
-        weights=None if weights is None else weights[i],
-        weight_kind=kind,
-        groups=None if groups is None else groups[i],
-    )
-    same = baseline.identical(new, base, pairing)
-    half = 0.0 if same else baseline.half(moments, gate.metric, config.alpha)
+    common: dict[str, Any] = {
+        "name": gate.metric,
+        "of": "minus baseline",
+        "unit": "nats" if gate.metric in ("nll", "recal_gain") else "",
+        "better": "higher" if higher else "lower",
+        "n": n,
+    }
+    if baseline.identical(new, base, pairing):
+        estimate = Estimate(**common, value=0.0, reason="the same predictions")
+        outcome: Outcome = "pass" if margin >= 0 else "fail"
+        return _check(
+            gate, text, outcome, of="minus baseline", limit=limit, message="the same predictions", estimate=estimate
+        )
+    found = baseline.difference(new, base, pairing, gate.metric, *_design(source))
+    if isinstance(found, str):
+        return _check(gate, text, "not_run", limit=limit, message=found)
+    low, high = found.bounds(config.alpha)
     estimate = Estimate(
-        name=gate.metric,
-        of="minus baseline",
-        value=moments.value,
-        low=moments.value - half,
-        high=moments.value + half,
+        **common,
+        value=found.mean.value,
+        low=low,
+        high=high if math.isfinite(high) else None,
         level=1 - 2 * config.alpha,
         sided="each",
-        unit="nats" if gate.metric in ("nll", "recal_gain") else "",
-        better="higher" if higher else "lower",
-        how="mean of differences on the same rows" + (", clustered by group" if groups is not None else ""),
-        n=n,
-        se=moments.se,
+        how=f"mean of differences on the same rows, score form with unseen rows{found.mean.clustered}",
+        reason="" if math.isfinite(high) else BOUNDLESS,
+        se=found.mean.se,
     )
     verdict = judge(Claim(estimate=estimate, low=estimate.low, high=estimate.high), side, limit)
-    said = "the same predictions" if same else pairing.how
-    message = f"{verdict.message}; {said}" if verdict.message else said
+    message = f"{verdict.message}; {pairing.how}" if verdict.message else pairing.how
     check = _judged(gate, text, "minus baseline", verdict, limit)
     return dataclasses.replace(check, message=message)
 
 
-def _design(source: Source) -> tuple[Any, Any, str]:
-    """Weights, groups and the kind of the weights of the input's rows."""
+def _design(source: Source) -> tuple[Any, bool, Any]:
+    """Weights, whether they are counts, and groups of the input's rows."""
     if isinstance(source, Scores):
         p = source.predictions
-        return p.weights, p.groups, p.weight_kind
-    return None, None, "sampling"
+        return p.weights, p.weight_kind == "count", p.groups
+    return None, False, None
 
 
 def _check(gate: Gate, text: str, outcome: Outcome, **fields: Any) -> Check:
@@ -215,7 +215,7 @@ def _tables(source: Source, config: Config) -> list[Table]:
                 seed=config.seed,
             )
             e = ece_estimate(bounds, "ece")
-            accuracy = paired.mean(c.correct, weights=c.weights, weight_kind=c.weight_kind).value
+            accuracy = average(c.correct, c.weights)
             rows.append([value, c.n, accuracy, e.value, e.low, e.high, e.null])
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))

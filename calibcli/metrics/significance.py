@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from calibcli.metrics.intervals import Ask, Interval, student
+from calibcli.metrics.intervals import Ask, Interval
 from calibcli.metrics.norms import debiased, one
 from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.numerics import student_quantile
 from calibcli.predictions import Floats
 
 
@@ -148,7 +149,7 @@ def cox_interval(ask: Ask) -> Interval:
     view = ask.sample.view(ask.choice.options["of"])
     units = len(np.unique(view.groups)) if view.groups is not None else view.effective
     se = math.sqrt(found[1][at, at] * units / max(units - 2, 1))
-    half = student(ask.level, max(units - 2, 1)) * se
+    half = student_quantile(1 - ask.tail, max(units - 2, 1)) * se
     return Interval(
         low=ask.value - half,
         high=ask.value + half,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import numpy as np
 
 from calibcli.columns import ClassBins, Edges
 from calibcli.metrics.binned_intervals import mean_absolute_deviation
 from calibcli.metrics.bounds import ece_bounds
-from calibcli.metrics.intervals import percent, wilson
+from calibcli.metrics.intervals import Rows, percent, share_bounds
 from calibcli.metrics.sample import Bins, Sample, View
 from calibcli.metrics.topk import views
 from calibcli.predictions import Predictions
@@ -53,7 +51,8 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
     rows: list[list[Cell]] = []
     for k, view in views(sample, sorted(set(ks))).items():
         accuracy = float(np.sum(view.hit * view.share()))
-        low, high = wilson(accuracy, view.effective, NormalDist().inv_cdf((1 + level) / 2))
+        hits = Rows(view.hit, view.weights, view.counts, view.groups)
+        low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
         one_group = view.groups is not None and len(np.unique(view.groups)) < 2
         b = ece_bounds(
             view.p,
