@@ -41,6 +41,7 @@ EVERY = {"smece": 4}
 CONSTANT = ("mean_confidence", "entropy", "entropy_correct", "entropy_wrong", "nll_correct", "nll_wrong", "s99")
 """Metrics that are known without error where every row has the same scores."""
 BROKEN = (".2 %", "1 %", "class", "saturating", "sharper")
+ROUNDING = 1e-9
 SURE = 1e-9  # binomial weights below are left out
 
 
@@ -129,6 +130,8 @@ def gates(truth: dict[str, float], finite: dict[str, float], **keys: Any) -> dic
         limit = value if math.isfinite(value) else 2 * finite.get(metric, 1.0)
         if not math.isfinite(limit):
             continue
+        if abs(limit) < ROUNDING:  # a bound of exactly 0 is not above what is 0 but for rounding
+            limit = ROUNDING
         for side in {"lower": ("max",), "higher": ("min",)}.get(better, ("max", "min")):
             try:
                 found[f"{metric} {side}"] = limit_rule(f"{metric}={limit!r}", side, **keys)
@@ -259,10 +262,15 @@ def simulate(trial: Trial, runs: int, seed: int, only: Sequence[str] | None = No
         for name, outcome in zip(wanted, trial.ask(wanted, rng), strict=True):
             one = counts[name]
             one[0] += 1
-            at = {"pass": 1, "fail": 2, "not_run": 3}.get(outcome)
-            if at is not None:
+            if at := _column(outcome, trial.rules[name]):
                 one[at] += 1
     return counts
+
+
+def _column(outcome: str, gate: Gate) -> int:
+    """Where an outcome counts; nowhere if it is not wrong, as a PASS of what is 0 and has no smaller limit."""
+    at_zero = ROUNDING in (gate.max, gate.min, gate.limit)
+    return {"pass": 0 if at_zero else 1, "fail": 2, "not_run": 3}.get(outcome, 0)
 
 
 def _due(metric: str, run: int) -> bool:
@@ -294,8 +302,7 @@ def exact(cell: Cell, metrics: Sequence[str] | None = None) -> Counts:
         outcomes = [c.outcome for c in check(*_source(predictions, config)).checks]
         for i, name in enumerate(rules):
             for k, outcome in zip(chunk, outcomes[i * step : (i + 1) * step]):
-                at = {"pass": 1, "fail": 2, "not_run": 3}.get(outcome)
-                if at is not None:
+                if at := _column(outcome, rules[name]):
                     found[name][at] += float(weight[k])
     if cell.kind == "exact slices":
         for one in found.values():
