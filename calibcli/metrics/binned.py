@@ -74,16 +74,20 @@ def adaece(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of:
 
     `method`: `split` cuts the rows sorted by confidence into groups whose sizes differ by at most 1, ties by row order;
     `split-merge` as `split`, but rows of equal confidence share their accuracy, so that row order does not matter;
-    `mukhoti` the released code of that paper: interpolated edges, bins (lo, hi], which drops the smallest confidence.
+    `mukhoti` the released code of that paper: interpolated edges, bins (lo, hi], which drops the smallest confidence;
+    `whole` as `split`, but all rows of equal confidence go to the bin that their middle falls in.
     """
     return float(one(mass(sample, bins=bins, method=method, of=of)))
 
 
 @METRICS.add(better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
-def ece2_debiased(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of: Of = "top") -> float:
+def ece2_debiased(
+    sample: Sample, *, bins: int = 15, method: Literal["whole", "split"] = "whole", of: Of = "top"
+) -> float:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
 
-    Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them.
+    Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them. Each bin's own
+    noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order.
     """
     return float(debiased(mass(sample, bins=bins, method=method, of=of)))
 

@@ -136,7 +136,7 @@ def view_bounds(
         covariance, unseen = np.diag(table.spread), float(table.square.sum())
         z, z_lower = normal_quantile(1 - alpha), normal_quantile(level)
     else:
-        covariance, sizes = _grouped(view, bins, edges, len(d))
+        covariance, sizes = _grouped(view, view.groups, bin_index(view.p, bins, edges), len(d))
         count, effective, unseen = len(sizes), effective_groups(sizes), float(sizes @ sizes)
         z, z_lower = (student_quantile(at, max(effective - 1, 1e-3)) for at in (1 - alpha, level))
     # the largest variance of s·d̂ over every choice of signs s
@@ -171,7 +171,7 @@ def view_bounds(
     )
 
 
-def _grouped(view: View, bins: int, edges: Edges, width: int) -> tuple[Floats, Floats]:
+def _grouped(view: View, groups: Any, index: NDArray[np.intp], width: int) -> tuple[Floats, Floats]:
     """Covariance of d̂ from signed group sums (B, B), and the share of each group (G,).
 
     The sum of the squared shares is the variance that one unseen group of errors would bring if its rows go wrong
@@ -179,10 +179,9 @@ def _grouped(view: View, bins: int, edges: Edges, width: int) -> tuple[Floats, F
     """
     from scipy.sparse import coo_array
 
-    labels, member = np.unique(view.groups, return_inverse=True)
+    labels, member = np.unique(groups, return_inverse=True)
     count = len(labels)
     share = np.broadcast_to(view.share(), view.p.shape)
-    index = bin_index(view.p, bins, edges)
     sums = coo_array((share * view.residual, (member, index)), shape=(count, width)).tocsr()
     covariance = (sums.T @ sums).toarray() * (count / max(count - 1, 1))
     return covariance, np.bincount(member, weights=share).astype(np.float64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.metrics.smooth import Noise, noise_of, spread
+from calibcli.numerics import normal_quantile, score_bound
 from calibcli.predictions import Floats
 
 LEAST_SCALE = 2e-3  # exp(1 / scale) must be a number
@@ -35,12 +35,10 @@ def mmce_interval(ask: Ask) -> Interval:
         return Interval(reason="no bound for this form; mmce itself has one", **null)
     if view.groups is not None:
         return Interval(reason="rows belong to groups, and this bound is for independent rows", **null)
-    z2 = NormalDist().inv_cdf(ask.level) ** 2
-    a, b = z2 * noise.unseen, z2 * noise.spread
     lengths = np.sqrt((((noise.draws * noise.scale) @ root) ** 2).sum(axis=1))
     return Interval(
         low=max(0.0, ask.value - float(np.quantile(lengths, ask.level))),
-        high=min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2),
+        high=min(1.0, score_bound(ask.value, normal_quantile(ask.level), noise.unseen, noise.spread)),
         level=1 - 2 * ask.alpha,
         sided="each",
         how=f"exact, by sorted sums; one-sided bounds, each {percent(ask.level)}; null level: normal noise",

@@ -18,8 +18,9 @@ from calibcli.predictions import Floats, Ints, Predictions
 from calibcli.spec import Shelf
 
 Of = Literal["top", "positive"]
-Equal = Literal["split-merge", "split", "mukhoti"]
+Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 METRICS = Shelf("metric")
+TIED = 1e-12  # confidences no further apart are the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +141,8 @@ class View:
         """Bins of equal weight; see `adaece` for the methods."""
         key = (bins, method)
         if key not in self.cache:
-            self.cache[key] = self._mukhoti(bins) if method == "mukhoti" else self._split(bins, method)
+            special = {"mukhoti": self._mukhoti, "whole": self._whole}.get(method)
+            self.cache[key] = special(bins) if special else self._split(bins, method)
         return self.cache[key]
 
     def cuts(self, bins: int) -> Floats:
@@ -222,6 +224,18 @@ class View:
         hits = moved / self.total
         spread = table.spread if self.lean else table.spread + change / self.total**2
         return replace(table, hit=table.hit + hits, d=table.d - hits, spread=spread)
+
+    def _whole(self, bins: int) -> Bins:
+        """Rows of equal confidence (within 1e-12) stay together, in the bin that the middle of their weight falls in."""
+        order, cuts = self.order, self.cuts(bins)
+        p = self.p[order]
+        tie = np.cumsum(np.diff(p, prepend=p[:1]) > TIED)
+        end = np.cumsum(np.bincount(tie, None if self.weights is None else self.weights[order]))
+        middle = (end + np.append(0.0, end[:-1])) / 2
+        index = np.empty(self.n, np.int64)
+        index[order] = np.searchsorted(cuts[1:-1], middle, side="right")[tie]
+        edge = p[np.searchsorted(tie, np.minimum(np.searchsorted(end, cuts, side="right"), tie[-1]))]
+        return self._table(lambda part: index[part], edge[:-1], np.append(edge[1:-1], p[-1]))
 
     def _mukhoti(self, bins: int) -> Bins:
         if self.weights is not None:

@@ -63,7 +63,7 @@ def calibration_p(
     """
     view = sample.view(of)
     cells = 256 if statistic == "mmce" else bins
-    table = view.mass_bins(bins, "split-merge") if statistic == "ece2_debiased" else view.width_bins(cells, "right")
+    table = view.mass_bins(bins, "whole") if statistic == "ece2_debiased" else view.width_bins(cells, "right")
     n = np.round(table.effective).astype(np.int64)
     used = n > 0
     rng = np.random.default_rng([sample.seed, cells])
