@@ -35,8 +35,8 @@ SHORT = {
     "groups": ("10 groups, shift", "30 groups, sites"),
     "slices": ("saturated, .5 % errors",),
     "baseline": ("calibrated, .2 %", "saturated, 1 %"),
-    "exact": ("constant 0.999, 1.0% errors", "constant 0.99, 0.5% errors", "constant 0.98, 5.0% errors"),
-    "exact slices": ("constant 0.99, 1.0% errors",),
+    "exact": ("constant 0.999, 1.00% errors", "constant 0.99, 0.50% errors", "constant 0.98, 5.00% errors"),
+    "exact slices": ("constant 0.99, 1.00% errors",),
 }
 """What `--short` looks at; see `short_cells`."""
 SHORT_RUNS = 80

@@ -39,7 +39,7 @@ def worst(bench: ModuleType, kind: str, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "what", ["constant 0.99, 1.0% errors", "constant 0.999, 0.5% errors", "constant 0.98, 5.0% errors"]
+    "what", ["constant 0.99, 1.00% errors", "constant 0.999, 0.50% errors", "constant 0.98, 5.00% errors"]
 )
 def test_constant_scores_exactly(bench: ModuleType, what: str) -> None:
     """Summed over the binomial: no simulation error to allow for."""
