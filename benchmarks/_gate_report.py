@@ -13,6 +13,7 @@ ALLOWED = 0.06
 SURE = 0.999
 AGAIN = 2000
 MOST_ABOVE = 0.01
+START, END = "<!-- gate -->", "<!-- /gate -->"
 
 
 @dataclass(frozen=True)
@@ -80,25 +81,38 @@ def judged(everything: list[Found]) -> list[Found]:
     return [f for f in everything if f.not_run < 1]
 
 
+def named(rule: str) -> str:
+    """`nll` of `nll max`; rules against a baseline apart."""
+    metric, side = rule.split()
+    return f"{metric}, to a baseline" if side == "margin" else metric
+
+
 def table(everything: list[Found]) -> str:
     """The worst cell of each metric and verdict, as markdown."""
     rows = ["| metric | cells | worst false PASS | worst false FAIL |", "|---|---|---|---|"]
-    metrics = dict.fromkeys(f.rule for f in everything)
-    for rule in sorted(metrics):
-        mine = [f for f in everything if f.rule == rule]
+    for metric in sorted({named(f.rule) for f in everything}):
+        mine = [f for f in everything if named(f.rule) == metric]
         kept = judged(mine)
+        some, every = (len({f.cell for f in part}) for part in (kept, mine))
         if not kept:
-            rows.append(f"| {rule} | {len(mine) // 2} | NOT RUN in all | |")
+            rows.append(f"| {metric} | {every} | NOT RUN in all | |")
             continue
         worst = [max((f for f in kept if f.verdict == v), key=lambda f: (f.lowest, f.share)) for v in ("PASS", "FAIL")]
-        rows.append(f"| {rule} | {len(kept) // 2} of {len(mine) // 2} | " + " | ".join(map(shown, worst)) + " |")
+        counted = f"{every}" if some == every else f"{some} of {every}, else NOT RUN"
+        rows.append(f"| {metric} | {counted} | " + " | ".join(map(shown, worst)) + " |")
     return "\n".join(rows)
+
+
+def write(folder: Path, path: Path) -> None:
+    """Put the table between the markers of a file."""
+    before, _, rest = path.read_text().partition(START)
+    path.write_text(before + START + "\n" + table(found(folder)) + "\n" + END + rest.partition(END)[2])
 
 
 def shown(f: Found) -> str:
     if f.share == 0:
         return "0"
-    runs = f"{f.runs:,} runs, surely above {f.lowest:.3f}" if f.runs else "exact"
+    runs = f"{f.runs:,} runs, at least {f.lowest:.3f}" if f.runs else "exact"
     return f"{f.share:.3f} ({f.cell}; {runs})"
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/gate.py --short                                 # a minute
     python benchmarks/gate.py --data DIR --out RUNS --part 1/8        # one of 8 parts; goes on where it was stopped
-    python benchmarks/gate.py --out RUNS --report                     # the table of docs/gate.md; 1 if a cell is wrong
+    python benchmarks/gate.py --out RUNS --report --write docs/gate.md   # its table; 1 if a cell is wrong
 
 Rows are drawn with replacement from finite populations of 60,000 rows and more (and from the recorded outputs in DIR),
 so that what is true is known; the limit is that number, where a wrong verdict is most likely: PASS there is false (the
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from _gate_cells import Cell, Counts, cells, drawn, exact, prepare, simulate, whole_groups
-from _gate_report import AGAIN, Found, judged, lines, matrix, offending, report, shares, shown
+from _gate_report import AGAIN, Found, judged, lines, matrix, offending, report, shares, shown, write
 
 __all__ = ["drawn", "prepare", "short_cells", "shown", "whole_groups", "work", "wrong"]
 RUNS = 400
@@ -135,6 +135,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cells whose name this pattern is found in")
     parser.add_argument("--metric", action="append", help="these metrics alone")
     parser.add_argument("--report", action="store_true", help="the worst cells of all that was run")
+    parser.add_argument("--write", type=Path, help="with --report: put the table between the markers of this file")
     parser.add_argument("--matrix", action="store_true", help="every share above 5 %%")
     arguments = parser.parse_args()
     if arguments.short:
@@ -143,6 +144,8 @@ def main() -> int:
         if arguments.matrix:
             print(matrix(arguments.out))
             return 0
+        if arguments.write:
+            write(arguments.out, arguments.write)
         return report(arguments.out)
     chosen = [cell for cell in cells(arguments.data) if re.search(arguments.only, cell.key)]
     at, count = map(int, arguments.part.split("/"))
