@@ -53,9 +53,9 @@ class Block:
             odd = np.flatnonzero(~np.isfinite(first))
             if len(odd):  # 0 * -inf of a class with probability 0
                 first[odd] = _first_moment(z[odd], self.top[odd])
-            none = np.flatnonzero(~np.isfinite(deep)) if masked else []
-            if len(none):
-                deep[none] = _deepest(z[none])
+            without = np.flatnonzero(~np.isfinite(deep))
+            if masked and len(without):
+                deep[without] = _deepest(z[without])
             self._columns(r, squares, first, gap, deep, out)
 
     def _columns(

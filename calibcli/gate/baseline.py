@@ -98,12 +98,17 @@ class Rows:
         try:
             n = int(data["n"])
             ids = None if data["ids"] is None else _unpacked(data["ids"], "<u8", n).astype(np.uint64)
-            floats = {key: _unpacked(data[key], "<f4", n).astype(np.float32) for key in KEPT}
-            floats |= {key: _unpacked(data[key], "<f2", n).astype(np.float16) for key in REACH}
+            kept: dict[str, Any] = {key: _unpacked(data[key], "<f4", n).astype(np.float32) for key in KEPT}
+            kept |= {key: _unpacked(data[key], "<f2", n).astype(np.float16) for key in REACH}
             bits = _unpacked(data["correct"], "u1", (n + 7) // 8)
             correct = np.unpackbits(bits, count=n).astype(bool)
             return cls(
-                n=n, salt=str(data["salt"]), ids=ids, labels=str(data["labels_sha256"]), correct=correct, **floats
+                n=n,
+                salt=str(data["salt"]),
+                ids=ids,
+                labels=str(data["labels_sha256"]),
+                correct=correct,
+                **kept,
             )
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise InputError(

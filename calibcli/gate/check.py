@@ -153,20 +153,20 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
         return _check(
             gate, text, outcome, of="minus baseline", limit=limit, message="the same predictions", estimate=estimate
         )
-    found = baseline.difference(new, base, pairing, gate.metric, *_design(source))
-    if isinstance(found, str):
-        return _check(gate, text, "not_run", limit=limit, message=found)
-    low, high = found.bounds(config.alpha)
+    delta = baseline.difference(new, base, pairing, gate.metric, *_design(source))
+    if isinstance(delta, str):
+        return _check(gate, text, "not_run", limit=limit, message=delta)
+    low, high = delta.bounds(config.alpha)
     estimate = Estimate(
         **common,
-        value=found.mean.value,
+        value=delta.mean.value,
         low=low,
         high=high if math.isfinite(high) else None,
         level=1 - 2 * config.alpha,
         sided="each",
-        how=f"mean of differences on the same rows, score form with unseen rows{found.mean.clustered}",
+        how=f"mean of differences on the same rows, score form with unseen rows{delta.mean.clustered}",
         reason="" if math.isfinite(high) else BOUNDLESS,
-        se=found.mean.se,
+        se=delta.mean.se,
     )
     verdict = judge(Claim(estimate=estimate, low=estimate.low, high=estimate.high), side, limit)
     message = f"{verdict.message}; {pairing.how}" if verdict.message else pairing.how

@@ -101,7 +101,8 @@ class Rows:
 
     @cached_property
     def _member(self) -> tuple[int, Ints]:
-        names, member = np.unique(self.groups, return_inverse=True)  # type: ignore[arg-type]
+        assert self.groups is not None
+        names, member = np.unique(self.groups, return_inverse=True)
         return len(names), member
 
     @cached_property

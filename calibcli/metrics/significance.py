@@ -8,11 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from calibcli.metrics.intervals import Ask, Interval
+from calibcli.metrics.intervals import Ask, Interval, Rows
 from calibcli.metrics.norms import debiased, one
 from calibcli.metrics.sample import METRICS, Of, Sample, View
-from calibcli.numerics import student_quantile
+from calibcli.numerics import effective_groups, student_quantile
 from calibcli.predictions import Floats
+
+
+Cox = tuple[Floats, Floats, Floats]
+"""Coefficients, their covariance, and for each how many rows (or groups) of equal influence would decide it so."""
+DECIDING = 20  # from where its interval covers, by simulation
 
 
 def spiegelhalter_interval(ask: Ask) -> Interval:
@@ -87,7 +92,7 @@ def calibration_p(
     return (1 + at_least) / (draws + 1)
 
 
-def cox(view: View, log_odds: Floats) -> tuple[Floats, Floats] | None:
+def cox(view: View, log_odds: Floats) -> Cox | None:
     """Maximum likelihood of P(y) = sigmoid(intercept + slope log-odds) by Newton, and its sandwich covariance.
 
     None where there is none: the hits are separable, or the log-odds constant.
@@ -127,17 +132,17 @@ def cox(view: View, log_odds: Floats) -> tuple[Floats, Floats] | None:
         score = np.array([np.bincount(member, s) for s in score])
     elif view.counts and view.weights is not None:
         score = score / np.sqrt(np.maximum(view.weights, 1e-300))
-    meat = score @ score.T
-    return beta, bread @ meat @ bread
+    influence = bread @ score
+    return beta, influence @ influence.T, np.array([effective_groups(one) for one in influence])
 
 
-def _cox(sample: Sample, of: Of) -> tuple[Floats, Floats] | None:
+def _cox(sample: Sample, of: Of) -> Cox | None:
     key = ("cox", of)
     if key not in sample.memo:
         view = sample.view(of)
         odds = np.log(np.maximum(view.p, 1e-300)) - np.log(np.maximum(view.rest, 1e-300))
         sample.memo[key] = cox(view, odds)
-    found: tuple[Floats, Floats] | None = sample.memo[key]
+    found: Cox | None = sample.memo[key]
     return found
 
 
@@ -147,15 +152,22 @@ def cox_interval(ask: Ask) -> Interval:
         return Interval(reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them")
     at = 1 if ask.choice.name == "cox_slope" else 0
     view = ask.sample.view(ask.choice.options["of"])
-    units = len(np.unique(view.groups)) if view.groups is not None else view.effective
-    se = math.sqrt(found[1][at, at] * units / max(units - 2, 1))
-    half = student_quantile(1 - ask.tail, max(units - 2, 1)) * se
+    rows = Rows(view.p, view.weights, view.counts, view.groups)
+    if rows.lacking:
+        return Interval(reason=rows.lacking)
+    deciding = float(found[2][at])
+    if deciding < DECIDING:
+        what = "rows" if view.groups is None else "groups"
+        return Interval(reason=f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}")
+    units = min(rows.units, deciding)
+    se = math.sqrt(found[1][at, at] * units / (units - 2))
+    half = student_quantile(1 - ask.tail, units - 2) * se
     return Interval(
         low=ask.value - half,
         high=ask.value + half,
         level=ask.level,
         se=se,
-        how="maximum likelihood; Student's t, sandwich variance (HC3)",
+        how=f"maximum likelihood; Student's t, sandwich variance (HC3), {units:.0f} deciding",
         detail={"calibrated": float(at)},
     )
 
