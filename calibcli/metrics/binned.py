@@ -86,8 +86,8 @@ def ece2_debiased(
 ) -> float:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
 
-    Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them. Each bin's own
-    noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order.
+    Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them. Each bin's
+    own noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order.
     """
     return float(debiased(mass(sample, bins=bins, method=method, of=of)))
 

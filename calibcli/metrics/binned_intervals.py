@@ -169,9 +169,11 @@ def debiased_square(ask: Ask) -> Interval:
         return Interval(reason="no bin has 2 rows", detail=detail)
     inverse = np.divide(1, table.weight, out=np.zeros_like(table.weight), where=table.filled)
     variance = np.maximum(table.spread, table.null)
-    noise = normals(len(table.d), ask.seed) * np.sqrt(variance)
+    noise, moved = normals(len(table.d), ask.seed) * np.sqrt(variance), _moved(ask, table)
+    noise += moved
     still = 2 * float(((variance * inverse) ** 2).sum())
-    unseen, moving = STEEPEST * float(table.square.sum()), square_spread(table)
+    unseen = STEEPEST * float(table.square.sum())
+    moving = square_spread(table) + float(np.var(moved @ (2 * table.gap)))
     return Interval(
         low=min(ask.value, lower_square(table, noise, ask.level)),
         high=max(0.0, score_bound(ask.value, normal_quantile(ask.level), unseen, moving + still)),
@@ -183,6 +185,25 @@ def debiased_square(ask: Ask) -> Interval:
         null_high=null,
         detail=detail,
     )
+
+
+def _moved(ask: Ask, table: Bins) -> Floats:
+    """(DRAWS, B) noise of the gaps from where the rows put the cuts between bins of equal mass.
+
+    A cut at the share q moves as the empirical share of rows below it, a Brownian bridge of variance q (1 - q) / n,
+    and carries with it rows whose mean residual is that of the rows it passes.
+    """
+    view = ask.sample.view(ask.choice.options["of"])
+    n, share = view.effective, np.broadcast_to(view.share(), (view.n,))[view.order]
+    below = np.append(0.0, np.cumsum(share))
+    sums = np.append(0.0, np.cumsum(share * view.residual[view.order]))
+    q = np.cumsum(table.weight)[:-1]
+    reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
+    ends = [np.clip(q + sign * reach, 0, 1) for sign in (-1, 1)]
+    passed = np.subtract(*(np.interp(end, below, sums) for end in reversed(ends))) / (ends[1] - ends[0])
+    steps = normals(len(table.d), ask.seed + 1) * np.sqrt(table.weight / n)
+    bridge = np.cumsum(steps, axis=1)[:, :-1] - steps.sum(axis=1, keepdims=True) * q
+    return np.diff(np.pad(bridge * passed, ((0, 0), (1, 1))), axis=1)
 
 
 NO_BOUND = {

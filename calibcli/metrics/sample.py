@@ -226,7 +226,7 @@ class View:
         return replace(table, hit=table.hit + hits, d=table.d - hits, spread=spread)
 
     def _whole(self, bins: int) -> Bins:
-        """Rows of equal confidence (within 1e-12) stay together, in the bin that the middle of their weight falls in."""
+        """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
         order, cuts = self.order, self.cuts(bins)
         p = self.p[order]
         tie = np.cumsum(np.diff(p, prepend=p[:1]) > TIED)
