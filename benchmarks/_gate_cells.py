@@ -40,7 +40,7 @@ EVERY = {"smece": 4, "mmce": 2}
 """Metrics that cost more than most others together: asked of every fourth, and of every second sample."""
 CONSTANT = ("mean_confidence", "entropy", "entropy_correct", "entropy_wrong", "nll_correct", "nll_wrong", "s99")
 """Metrics that are known without error where every row has the same scores."""
-BROKEN = (".2 %", "1 %", "class", "saturating", "sharper")
+BROKEN = (".2 %", "1 %", "1 % of the same", "class", "saturating", "sharper")
 ROUNDING = 1e-9
 SURE = 1e-9  # binomial weights below are left out
 

@@ -248,12 +248,17 @@ class Pair:
 
 
 def pairs(model: str, damage: str, k: int, rng: np.random.Generator) -> Pair:
-    """`model` is what the baseline is like; `damage` what happens to `.2 %` or `1 %` of rows or to a `class`."""
+    """`model` is what the baseline is like; `damage` what happens to `.2 %` or `1 %` of rows or to a `class`.
+
+    The other rows differ a little, as after another training run, unless the damage is to `1 % of the same`.
+    """
     if model == "saturated":
         base = saturated(k, rng, errors=0.005)
     else:
         base = {"calibrated": calibrated, "overconfident": overconfident}[model](k, rng)
     labels, scores = base.labels, np.array(base.scores, dtype=np.float64)
+    if damage in (".2 %", "1 %", "class"):
+        scores = np.log(softmax(scores + 0.05 * rng.standard_normal(scores.shape)))
     if damage == "sharper":  # what a model gains that learns more: the baseline is vague about some rows
         order = np.argsort(-scores, axis=1)
         swap = np.flatnonzero(rng.random(base.n) < 0.3)
@@ -266,7 +271,7 @@ def pairs(model: str, damage: str, k: int, rng: np.random.Generator) -> Pair:
         return Pair(base, Population(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), labels))
     hit = {"class": (labels == 0) & (rng.random(base.n) < 0.015 * k)}.get(damage)
     if hit is None:
-        hit = rng.random(base.n) < {".2 %": 0.002, "1 %": 0.01}[damage]
+        hit = rng.random(base.n) < {".2 %": 0.002}.get(damage, 0.01)
     rows = np.flatnonzero(hit)
     p = np.full((len(rows), k), np.exp(-8.0) / max(k - 1, 1))
     p[np.arange(len(rows)), labels[rows]] = np.exp(-8.0)
