@@ -118,6 +118,7 @@ def _key(p: Predictions) -> baseline.Rows:
         least=empty.astype(np.float16),
         most=empty.astype(np.float16),
         beta=empty.astype(np.float16),
+        cost=0.0,
     )
 
 

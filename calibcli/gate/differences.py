@@ -131,7 +131,7 @@ def _mean(first: Model, second: Model, choice: Choice) -> Found | str | None:
         else:
             ranges = [choice.traits["range"](m.sample) for m in (first, second)]
             low, high = ranges[1][0] - ranges[0][1], ranges[1][1] - ranges[0][0]
-        found = baseline.Difference(mean=mean, low=low, high=high, stretch=1.0)
+        found = baseline.Difference(mean=mean, low=low, high=high)
     low, high = found.bounds(tail)
     mean = found.mean
     return mean.value, low, high, mean.se, found.p_value(), f"mean of differences by row, score form{mean.clustered}"

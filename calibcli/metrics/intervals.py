@@ -181,12 +181,12 @@ class Rows:
         below = score_bound(0.0, t, self.unseen * max(value - low, 0.0), spread)
         return max(value - below, low), min(value + above, high)
 
-    def p_value(self, low: float, high: float, stretch: float = 1.0) -> float:
-        """Two-sided p-value of mean = 0: twice the alpha at which the bound of `bounds` is 0.
+    def p_value(self, low: float, high: float, share: float = 1.0) -> float:
+        """Two-sided p-value of `share` times the mean = 0: twice the alpha at which the bound of `bounds` is 0.
 
         (Where alpha is above .03, there a little smaller than that: z² is used for -ln alpha.)
         """
-        value = self.value / stretch
+        value = self.value * share
         if value == 0:
             return 1.0
         reach = max(self.value - low, 0.0) if value > 0 else max(high - self.value, 0.0)

@@ -14,7 +14,6 @@ from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.numerics import effective_groups, student_quantile
 from calibcli.predictions import Floats
 
-
 Cox = tuple[Floats, Floats, Floats]
 """Coefficients, their covariance, and for each how many rows (or groups) of equal influence would decide it so."""
 DECIDING = 20  # from where its interval covers, by simulation
@@ -158,7 +157,9 @@ def cox_interval(ask: Ask) -> Interval:
     deciding = float(found[2][at])
     if deciding < DECIDING:
         what = "rows" if view.groups is None else "groups"
-        return Interval(reason=f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}")
+        return Interval(
+            reason=f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}"
+        )
     units = min(rows.units, deciding)
     se = math.sqrt(found[1][at, at] * units / (units - 2))
     half = student_quantile(1 - ask.tail, units - 2) * se
