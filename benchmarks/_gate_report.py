@@ -89,17 +89,17 @@ def named(rule: str) -> str:
 
 def table(everything: list[Found]) -> str:
     """The worst cell of each metric and verdict, as markdown."""
-    rows = ["| metric | cells | worst false PASS | worst false FAIL |", "|---|---|---|---|"]
+    rows = ["| metric | cells | NOT RUN | worst false PASS | worst false FAIL |", "|---|---|---|---|---|"]
     for metric in sorted({named(f.rule) for f in everything}):
         mine = [f for f in everything if named(f.rule) == metric]
         kept = judged(mine)
-        some, every = (len({f.cell for f in part}) for part in (kept, mine))
+        count = len({f.cell for f in mine})
         if not kept:
-            rows.append(f"| {metric} | {every} | NOT RUN in all | |")
+            rows.append(f"| {metric} | {count} | always | | |")
             continue
         worst = [max((f for f in kept if f.verdict == v), key=lambda f: (f.lowest, f.share)) for v in ("PASS", "FAIL")]
-        counted = f"{every}" if some == every else f"{some} of {every}, else NOT RUN"
-        rows.append(f"| {metric} | {counted} | " + " | ".join(map(shown, worst)) + " |")
+        silent = sum(f.not_run for f in mine) / len(mine)
+        rows.append(f"| {metric} | {count} | {silent:.1%} | " + " | ".join(map(shown, worst)) + " |")
     return "\n".join(rows)
 
 
