@@ -1,13 +1,12 @@
 """What a cell of the gate benchmark does: draw rows of a population, put every limit at the truth, ask the gate.
 
-The gate is a black box: `calibcli.gate.check` on predictions, as `calib check` runs it. The truth of a metric is its
-value on the whole population, for what the sample's number estimates: the debiased square without the noise of bins
-(every row counts as a million), the recalibration gain at the population's own temperature.
+The gate is a black box: `calibcli.gate.check` on predictions, as `calib check` runs it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,31 +16,51 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _gate_truth import NO_BOUND, ROUNDING, margins, of_population
 from _populations import MADE, Pair, Population, grouped, made, names, pairs, population, real
-from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp
 from scipy.stats import binom
 
-from calibcli.errors import UsageError
 from calibcli.gate.check import check
-from calibcli.gate.config import Config, Gate, limit_rule
+from calibcli.gate.config import Config, Gate
 from calibcli.gate.reading import Baselines
 from calibcli.gate.sources import Scores
-from calibcli.metrics import METRICS, values
 from calibcli.predictions import ArrayScores, Predictions
 
 SIZES = (200, 500, 1000, 5000)
 GROUPS = (5, 10, 30, 100)
 SLICES, PER_SLICE = 20, 250
-NO_BOUND = ("mce", "ece_sweep", "kde_ece", "calibration_p", "spiegelhalter_z")
-"""Metrics that are NOT RUN, whatever the data: asked a few times in every cell, to see that this stays so."""
 FEW = 3
 EVERY = {"smece": 4, "mmce": 2}
 """Metrics that cost more than most others together: asked of every fourth, and of every second sample."""
 CONSTANT = ("mean_confidence", "entropy", "entropy_correct", "entropy_wrong", "nll_correct", "nll_wrong", "s99")
 """Metrics that are known without error where every row has the same scores."""
+PLAIN = ("calibrated", "overconfident", "saturated, 2 % errors", "alternating gaps")
+OPTIONS = (
+    "ece:bins=100",
+    "ece:edges=torchmetrics",
+    "ece_l2:bins=50",
+    "oce:bins=50",
+    "uce:bins=50",
+    "adaece:method=split",
+    "adaece:bins=50",
+    "ece2_debiased:bins=50",
+    "ece2_debiased:method=split",
+    "classwise_ece:norm=l2",
+    "classwise_ece:threshold=-1",
+    "smece:sigma=0.1",
+    "mmce:scale=0.1",
+    "mmce:square=true",
+    "s99:tau=0.9",
+    "s99_accuracy:tau=0.9",
+)
+POSITIVE = (
+    "ece:of=positive",
+    "ece_l2:of=positive",
+    "adaece:of=positive",
+    "ece2_debiased:of=positive",
+    "mmce:of=positive",
+)
 BROKEN = (".2 %", "1 %", "1 % of the same", "class", "saturating", "sharper")
-ROUNDING = 1e-9
 SURE = 1e-9  # binomial weights below are left out
 
 
@@ -74,6 +93,11 @@ def cells(data: Path | None) -> Iterator[Cell]:
         for groups in GROUPS:
             for k in (3, 2, 20):
                 yield Cell("groups", f"{groups} groups, {shape}", k, max(500, 20 * groups), 400 * 0.06)
+    for name in PLAIN:
+        for n in (200, 1000):
+            for k in (3, 2):
+                yield Cell("options", name, k, n, 400 * 0.06)
+            yield Cell("weights", name, 3, n, 400 * 0.05)
     for name, k in listed:
         if k in (3, 10, 100) and "zeros" not in name:
             yield Cell("slices", name, k, PER_SLICE, 400 * 0.05)
@@ -92,68 +116,6 @@ def cells(data: Path | None) -> Iterator[Cell]:
                     yield Cell("exact slices", what, 3, PER_SLICE, 3)
 
 
-# what is true
-
-
-def gain(p: Population) -> float:
-    """NLL that the best temperature of the whole population saves; inf where a label has probability 0."""
-    z = p.scores - p.scores.max(axis=1, keepdims=True)
-    own = z[np.arange(p.n), p.labels].astype(np.float64)
-    if not np.isfinite(own).all():
-        return math.inf
-
-    def nll(t: float) -> float:
-        beta = math.exp(t)
-        return float(np.mean(logsumexp(z * z.dtype.type(beta), axis=1) - beta * own))
-
-    best = minimize_scalar(nll, bounds=(-4, 3), method="bounded", options={"xatol": 1e-7})
-    return nll(0.0) - float(best.fun)
-
-
-def truths(p: Population) -> dict[str, float]:
-    """The population value of every metric that has a bound, and any number for those that have none."""
-    found = means(p, [name for name in METRICS.entries if name not in ("recal_gain", *NO_BOUND)])
-    many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=np.full(p.n, 1e6), weight_kind="count")
-    found |= values(many, ["ece2_debiased"])
-    return {**found, "recal_gain": gain(p), **dict.fromkeys(NO_BOUND, 0.5)}
-
-
-def means(p: Population, wanted: Sequence[str]) -> dict[str, float]:
-    return values(Predictions.of(p.scores, p.labels, kind=p.kind), wanted)
-
-
-def gates(truth: dict[str, float], finite: dict[str, float], **keys: Any) -> dict[str, Gate]:
-    """Every rule that a metric accepts, with its limit at the truth, by a name such as `nll max`.
-
-    A truth that is infinite has the limit far above what is usual: every PASS there is wrong.
-    """
-    found: dict[str, Gate] = {}
-    for metric, value in truth.items():
-        better = METRICS.entries[metric].traits.get("better", "")
-        limit = value if math.isfinite(value) else 2 * finite.get(metric, 1.0)
-        if not math.isfinite(limit):
-            continue
-        if abs(limit) < ROUNDING:  # a bound of exactly 0 is not above what is 0 but for rounding
-            limit = ROUNDING
-        for side in {"lower": ("max",), "higher": ("min",)}.get(better, ("max", "min")):
-            try:
-                found[f"{metric} {side}"] = limit_rule(f"{metric}={limit!r}", side, **keys)
-            except UsageError:  # outside the metric's range: such a limit can be asked of nobody
-                continue
-        if better == "zero":
-            found[f"{metric} zero"] = Gate(metric=metric, limit=abs(limit), **keys)
-    return found
-
-
-def of_population(p: Population) -> dict[str, Gate]:
-    finite = {}
-    truth = truths(p)
-    if not math.isfinite(truth["nll"]):
-        possible = np.isfinite(p.scores[np.arange(p.n), p.labels])
-        finite = truths(Population(p.scores[possible], p.labels[possible], p.kind))
-    return gates(truth, finite)
-
-
 # one run
 
 
@@ -166,6 +128,7 @@ class Trial:
     population: Population | None = None
     pair: Pair | None = None
     folder: Path | None = None
+    weights: Any = None
 
     def ask(self, wanted: Sequence[str], rng: np.random.Generator) -> list[str]:
         """`pass`, `fail`, `inconclusive` or `not_run` of each wanted rule."""
@@ -177,24 +140,25 @@ class Trial:
             np.savez(self.folder / "base.npz", logits=base.scores[rows], labels=base.labels[rows])
             source = Scores(drawn(new, rows), config)
             return [c.outcome for c in check(source, config, Baselines(source, {})).checks]
-        assert self.population is not None
+        p, n = self.population, self.cell.n
+        assert p is not None
         if self.cell.kind == "slices":
-            rows = rng.integers(0, self.population.n, SLICES * PER_SLICE)
             part = np.repeat(np.arange(SLICES), PER_SLICE).astype(str)
-            outcomes = [
-                c.outcome for c in check(*_source(drawn(self.population, rows, slices={"part": part}), config)).checks
-            ]
+            outcomes = judged(drawn(p, rng.integers(0, p.n, SLICES * PER_SLICE), slices={"part": part}), config)
             each = [outcomes[i : i + SLICES] for i in range(0, len(outcomes), SLICES)]
             return ["fail" if "fail" in one else one[0] for one in each]
-        if self.population.starts is not None:
-            rows, groups = whole_groups(self.population.starts, int(self.cell.what.split()[0]), rng)
-            return [c.outcome for c in check(*_source(drawn(self.population, rows, groups=groups), config)).checks]
-        rows = rng.integers(0, self.population.n, self.cell.n)
-        return [c.outcome for c in check(*_source(drawn(self.population, rows), config)).checks]
+        if p.starts is not None:
+            rows, groups = whole_groups(p.starts, int(self.cell.what.split()[0]), rng)
+            return judged(drawn(p, rows, groups=groups), config)
+        if self.weights is not None:
+            rows = np.searchsorted(np.cumsum(1 / self.weights), rng.random(n) * (1 / self.weights).sum())
+            return judged(drawn(p, rows, weights=self.weights[rows]), config)
+        return judged(drawn(p, rng.integers(0, p.n, n)), config)
 
 
-def _source(predictions: Predictions, config: Config) -> tuple[Scores, Config]:
-    return Scores(predictions, config), config
+def judged(predictions: Predictions, config: Config) -> list[str]:
+    """The outcome of every rule (and slice), in their order."""
+    return [c.outcome for c in check(Scores(predictions, config), config).checks]
 
 
 def drawn(p: Population, rows: Any, **fields: Any) -> Predictions:
@@ -231,21 +195,18 @@ def prepare(cell: Cell, data: Path | None) -> Trial:
         pair = pairs(model, damage, cell.k, rng)
         folder = Path(tempfile.mkdtemp(prefix="calib-gate-"))
         return Trial(cell, margins(pair, str(folder / "base.npz")), pair=pair, folder=folder)
+    if cell.kind == "options":
+        p = made(cell.what, cell.k)
+        return Trial(cell, of_population(p, [*OPTIONS, *(POSITIVE if cell.k == 2 else ())]), p)
     p, rules = _ready(cell.what, cell.k, data)
+    if cell.kind == "weights":  # rows that are wrong are drawn less often, and weigh more
+        wrong = p.scores.argmax(axis=1) != p.labels
+        return Trial(cell, rules, p, weights=np.exp(0.5 * rng.standard_normal(p.n) + 0.7 * wrong))
     return Trial(cell, rules, p)
 
 
 def _by_part(gate: Gate) -> Gate:
     return Gate(metric=gate.metric, max=gate.max, min=gate.min, by="part")
-
-
-def margins(pair: Pair, path: str) -> dict[str, Gate]:
-    """The four rules against a baseline, each with its margin at the true difference."""
-    compared = ("nll", "brier", "accuracy")
-    base, new = ({**means(p, compared), "recal_gain": gain(p)} for p in (pair.base, pair.new))
-    worse = {metric: new[metric] - base[metric] for metric in base}
-    worse["accuracy"] *= -1
-    return {f"{m} margin": Gate(metric=m, baseline=path, margin=worse[m]) for m in ("recal_gain", *compared)}
 
 
 # what a run counts
@@ -261,7 +222,7 @@ def simulate(trial: Trial, runs: int, seed: int, only: Sequence[str] | None = No
     rules = [name for name in trial.rules if only is None or name in only]
     counts: Counts = {name: [0, 0, 0, 0] for name in rules}
     for run in range(runs):
-        wanted = [name for name in rules if only is not None or _due(name.split()[0], run)]
+        wanted = [name for name in rules if only is not None or _due(re.split("[ :]", name)[0], run)]
         for name, outcome in zip(wanted, trial.ask(wanted, rng), strict=True):
             one = counts[name]
             one[0] += 1
@@ -302,7 +263,7 @@ def exact(cell: Cell, metrics: Sequence[str] | None = None) -> Counts:
         joined = Population(np.concatenate([r.scores for r in rows]), np.concatenate([r.labels for r in rows]))
         part = np.repeat([f"{i:02}" for i in range(step)], cell.n)
         predictions = drawn(joined, np.arange(joined.n), slices={"part": part})
-        outcomes = [c.outcome for c in check(*_source(predictions, config)).checks]
+        outcomes = judged(predictions, config)
         for i, name in enumerate(rules):
             for k, outcome in zip(chunk, outcomes[i * step : (i + 1) * step]):
                 if at := _column(outcome, rules[name]):
