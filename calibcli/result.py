@@ -195,6 +195,7 @@ class Check:
         message: one sentence with the numbers behind the verdict.
         estimate: the number that was judged.
         limit: what it was judged against.  of: slice or class.
+        kind: how a binned metric is binned (`binned, 15 bins`), or "".
         n_needed: rows that would decide an inconclusive rule.
         fatal: whether this outcome fails the run (an inconclusive rule may only warn).
         file, line: where the rule is written.
@@ -206,10 +207,16 @@ class Check:
     estimate: Estimate | None = None
     limit: float | None = None
     of: str = ""
+    kind: str = ""
     n_needed: int | None = None
     fatal: bool = True
     file: str = ""
     line: int | None = None
+
+    @property
+    def said(self) -> str:
+        """The rule as a reader is shown it: `ece <= 0.03 (binned, 15 bins)`."""
+        return f"{self.rule} ({self.kind})" if self.kind else self.rule
 
 
 @dataclass(frozen=True, kw_only=True)

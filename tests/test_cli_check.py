@@ -59,8 +59,8 @@ def outcomes(result: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("n", "m", "value", "lower", "upper", "floor"),
     [
-        (2000, 1.0, 0.00611, 0.0, 0.02181, 0.01994),
-        (2000, 0.9, 0.07650, 0.0430, 0.09397, 0.01994),
+        (2000, 1.0, 0.00611, 0.0, 0.02188, 0.01994),
+        (2000, 0.9, 0.07650, 0.0430, 0.09405, 0.01994),
         (20000, 0.9, 0.07490, 0.0643, 0.08028, 0.00630),
     ],
 )
@@ -69,7 +69,7 @@ def test_vector(n: int, m: float, value: float, lower: float, upper: float, floo
     c = 0.5 + 0.5 * (i + 0.5) / n
     y = ((7919 * i) % n + 0.5) / n < m * c
     np.savez("v.npz", probs=np.stack([1 - c, c], 1), labels=y.astype(int))
-    _, result = check(capsys, "v.npz", "--max", "ece=0.05")
+    _, result = check(capsys, "v.npz", "--max", "ece=0.05", "--bounds", "score")
     e = result["checks"][0]["estimate"]
     assert [round(e[key], 5) for key in ("value", "high", "null")] == [value, upper, floor]
     assert e["low"] == pytest.approx(lower, abs=2e-4)
@@ -408,25 +408,31 @@ def test_wrong_requests(arguments: list[str], said: str, capsys: Any) -> None:
 
 def test_options_have_effects(capsys: Any) -> None:
     model(2000, 1.5)
-    base = check(capsys, "t.npz", "--max", "ece=0.5")[1]["checks"][0]["estimate"]
-    seeded = check(capsys, "t.npz", "--max", "ece=0.5", "--seed", "1")[1]["checks"][0]["estimate"]
+
+    def judged(*options: str) -> dict[str, Any]:
+        found: dict[str, Any] = check(capsys, "t.npz", "--max", "ece=0.5", *options)[1]["checks"][0]["estimate"]
+        return found
+
+    base, seeded = judged("--bounds", "score"), judged("--bounds", "score", "--seed", "1")
     assert seeded["low"] != base["low"]
     assert seeded["high"] == base["high"]
-    stricter = check(capsys, "t.npz", "--max", "ece=0.5", "--alpha", "0.01")[1]["checks"][0]["estimate"]
-    assert stricter["low"] < base["low"]
-    assert stricter["high"] > base["high"]
+    for bounds in ("score", "sharp"):
+        base, stricter = judged("--bounds", bounds), judged("--bounds", bounds, "--alpha", "0.01")
+        assert stricter["low"] < base["low"]
+        assert stricter["high"] > base["high"]
 
 
-def test_sharp_bounds_are_an_option(capsys: Any) -> None:
+def test_sharp_bounds_are_an_option_and_the_default(capsys: Any) -> None:
     model(8000, 1.5)
-    plain = check(capsys, "t.npz", "--max", "ece=0.5")[1]["checks"][0]["estimate"]
+    plain = check(capsys, "t.npz", "--max", "ece=0.5", "--bounds", "score")[1]["checks"][0]["estimate"]
     sharp = check(capsys, "t.npz", "--max", "ece=0.5", "--bounds", "sharp")[1]["checks"][0]["estimate"]
     assert sharp["value"] == plain["value"]
     assert sharp["high"] <= plain["high"]
     assert sharp["low"] > plain["low"]
     assert "sharp" in sharp["how"]
-    Path("calib.toml").write_text('[stats]\nbounds = "sharp"\n')
     assert check(capsys, "t.npz", "--max", "ece=0.5")[1]["checks"][0]["estimate"] == sharp
+    Path("calib.toml").write_text('[stats]\nbounds = "score"\n')
+    assert check(capsys, "t.npz", "--max", "ece=0.5")[1]["checks"][0]["estimate"] == plain
     assert refused(capsys, "t.npz", "--max", "ece=0.5", "--bounds", "shrp")[0] == 2
 
 

@@ -48,7 +48,7 @@ def test_standard_error_from_groups_is_that_of_group_sums() -> None:
     assert Rows(values, None, False, None).se == pytest.approx(stats.sem(values))
     counts = np.arange(60) % 3 + 1.0
     repeated = Rows(np.repeat(values, counts.astype(int)), None, False, None)
-    assert Rows(values, counts, True, None).se == pytest.approx(repeated.se())
+    assert Rows(values, counts, True, None).se == pytest.approx(repeated.se)
 
 
 def test_repeated_rows_in_groups_widen_every_interval() -> None:
@@ -208,7 +208,8 @@ def test_coverage_of_200_replications(model: str, monkeypatch: pytest.MonkeyPatc
     for spec, row in found.items():
         assert row["given"] > 0.9, spec
         if spec in module.TWO_SIDED:
-            assert 0.9 <= row["both"] <= 0.99, (spec, row["both"])
+            most = 1.0 if spec.startswith("nll") else 0.99  # unseen rows may cost much: longer above
+            assert 0.9 <= row["both"] <= most, (spec, row["both"])
         else:
             assert min(row["low"], row["high"]) >= 0.91, (spec, row)
             assert all(row.get(end, 0) <= 2.5 for end in ("low_ratio", "high_ratio")), (spec, row)

@@ -93,8 +93,14 @@ def o_adaece(r: Rows, bins: int = 15, method: str = "split-merge") -> float:
 
 
 def o_debiased(r: Rows, bins: int = 15) -> float:
+    parts: list[list[int]] = [[] for _ in range(bins)]
+    ends = np.cumsum([len(part) for part in mass_bins(r, bins)])
+    for value in sorted(set(r.c)):  # ties stay together, where their middle falls
+        tied = [i for i in range(r.n) if r.c[i] == value]
+        middle = sum(r.c[i] < value for i in range(r.n)) + len(tied) / 2
+        parts[int(np.sum(ends[:-1] <= middle))] += tied
     total = 0.0
-    for w, c, a in gaps(r, mass_bins(r, bins), True):
+    for w, c, a in gaps(r, [part for part in parts if part]):
         n = round(w * r.n)
         if n >= 2:
             total += w * ((a - c) ** 2 - a * (1 - a) / (n - 1))

@@ -50,7 +50,7 @@ def command(
     ] = None,
     bounds: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--bounds", help="Bounds of ece: score, or sharp (fewer rows decide); default: score."),
+        typer.Option("--bounds", help="Bounds of ece: sharp (fewer rows decide), or score; default: sharp."),
     ] = None,
     config: Annotated[
         Optional[Path],  # noqa: UP045

@@ -24,7 +24,7 @@ from calibcli.predictions import Predictions
 
 Array = npt.NDArray[Any]
 CAP = 1_000_000
-FITTED = 1.35  # times V / (n F''): 90 % quantile of what fitting the temperatures costs, half a chi-square
+FITTED = 1.92  # times V / (n F''): 95 % quantile of what fitting the temperatures costs, half a chi-square
 KEPT = ("nll", "brier", "gain")
 REACH = ("least", "most", "beta")
 UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"

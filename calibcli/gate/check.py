@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.gate import baseline
+from calibcli.gate import baseline, words
 from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Results, Scores, Source, ece_estimate
 from calibcli.gate.verdict import SIDES, Claim, Side, Verdict, judge, rule
-from calibcli.metrics.bounds import ece_bounds
 from calibcli.metrics.intervals import BOUNDLESS
 from calibcli.metrics.sample import average
 from calibcli.result import Check, Estimate, Outcome, Result, Table
@@ -43,7 +42,10 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         if gate.baseline:
             checks.append(_against_baseline(gate, config, source, rows))
         else:
-            checks += _within_limit(gate, side, limit, source, config.alpha)
+            choice = source.judged(gate)
+            kind = words.kind(choice) if choice is not None else ""
+            found = _within_limit(gate, side, limit, source, config.alpha)
+            checks += [dataclasses.replace(one, kind=kind) for one in found]
     if progress:
         progress(1.0, "")
     if not checks:
@@ -55,7 +57,9 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
             )
         )
     estimates = list({(e.name, e.of): e for c in checks if (e := c.estimate) is not None}.values())
-    return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config))
+    judged = [choice for gate in config.gates if not gate.baseline and (choice := source.judged(gate)) is not None]
+    notes = [said for said in dict.fromkeys(words.unseen(choice) for choice in judged) if said]
+    return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config), notes=notes)
 
 
 def _side(gate: Gate, source: Source) -> tuple[Side, float]:
@@ -202,19 +206,7 @@ def _tables(source: Source, config: Config) -> list[Table]:
         rows: list[Sequence[Any]] = []
         for value, part in parts.items():
             c = part.columns
-            single = c.groups is not None and len(set(c.groups.tolist())) < 2
-            bounds = ece_bounds(
-                c.confidence,
-                c.correct,
-                bins=config.bins,
-                edges=config.edges,  # type: ignore[arg-type]
-                alpha=config.alpha,
-                weights=c.weights,
-                weight_kind="count" if c.weight_kind == "count" else "sampling",
-                groups=None if single else c.groups,
-                seed=config.seed,
-            )
-            e = ece_estimate(bounds, "ece")
+            e = ece_estimate(source.bounds(source.choice(Gate(metric="ece")), c, config.alpha), "ece")
             accuracy = average(c.correct, c.weights)
             rows.append([value, c.n, accuracy, e.value, e.low, e.high, e.null])
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]

@@ -63,7 +63,7 @@ class Config:
         slices, group, weights, weight_kind, ids, scores, labels, kind, classes: how the scores files are read, as the
             options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
-        bounds: of `ece`: `score`, or `sharp` for independent rows.
+        bounds: of `ece`: `sharp` (rows in groups: `score` all the same), or `score`.
         sources: files that were read.
     """
 
@@ -81,7 +81,7 @@ class Config:
     alpha: float = 0.05
     bins: int = 15
     edges: str = "right"
-    bounds: str = "score"
+    bounds: str = "sharp"
     seed: int = 0
     gates: tuple[Gate, ...] = ()
     sources: tuple[str, ...] = ()

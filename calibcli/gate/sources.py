@@ -16,7 +16,7 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdict import Claim, at_level
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
-from calibcli.metrics.bounds import Bounds, ece_bounds
+from calibcli.metrics.bounds import Bounds, view_bounds
 from calibcli.predictions import Array, Predictions
 from calibcli.result import Estimate, Result
 from calibcli.spec import Choice
@@ -35,6 +35,9 @@ class Source(Protocol):
         Raises:
             UsageError: no such metric.
         """
+
+    def judged(self, gate: Gate) -> Choice | None:
+        """The metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
 
     def slices(self, gate: Gate) -> Mapping[str, Any] | str:
         """The parts that the gate judges, by name; {"": ...} for everything."""
@@ -69,6 +72,9 @@ class Scores:
             return choose([found.spec], self.predictions.k)[0]
         except UsageError as error:
             raise UsageError(_at(gate) + error.problem, error.fix) from None
+
+    def judged(self, gate: Gate) -> Choice | None:
+        return self.choice(gate)
 
     def better(self, gate: Gate) -> str:
         if gate.of:
@@ -121,36 +127,33 @@ class Scores:
         return part.memo[key]
 
     def _ece(self, choice: Choice, c: Columns, gate: Gate, alpha: float, family: int) -> Claim | str:
-        options = choice.options
-        positive = options.get("of") == "positive"
-        confidence, correct = (c.positive, c.labels == 1) if positive else (c.confidence, c.correct)
-        if c.groups is not None and len(np.unique(c.groups)) < 2:
-            return "all rows are of one group"
-        bounds = ece_bounds(
-            confidence,
-            correct,
-            bins=options["bins"],
-            edges=options["edges"],
-            alpha=alpha,
-            family=family,
-            weights=c.weights,
-            weight_kind="count" if c.weight_kind == "count" else "sampling",
-            groups=c.groups,
-            method="sharp" if self.config.bounds == "sharp" else "score",
-            seed=self.config.seed,
-        )
+        bounds = self.bounds(choice, c, alpha, family)
+        if bounds.reason:
+            return bounds.reason
         estimate = ece_estimate(bounds, choice.spec)
         needed = None
         limit = gate.limit if gate.limit is not None else gate.max
         if limit is not None and bounds.lower <= limit < bounds.upper and c.groups is None:
-            population = EcePopulation.from_rows(
-                confidence, correct, bins=options["bins"], edges=options["edges"], weights=c.weights
-            )
+            how = {"bins": choice.options["bins"], "edges": choice.options["edges"]}
+            view = Sample.of(c).view(choice.options["of"])
+            population = EcePopulation.from_rows(view.p, view.hit, weights=view.weights, **how)
             design = bounds.n / bounds.n_eff
-            rows = to_decide(population, limit, alpha=alpha, family=family)
+            rows = to_decide(population, limit, alpha=alpha, family=family, method=bounds.method)
             needed = None if rows is None else max(bounds.n + 1, round(rows * design))
             needed = needed or NEVER
         return Claim(estimate=estimate, low=bounds.lower, high=bounds.upper, needed=needed)
+
+    def bounds(self, choice: Choice, c: Columns, alpha: float, family: int = 1) -> Bounds:
+        """The ECE of a part."""
+        return view_bounds(
+            Sample.of(c).view(choice.options["of"]),
+            bins=choice.options["bins"],
+            edges=choice.options["edges"],
+            alpha=alpha,
+            family=family,
+            method="score" if self.config.bounds == "score" else "sharp",
+            seed=self.config.seed,
+        )
 
     def _part(self, by: str, name: str, mask: Array) -> Part:
         key = (by, name)
@@ -195,14 +198,15 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
     if round(bounds.n_eff) != bounds.n:
         detail["n_eff"] = round(bounds.n_eff, 1)
     if bounds.groups:
-        detail["groups"] = bounds.groups
+        detail |= {"groups": bounds.groups, "effective_groups": round(bounds.effective, 1)}
     return Estimate(
         name=name,
         value=bounds.value,
-        low=bounds.lower,
-        high=bounds.upper,
-        level=1 - 2 * bounds.alpha,
+        low=None if bounds.reason else bounds.lower,
+        high=None if bounds.reason else bounds.upper,
+        level=None if bounds.reason else 1 - 2 * bounds.alpha,
         sided="each",
+        reason=bounds.reason,
         unit="probability",
         better="lower",
         how=f"one-sided {bounds.method} bounds, each {1 - bounds.alpha:.4g}{clustered}{family}",
@@ -219,6 +223,10 @@ class Results:
 
     result: Result
     source: str
+
+    def judged(self, gate: Gate) -> Choice | None:
+        names = sorted({e.name for e in self._found(gate)})
+        return METRICS.choose(names[0]) if names and names[0].partition(":")[0] in METRICS else None
 
     def better(self, gate: Gate) -> str:
         found = self._found(gate)

@@ -81,13 +81,12 @@ def adaece(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of:
 
 
 @METRICS.add(better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
-def ece2_debiased(
-    sample: Sample, *, bins: int = 15, method: Literal["whole", "split"] = "whole", of: Of = "top"
-) -> float:
+def ece2_debiased(sample: Sample, *, bins: int = 15, method: Equal = "whole", of: Of = "top") -> float:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
 
     Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them. Each bin's
-    own noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order.
+    own noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order;
+    `split-merge` and `mukhoti` (see `adaece`) are biased where ties meet a cut, and then have no bounds.
     """
     return float(debiased(mass(sample, bins=bins, method=method, of=of)))
 

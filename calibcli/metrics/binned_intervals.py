@@ -22,6 +22,7 @@ from calibcli.predictions import Floats
 DRAWS = 2_000
 SURE = 2.0  # standard deviations, beyond those of the bound, from which the sign of a gap is known
 STEEPEST = 4 / 3  # the most that 4 p (1 - p) + (c - p)² can be
+TIES = "no bound: method={} divides ties between bins, which biases it (method=whole does not)"
 NO_GROUPS = "rows belong to groups, and this bound is for independent rows (ece has one for groups)"
 
 
@@ -164,6 +165,9 @@ def debiased_square(ask: Ask) -> Interval:
     detail = {**_detail(ask, table), "root": math.sqrt(max(ask.value, 0.0))}
     if ask.sample.columns.groups is not None:
         return Interval(reason=NO_GROUPS, null=0.0, null_high=null, detail=detail)
+    method, whole = ask.choice.options["method"], _whole(ask)
+    if method == "mukhoti" or (method == "split-merge" and not np.allclose(table.weight, whole.weight, atol=1e-9)):
+        return Interval(reason=TIES.format(method), null=0.0, null_high=null, detail=detail)
     enough = table.effective >= 2
     if not enough.any():
         return Interval(reason="no bin has 2 rows", detail=detail)
@@ -185,6 +189,11 @@ def debiased_square(ask: Ask) -> Interval:
         null_high=null,
         detail=detail,
     )
+
+
+def _whole(ask: Ask) -> Bins:
+    """The table with ties kept whole; another one where ties meet a cut."""
+    return ask.sample.view(ask.choice.options["of"]).mass_bins(ask.choice.options["bins"], "whole")
 
 
 def _moved(ask: Ask, table: Bins) -> Floats:

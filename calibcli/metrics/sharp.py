@@ -41,13 +41,10 @@ def upper(value: float, plain: float, d: Floats, spread: Floats, fourth: Floats,
         unit: 1 / n_eff.
     """
     z = normal_quantile(1 - alpha)
-    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
-    least = np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+    least = _surely(d, spread, fourth, unit)
     # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
     unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
-    # an E lower than nearly any model shows is not taken as evidence of being better than perfect
-    usual = math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
-    value = max(value, usual)
+    value = max(value, _usual(least))
     low, high = 0.0, plain
     if not least.any() or _quantile(high, least, spread, unseen, z) < value:
         return plain
@@ -58,6 +55,25 @@ def upper(value: float, plain: float, d: Floats, spread: Floats, fourth: Floats,
         else:
             high = middle
     return high
+
+
+def largest(limit: float, length: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float) -> float:
+    """The largest E whose upper bound is at most `limit`; `length`: of the plain bound beyond E, else as `upper`."""
+    z = normal_quantile(1 - alpha)
+    least = _surely(d, spread, fourth, unit)
+    most = _quantile(limit, least, spread, max((length / z) ** 2 - float(spread.sum()), 0.0), z) if least.any() else 0.0
+    return max(limit - length, most if most >= _usual(least) else -math.inf)
+
+
+def _surely(d: Floats, spread: Floats, fourth: Floats, unit: float) -> Floats:
+    """Standard deviation of each bin's gap about its mean, less its own sampling error; 0 where too little is known."""
+    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
+    return np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+
+
+def _usual(least: Floats) -> float:
+    """An E lower than nearly any model shows is not taken as evidence of being better than perfect."""
+    return math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
 
 
 def _quantile(tau: float, least: Floats, spread: Floats, unseen: float, z: float) -> float:
@@ -105,11 +121,23 @@ def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
     Args:
         d: (..., B) signed gaps.  variance: (..., B) of d̂.  alpha: error probability.
     """
-    from scipy.special import erfcx
-
     sigma = np.sqrt(variance)
     x = np.divide(np.abs(d), sigma, out=np.zeros_like(d), where=sigma > 0)
-    foretold = (np.abs(d) - sigma * math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))).sum(axis=-1)
+    foretold = (np.abs(d) - sigma * _mills(x)).sum(axis=-1)
     same = np.abs(d.sum(axis=-1))
     found = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
     return np.asarray(found)
+
+
+def _mills(x: Floats) -> Floats:
+    """Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated; beyond 8 its series."""
+    grid, values = _mills_grid()
+    far = 1 / np.maximum(x, grid[-1])
+    return np.asarray(np.where(x < grid[-1], np.interp(x, grid, values), far * (1 - far**2 + 3 * far**4)))
+
+
+@lru_cache(maxsize=1)
+def _mills_grid() -> tuple[Floats, Floats]:
+    grid = np.linspace(0, 8, 4001)
+    half = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in grid])
+    return grid, half * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi)

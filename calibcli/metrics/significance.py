@@ -16,7 +16,7 @@ from calibcli.predictions import Floats
 
 Cox = tuple[Floats, Floats, Floats]
 """Coefficients, their covariance, and for each how many rows (or groups) of equal influence would decide it so."""
-DECIDING = 20  # from where its interval covers, by simulation
+DECIDING = 15  # from where its interval covers, by simulation
 
 
 def spiegelhalter_interval(ask: Ask) -> Interval:

@@ -6,7 +6,7 @@ import numpy as np
 
 from calibcli.columns import ClassBins, Edges
 from calibcli.metrics.binned_intervals import mean_absolute_deviation
-from calibcli.metrics.bounds import ece_bounds
+from calibcli.metrics.bounds import view_bounds
 from calibcli.metrics.intervals import Rows, percent, share_bounds
 from calibcli.metrics.sample import Bins, Sample, View
 from calibcli.metrics.topk import views
@@ -53,19 +53,9 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
         accuracy = float(np.sum(view.hit * view.share()))
         hits = Rows(view.hit, view.weights, view.counts, view.groups)
         low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
-        one_group = view.groups is not None and len(np.unique(view.groups)) < 2
-        b = ece_bounds(
-            view.p,
-            view.hit,
-            bins=bins,
-            edges=edges,
-            alpha=1 - level,
-            weights=view.weights,
-            weight_kind="count" if view.counts else "sampling",
-            groups=None if one_group else view.groups,
-        )
+        b = view_bounds(view, bins=bins, edges=edges, alpha=1 - level)
         mean = float(np.sum(view.p * view.share()))
-        bounds = [None, None] if one_group else [b.lower, b.upper]
+        bounds = [None, None] if b.reason else [b.lower, b.upper]
         rows.append([k, accuracy, low, high, mean, b.value, *bounds, b.floor])
     return Table(
         name="top_k",

@@ -97,6 +97,17 @@ def column(values: Sequence[Cell]) -> list[str]:
     return [place(v, max(0, places)) if isinstance(v, float) else cell(v) for v in values]
 
 
+P_COLUMNS = ("p", "p (Holm)")
+LEAST_P = 1e-4  # below, digits of a p-value say nothing
+
+
+def of_table(name: str, values: Sequence[Cell]) -> list[str]:
+    """The cells of a table's column of that name: p-values at most as exactly as they are known, and never 0."""
+    if name not in P_COLUMNS:
+        return column(values)
+    return [cell(v) if not isinstance(v, float) else "< 1e-4" if v < LEAST_P else f"{v:.4f}" for v in values]
+
+
 def level(estimates: Iterable[Estimate]) -> str:
     """The level that all intervals of these estimates share, e.g. `95 %`; "" when they differ or there is none.
 
