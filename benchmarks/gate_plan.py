@@ -1,6 +1,6 @@
-"""The rows that `calib plan` states against simulation, and what sharp bounds gain.
+"""The rows that `calib plan` states, against simulation.
 
-python benchmarks/gate_plan.py            # about 10 minutes on one core
+python benchmarks/gate_plan.py            # some minutes on one core
 python benchmarks/gate_plan.py --runs 60  # one
 """
 
@@ -101,35 +101,12 @@ def temperature_off(runs: int) -> None:
             print(f"  accuracy {accuracy}: planned n = {stated:.0f}; " + ", ".join(shares), flush=True)
 
 
-def sharp_power(runs: int) -> None:
-    """Share of PASS and FAIL with either kind of bounds on the same data."""
-    print("\nPower of the score and the sharp bounds, accuracy .87")
-    for limit, truth, sizes in (
-        (0.02, 0.0, (3000, 4000, 5000)),
-        (0.05, 0.08, (2000, 4000)),
-        (0.06, 0.075, (10000, 20000)),
-    ):
-        for n in sizes:
-            rng = np.random.default_rng(n)
-            reached = {"score": 0, "sharp": 0}
-            for _ in range(runs):
-                confidence = rng.beta(6, 6 * 0.13 / 0.87, n)
-                correct = rng.random(n) < confidence - truth
-                for method in reached:
-                    bounds = ece_bounds(confidence, correct, method=method)  # type: ignore[arg-type]
-                    reached[method] += bounds.upper <= limit if truth <= limit else bounds.lower > limit
-            verdict = "PASS" if truth <= limit else "FAIL"
-            text = ", ".join(f"{method} {count / runs:.3f}" for method, count in reached.items())
-            print(f"  ece <= {limit}, truth {truth}, n = {n}: {verdict} {text}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=600)
     runs = parser.parse_args().runs
     plans(runs)
     temperature_off(runs // 2)
-    sharp_power(runs // 2)
 
 
 if __name__ == "__main__":

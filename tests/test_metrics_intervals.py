@@ -52,9 +52,9 @@ def test_standard_error_from_groups_is_that_of_group_sums() -> None:
 
 
 def test_repeated_rows_in_groups_widen_every_interval() -> None:
-    z, y = logits(200)
+    z, y = logits(600)
     alone = {e.name: e for e in metrics.measure(Predictions.of(z, y), ["accuracy", "nll", "gap", "ece", "cox_slope"])}
-    copies = Predictions.of(np.repeat(z, 4, axis=0), np.repeat(y, 4), groups=np.repeat(np.arange(200), 4))
+    copies = Predictions.of(np.repeat(z, 4, axis=0), np.repeat(y, 4), groups=np.repeat(np.arange(600), 4))
     for e in metrics.measure(copies, list(alone)):
         one = alone[e.name]
         assert e.value == pytest.approx(one.value, rel=1e-6)

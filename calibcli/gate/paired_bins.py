@@ -24,7 +24,8 @@ def difference(views: tuple[View, View], tables: tuple[Bins, Bins], level: float
     """Value, interval and p-value of Σ|d| of the second model less that of the first.
 
     Σ|d̂| = mean(s r), s the sign of the row's bin: the difference is a mean over rows of s₂ r₂ - s₁ r₁, in which what
-    the models share cancels, and has its standard error (that of resampling rows or groups, where signs are sure).
+    the models share cancels, and has its standard error (that of resampling rows or groups; s counts for less where the
+    sign is not sure).
     It is biased by Σ σ (E|x + Z| - x), x = |d|/σ, most where a model is calibrated. Each bin's bias is taken out at its
     posterior mean (x = 0 or anything up to 8), and as much of it enters the error: where both models are
     calibrated or both are far from it, the biases are known; between, they are not.
@@ -52,7 +53,16 @@ def _signed(view: View, table: Bins) -> tuple[Floats, float, float]:
     sigma = np.sqrt(np.maximum(table.spread - table.d**2 / table.total, 0))
     used = sigma > 0
     x = np.minimum(np.abs(table.d[used]) / sigma[used], FARTHEST)
-    return np.sign(table.d)[index] * view.residual, float(np.abs(table.d).sum()), float(sigma[used] @ _bias(x))
+    sign = np.sign(table.d)
+    folded = _folded(x)
+    sign[used] *= np.sqrt(1 + x * x - folded * folded)  # |x + Z| varies less than Z where its sign is not sure
+    return sign[index] * view.residual, float(np.abs(table.d).sum()), float(sigma[used] @ _bias(x))
+
+
+def _folded(x: Floats) -> Floats:
+    """E|x + Z|."""
+    tilt = np.array([math.erf(g / math.sqrt(2)) for g in x])
+    return np.asarray(math.sqrt(2 / math.pi) * np.exp(-(x**2) / 2) + x * tilt)
 
 
 def _bias(x: Floats) -> Floats:
@@ -69,5 +79,4 @@ def _prior() -> tuple[Floats, Floats, Floats]:
     gaps = np.append(np.arange(0, 4, 0.2), np.arange(4, FARTHEST, 0.5))
     weight = np.ones_like(gaps)
     weight[0] = CALIBRATED
-    folded = np.array([math.erf(g / math.sqrt(2)) for g in gaps])
-    return gaps, weight, math.sqrt(2 / math.pi) * np.exp(-(gaps**2) / 2) + gaps * (folded - 1)
+    return gaps, weight, _folded(gaps) - gaps

@@ -14,7 +14,7 @@ import numpy as np
 from calibcli.metrics.bounds import view_bounds
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.norms import one, over_by_confidence, two, under
-from calibcli.metrics.sample import Bins
+from calibcli.metrics.sample import TIED, Bins
 from calibcli.metrics.smooth import solve
 from calibcli.numerics import normal_quantile, score_bound
 from calibcli.predictions import Floats
@@ -204,8 +204,9 @@ def _moved(ask: Ask, table: Bins) -> Floats:
     """
     view = ask.sample.view(ask.choice.options["of"])
     n, share = view.effective, np.broadcast_to(view.share(), (view.n,))[view.order]
-    below = np.append(0.0, np.cumsum(share))
-    sums = np.append(0.0, np.cumsum(share * view.residual[view.order]))
+    last = np.append(np.diff(view.p[view.order]) > TIED, True)  # of rows that are tied: their order must not matter
+    below = np.append(0.0, np.cumsum(share)[last])
+    sums = np.append(0.0, np.cumsum(share * view.residual[view.order])[last])
     q = np.cumsum(table.weight)[:-1]
     reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
     ends = [np.clip(q + sign * reach, 0, 1) for sign in (-1, 1)]

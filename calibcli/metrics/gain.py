@@ -15,6 +15,7 @@ from calibcli.links.moments import Block, Source, evaluate, expectation
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Ask, Interval, Rows
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample, average
+from calibcli.metrics.smooth import solve
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -192,16 +193,8 @@ class _Profile:
 
     def _root(self, bound: int) -> float:
         """β where a bound of F' passes 0 (F' rises with β); the end of the range where it does not."""
-        from scipy.optimize import brentq
-
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-
-        def f(t: float) -> float:
-            return self.slope(math.exp(t))[bound]
-
-        if f(ends[0]) >= 0:
-            return math.exp(ends[0])
-        return math.exp(ends[1] if f(ends[1]) <= 0 else brentq(f, *ends, xtol=1e-4))
+        return math.exp(solve(lambda t: -self.slope(math.exp(t))[bound], *ends))
 
     def _divergence(self, beta: float) -> float:
         one, there = (average(nll_rows(self.z, self.y, b), self.rows.weights) for b in (1.0, beta))

@@ -133,7 +133,13 @@ def _mills(x: Floats) -> Floats:
     """Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated; beyond 8 its series."""
     grid, values = _mills_grid()
     far = 1 / np.maximum(x, grid[-1])
-    return np.asarray(np.where(x < grid[-1], np.interp(x, grid, values), far * (1 - far**2 + 3 * far**4)))
+    return np.asarray(
+        np.where(
+            x < grid[-1],
+            np.interp(x, grid, values),
+            far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2)))),
+        )
+    )
 
 
 @lru_cache(maxsize=1)
