@@ -17,7 +17,7 @@ from calibcli.gate.sources import Scores
 from calibcli.predictions import Predictions
 
 HERE = Path(__file__).parent.parent / "benchmarks"
-RUNS = 60  # of which 12 wrong are surely more than 6 %
+RUNS = 50  # of which 10 wrong are surely more than 6 %
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def worst(bench: ModuleType, kind: str, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "what", ["constant 0.99, 1.00% errors", "constant 0.999, 0.50% errors", "constant 0.98, 5.00% errors"]
+    "what", ["constant 0.99, 1.00% errors", "constant 0.999, 0.50% errors", "constant 0.999, 1.36% errors"]
 )
 def test_constant_scores_exactly(bench: ModuleType, what: str) -> None:
     """Summed over the binomial: no simulation error to allow for."""
@@ -47,14 +47,12 @@ def test_constant_scores_exactly(bench: ModuleType, what: str) -> None:
     assert worst(bench, "exact slices", what) == []
 
 
-@pytest.mark.parametrize(
-    "what", ["calibrated", "saturated, .5 % errors", "5 neighbours", "alternating gaps", "10 % label noise"]
-)
+@pytest.mark.parametrize("what", ["calibrated", "saturated, .5 % errors", "5 neighbours", "alternating gaps"])
 def test_independent_rows(bench: ModuleType, what: str) -> None:
     assert worst(bench, "rows", what) == []
 
 
-@pytest.mark.parametrize("what", ["10 groups, shift", "30 groups, sites"])
+@pytest.mark.parametrize("what", ["30 groups, sites", "100 groups, shift"])
 def test_groups(bench: ModuleType, what: str) -> None:
     assert worst(bench, "groups", what) == []
 
