@@ -121,8 +121,8 @@ class Scores:
             if "class_bins" in choice.traits or choice.traits.get("needs_scores"):
                 [found] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
             else:
-                sample = Sample.of(part.columns, None, self.config.seed)
-                [found] = estimates(sample, [choice], level=level)
+                part.sample = part.sample or Sample.of(part.columns, None, self.config.seed)
+                [found] = estimates(part.sample, [choice], level=level)
             part.memo[key] = found
         return part.memo[key]
 
@@ -179,6 +179,7 @@ class Part:
     parent: Predictions | None = None
     mask: Array | None = None
     memo: dict[tuple[str, float], Estimate] = field(default_factory=dict)
+    sample: Sample | None = None  # shared, so that tables and simulated levels are worked out once
 
     @cached_property
     def predictions(self) -> Predictions:
