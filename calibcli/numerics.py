@@ -44,11 +44,11 @@ def effective_groups(sizes: npt.ArrayLike) -> float:
     A group's sum varies as its size at the most, so its square enters the variance with m² and the error of the
     variance with m⁴ (Satterthwaite 1946).
     """
-    square = np.asarray(sizes, dtype=np.float64) ** 2
-    top = float(square.max(initial=0.0))
+    m = np.asarray(sizes, dtype=np.float64)
+    top = float(np.abs(m).max(initial=0.0))
     if top == 0:
         return 0.0
-    square = square / top  # no overflow
+    square = (m / top) ** 2  # no overflow
     return float(square.sum() ** 2 / (square @ square))
 
 
