@@ -89,7 +89,7 @@ def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
         InputError: the classes do not match.
     """
     check_classes(scaler, predictions)
-    mapped = predictions.mapped(scaler, predicted=raw_argmax(predictions) if scaler.preserves_accuracy else None)
+    mapped = predictions.mapped(scaler.map, predicted=raw_argmax(predictions) if scaler.preserves_accuracy else None)
     return dataclasses.replace(mapped, kind="log_probabilities")
 
 
@@ -139,6 +139,7 @@ def _metadata(predictions: Predictions) -> dict[str, Any]:
     return {
         "n": predictions.n,
         "kind": predictions.kind,
+        "columns": int(predictions.facts.get("columns", predictions.k)),
         "source": predictions.source,
         "sha256": predictions.sha256,
         "version": __version__,

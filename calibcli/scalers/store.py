@@ -66,7 +66,7 @@ def load(path: str | Path) -> Scaler:
         if not all(np.isfinite(value).all() for value in tensors.values()):
             raise InputError(f"{path} holds parameters that are not finite", "fit it again")
         with np.errstate(all="ignore"):
-            shape = scaler(np.zeros((1, k))).shape
+            shape = scaler.map(np.zeros((1, k))).shape
         if shape != (1, k):
             raise ValueError(f"maps {k} classes to {shape[1]}")
     except (KeyError, TypeError, ValueError, IndexError, UsageError) as error:
