@@ -28,11 +28,16 @@ preserves_accuracy: True where the predicted class of raw logits is kept; or a f
 
 @dataclass(frozen=True)
 class Job:
-    """How a method is run: seed of everything random, and whether anybody reads more than the parameters."""
+    """How a method is run: seed of everything random, whether anybody reads more than the parameters, and progress.
+
+    Attributes:
+        step: called with (fraction of this fit, text) by methods that take seconds.
+    """
 
     seed: int = 0
     report: bool = True
     level: float = 0.95
+    step: Progress = lambda fraction, text: None
 
 
 @dataclass(frozen=True)
