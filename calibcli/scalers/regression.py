@@ -137,9 +137,7 @@ class Regression:
         residual[self.rows, self.labels] -= self.w
         return self.shape.pull(residual, self.x)
 
-    def _direction(
-        self, p: Array, ridge: Array, g: Array, solve: Callable[[Array], Array]
-    ) -> tuple[Array, int]:
+    def _direction(self, p: Array, ridge: Array, g: Array, solve: Callable[[Array], Array]) -> tuple[Array, int]:
         """H⁻¹ g to about 3 √|g| of its size by preconditioned conjugate gradients, and the products that took."""
         rows = self._uncertain(p)
         q, x = p[rows].astype(np.float32), self.narrow[rows]
@@ -148,7 +146,9 @@ class Regression:
         z = solve(rest)
         along, left = z, float(rest @ z)
         enough = left * min(0.1, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
-        for done in range(1, PRODUCTS + 1):
+        done = 0
+        while done < PRODUCTS:
+            done += 1
             s = self.shape.scores(along.astype(np.float32), x)
             s -= np.einsum("ij,ij->i", q, s)[:, None]
             s *= mass
