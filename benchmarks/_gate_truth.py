@@ -46,7 +46,7 @@ def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float
     found = plain(p, [spec for spec in wanted if spec not in ("recal_gain", *NO_BOUND) and "debiased" not in spec])
     if debiased := [spec for spec in wanted if "debiased" in spec]:
         many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=np.full(p.n, 1e6), weight_kind="count")
-        found |= values(many, debiased)
+        found = {**found, **values(many, debiased)}
     if "recal_gain" in wanted:
         found["recal_gain"] = gain(p)
     return {**found, **{spec: 0.5 for spec in wanted if spec in NO_BOUND}}

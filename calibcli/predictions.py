@@ -184,6 +184,15 @@ def notes_of(*inputs: Predictions) -> list[str]:
     return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
 
 
+def two_columns(score: Floats, kind: Kind) -> Floats:
+    """(n, 2) scores from the log-odds, the probability or the log-probability of class 1, (n,)."""
+    if kind == "logits":
+        return np.column_stack([np.zeros_like(score), score])
+    p = np.exp(score) if kind == "log_probabilities" else np.clip(score, 0, 1)
+    with np.errstate(divide="ignore"):
+        return np.column_stack([np.log1p(-p), np.log(p)])
+
+
 def chunk_rows(scores: Scores) -> int:
     """Rows that make up about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
     return min(CHUNK_ROWS, max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4))))

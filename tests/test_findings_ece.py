@@ -34,6 +34,7 @@ def sample(confidence: Any, correct: Any, **more: Any) -> Sample:
         nll=zero,
         brier=zero,
         entropy=zero,
+        most=zero + 1.0,
         labels=np.zeros(n, np.int64),
         k=10,
         **more,

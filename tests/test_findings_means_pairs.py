@@ -14,11 +14,12 @@ from scipy.stats import binomtest, multinomial
 
 from calibcli import metrics
 from calibcli.columns import columns
-from calibcli.gate import baseline, check, compare, paired
+from calibcli.gate import baseline, check, compare
 from calibcli.gate.baseline import METRICS, Difference, Pairing
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.links import fit_beta, nll_rows
+from calibcli.metrics import paired
 from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
 from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions

@@ -17,10 +17,10 @@ from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
 from calibcli.inputs.memory import of_arrays
 from calibcli.metrics.diagram import smooth_curve
-from calibcli.metrics.intervals import student
 from calibcli.metrics.ranks import FEW, groups_by_rank
 from calibcli.metrics.report import Options, report
 from calibcli.metrics.sample import View
+from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
 from calibcli.result import Estimate
@@ -127,7 +127,9 @@ def test_objective_puts_a_probability_on_an_edge_where_the_metric_does(k: int) -
 @pytest.mark.parametrize("degrees", [0.3, 0.99, 1, 1.2, 1.49, 1.5, 1.7, 2, 2.3, 2.49, 2.5, 3.3, 7.7, 30.5, 1e3, 1e7])
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95, 0.999])
 def test_student_for_any_degrees(level: float, degrees: float) -> None:
-    assert student(level, degrees) == pytest.approx(float(stats.t.ppf((1 + level) / 2, degrees)), rel=1e-9)
+    assert student_quantile((1 + level) / 2, degrees) == pytest.approx(
+        float(stats.t.ppf((1 + level) / 2, degrees)), rel=1e-9
+    )
 
 
 @pytest.mark.finding("1.16")

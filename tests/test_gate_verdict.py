@@ -11,8 +11,9 @@ from scipy import stats
 
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
-from calibcli.gate import baseline, paired
+from calibcli.gate import baseline
 from calibcli.gate.verdict import Claim, at_level, judge, rule, scaled
+from calibcli.metrics import paired
 from calibcli.metrics.gain import folds_of
 from calibcli.metrics.intervals import Rows
 from calibcli.predictions import Predictions

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.gate import baseline, paired
+from calibcli.gate import baseline
 from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
 from calibcli.metrics import DEFAULT, choose, columns_of, estimates
+from calibcli.metrics.paired import holm
 from calibcli.predictions import Array, Predictions, notes_of
 from calibcli.result import Curve, Estimate, Plot, Result, Table
 from calibcli.spec import Choice
@@ -147,7 +148,7 @@ def _result(
     facts: dict[str, Any],
 ) -> Result:
     known = [d for d in differences if d.p is not None]
-    adjusted = dict(zip(map(id, known), paired.holm([d.p for d in known]).tolist(), strict=True))
+    adjusted = dict(zip(map(id, known), holm([d.p for d in known]).tolist(), strict=True))
     rows: list[list[Any]] = []
     for d in differences:
         p = adjusted.get(id(d))

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from calibcli.columns import Columns
-from calibcli.gate import baseline, paired, paired_bins
+from calibcli.gate import baseline
 from calibcli.gate.baseline import Pairing
 from calibcli.gate.verdict import at_level
+from calibcli.metrics import paired_bins
 from calibcli.metrics.intervals import BOUNDLESS, SMALLEST_P, Rows, two_sided
 from calibcli.metrics.norms import one
+from calibcli.metrics.paired import mcnemar
 from calibcli.metrics.sample import Sample
 from calibcli.numerics import normal_quantile
 from calibcli.predictions import Predictions
@@ -90,7 +92,7 @@ def _exact(first: Model, second: Model, choice: Choice) -> Found | None:
         round(float(w @ (a.columns.correct & ~b.columns.correct))) for a, b in ((second, first), (first, second))
     )
     total = round(float(w.sum()))
-    low, high, value = paired.mcnemar(gained, lost, total, LEVEL)
+    low, high, value = mcnemar(gained, lost, total, LEVEL)
     how = "McNemar's exact test and the interval that it inverts to"
     return (gained - lost) / total, low, high, None, value, how
 

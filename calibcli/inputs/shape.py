@@ -16,7 +16,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.arrays import Converted, Lazy, Memory, Named, rows_of, whole
 from calibcli.inputs.keys import shape_text
 from calibcli.inputs.text import floats_of_text
-from calibcli.predictions import Array, ArrayScores, Floats, Ints, Kind, Scores
+from calibcli.predictions import Array, ArrayScores, Floats, Ints, Kind, Scores, two_columns
 
 CLIP = 1e-15
 HOLD = 128 << 20  # bytes of scores that are read at once and kept; larger ones stay in the file
@@ -115,12 +115,9 @@ class Streamed:
         return block
 
     def _two(self, score: Floats) -> Floats:
-        """(n, 2) scores from the log-odds, the probability or the log-probability of class 1."""
-        if self.kind == "logits":
-            return np.column_stack([np.zeros_like(score), score])
-        p = np.exp(score) if self.kind == "log_probabilities" else np.clip(score, 0, 1)
-        pair = np.column_stack([np.log1p(-p), np.log(p)])
-        return np.maximum(pair, np.log(CLIP)) if self.clip else pair
+        """(n, 2) scores of one column."""
+        pair = two_columns(score, self.kind)
+        return np.maximum(pair, np.log(CLIP)) if self.clip and self.kind != "logits" else pair
 
 
 def per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:

@@ -5,7 +5,9 @@ All minimise a convex penalised NLL of softmax(W x + b); they differ in x, in th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,15 @@ import numpy as np
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
-from calibcli.scalers.regression import Shape, minimise
+from calibcli.scalers.regression import SETTLED, Regression, Shape
 from calibcli.scalers.rows import fold_of_rows
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.spec import NotNegative
 
 PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
 CV_FOLDS = 3
-ROUGH = 1e-5  # gradient at which the optimiser stops while penalties are compared
+ROUGH = 1e-5  # nats that another step of the optimiser would gain, below which penalties are compared
+CLEAR = 3.0  # standard errors by which a penalty that is worse ends the search along its line
 
 
 def apply(parameters: Parameters, logits: Array) -> Array:
@@ -169,13 +172,27 @@ def _scores(predictions: Predictions) -> Array:
     return np.asarray(predictions.logits, np.float64)
 
 
-def _fit(shape: Shape, predictions: Predictions, x: Array, lam: float, mu: float, start: Array | None = None) -> Fitted:
-    theta = minimise(shape, x, predictions.labels, predictions.weights, lam, mu, start)
+def _fit(
+    shape: Shape,
+    predictions: Predictions,
+    x: Array,
+    lam: float,
+    mu: float,
+    start: Array | None = None,
+    like: Regression | None = None,
+) -> Fitted:
+    regression = Regression(shape, x, predictions.labels, predictions.weights, like)
+    theta = regression.minimise(lam, mu, start)
     w, b = theta[: shape.weights], theta[shape.weights :]
     weight = w.reshape(shape.k, shape.k) if shape.kind == "full" else w[0] if shape.kind == "scalar" else w
     notes = []
     if shape.kind == "full" and predictions.n < shape.weights:
         notes.append(f"{shape.weights + shape.k:,} parameters from {predictions.n:,} rows: temperature may do better")
+    if regression.gradient > 100 * SETTLED:
+        notes.append(
+            f"the NLL has no minimum in reach (a gradient of {regression.gradient:.1g} is left): "
+            "some classes are separable; a penalty (matrix, dirichlet) or temperature bounds the fit"
+        )
     return Fitted({"weight": np.asarray(weight), "bias": b - b.mean()}, notes=notes)
 
 
@@ -184,59 +201,78 @@ def _odir(predictions: Predictions, job: Job, x: Array, lam: float | None, mu: f
     shape = Shape("full", predictions.k)
     chosen: dict[str, float | int | str | None] = {}
     start: Array | None = None
+    like: Regression | None = None
     if lam is None or mu is None:
-        lam, mu, start = _choose(shape, predictions, job, x, lam, mu)
-        chosen = {"lambda": lam, "mu": mu}
-    done = _fit(shape, predictions, x, lam, mu, start)
+        search = _Search(shape, predictions, job, x)
+        lam, mu, start = search.best(lam, mu)
+        chosen, like = {"lambda": lam, "mu": mu}, search.fits[0]
+    done = _fit(shape, predictions, x, lam, mu, start, like)
     return Fitted(done.parameters, notes=done.notes, facts=chosen)
 
 
-def _choose(
-    shape: Shape, predictions: Predictions, job: Job, x: Array, lam: float | None, mu: float | None
-) -> tuple[float, float, Array]:
-    folds = fold_of_rows(predictions, min(CV_FOLDS, predictions.n), job.seed)
-    starts: dict[int, Array] = {}
+@dataclass(frozen=True)
+class _Tried:
+    """A pair of penalties: its held-out NLL, row by row, and the fit of each fold."""
 
-    def loss(lam: float, mu: float) -> float:
-        """Held-out NLL; every fit starts from the one before it."""
-        total = 0.0
-        for fold in range(int(folds.max()) + 1):
-            inside, out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-            w = predictions.weights
-            theta = minimise(
-                shape,
-                x[inside],
-                predictions.labels[inside],
-                None if w is None else w[inside],
-                lam,
-                mu,
-                starts.get(fold),
-                ROUGH,
-            )
-            starts[fold] = theta
-            nll = -log_softmax(shape.scores(theta, x[out]))[np.arange(len(out)), predictions.labels[out]]
-            total += float(nll.sum() if w is None else nll @ w[out])
-        return total
+    pair: tuple[float, float]
+    nll: Array
+    thetas: Sequence[Array]
 
-    def along(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-        """Best pair; stops after two in a row that are worse than the best."""
-        best, value, worse = pairs[0], loss(*pairs[0]), 0
-        for pair in pairs[1:]:
-            here = loss(*pair)
-            worse = worse + 1 if here >= value else 0
-            if here < value:
-                best, value = pair, here
-            if worse == 2:
+
+class _Search:
+    """Penalties by cross-validation: held-out NLL along lines of pairs, every fit started from the one before it."""
+
+    def __init__(self, shape: Shape, predictions: Predictions, job: Job, x: Array) -> None:
+        folds = fold_of_rows(predictions, min(CV_FOLDS, predictions.n), job.seed)
+        self.shape, self.x, self.labels, self.job = shape, x, predictions.labels, job
+        self.w = np.ones(len(x)) if predictions.weights is None else predictions.weights
+        self.out = [np.flatnonzero(folds == fold) for fold in range(int(folds.max()) + 1)]
+        self.fits = []
+        for fold in range(len(self.out)):
+            inside = np.flatnonzero(folds != fold)
+            self.fits.append(Regression(shape, x[inside], self.labels[inside], self.w[inside]))
+        self.done = 0
+
+    def best(self, lam: float | None, mu: float | None) -> tuple[float, float, Array]:
+        """The best λ and μ (a given one stays), and parameters to start from."""
+        if lam is None and mu is None:
+            found = self._along([(p, p) for p in PENALTIES])
+            lam = found.pair[0]
+            found = self._along([(lam, min(lam * 10, PENALTIES[0]))], found)
+            found = self._along([(lam, lam / 10), (lam, lam / 100)], found)
+        else:
+            found = self._along([(p if lam is None else lam, p if mu is None else mu) for p in PENALTIES])
+        return *found.pair, np.mean(found.thetas, axis=0)
+
+    def _along(self, pairs: Sequence[tuple[float, float]], best: _Tried | None = None) -> _Tried:
+        """The best pair; stops at one that is clearly worse than the best, or the second in a row that is worse."""
+        last, worse = best, 0
+        for pair in pairs:
+            if best is not None and pair == best.pair:
+                continue
+            last = self._try(pair, last)
+            if best is None:
+                best = last
+                continue
+            more = self.w * (last.nll - best.nll)
+            if more.sum() < 0:
+                best, worse = last, 0
+                continue
+            worse += 1
+            if worse == 2 or more.sum() > CLEAR * math.sqrt(float(more @ more)):
                 break
+        assert best is not None
         return best
 
-    if lam is None and mu is None:
-        lam, _ = along([(p, p) for p in PENALTIES])
-        starts.clear()
-        _, mu = along([(lam, p) for p in (min(lam * 10, PENALTIES[0]), lam, lam / 10, lam / 100)])
-    elif lam is None:
-        assert mu is not None
-        lam, mu = along([(p, mu) for p in PENALTIES])
-    else:
-        lam, mu = along([(lam, p) for p in PENALTIES])
-    return lam, mu, starts[0]
+    def _try(self, pair: tuple[float, float], before: _Tried | None) -> _Tried:
+        nll, thetas = np.zeros(len(self.x)), list[Array]()
+        for fold, (regression, out) in enumerate(zip(self.fits, self.out, strict=True)):
+            if regression.blocks is None:
+                regression.blocks = self.fits[0].blocks
+            start = before.thetas[fold] if before else None
+            theta = regression.minimise(*pair, start, gain=ROUGH)
+            nll[out] = -log_softmax(self.shape.scores(theta, self.x[out]))[np.arange(len(out)), self.labels[out]]
+            thetas.append(theta)
+            self.done += 1
+            self.job.step(1 - 0.97**self.done, f"penalty {pair[0]:g}, {pair[1]:g}")
+        return _Tried(pair, nll, thetas)

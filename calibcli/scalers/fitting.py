@@ -44,7 +44,7 @@ def fit(
         raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
     if progress:
         progress(0.0, f"fitting {choice.spec}")
-    done = choice(predictions, Job(seed, report, level))
+    done = choice(predictions, Job(seed, report, level, progress or (lambda fraction, text: None)))
     scaler = Scaler(
         spec=choice.spec,
         k=predictions.k,
@@ -58,7 +58,11 @@ def fit(
 
 
 def cross_fit(
-    spec: str, predictions: Predictions, folds: int = 5, seed: int = 0, progress: Progress | None = None
+    spec: str,
+    predictions: Predictions,
+    folds: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Predictions:
     """Out-of-fold predictions: every row mapped by the scaler that was fitted without its fold.
 
@@ -71,9 +75,9 @@ def cross_fit(
     folds_of = _folds(predictions, folds, seed)
     scalers = []
     for fold in range(folds):
-        if progress:
-            progress(fold / folds, f"{spec}: fold {fold + 1} of {folds}")
-        scalers.append(fit(spec, subset(predictions, np.flatnonzero(folds_of != fold)), seed=seed, report=False).scaler)
+        inside = subset(predictions, np.flatnonzero(folds_of != fold))
+        here = part(progress, fold, folds, f"{spec}: fold {fold + 1} of {folds}")
+        scalers.append(fit(spec, inside, seed=seed, report=False, progress=here).scaler)
     return dataclasses.replace(
         predictions,
         scores=FoldedScores(predictions.scores, scalers, folds_of),
@@ -89,7 +93,7 @@ def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
         InputError: the classes do not match.
     """
     check_classes(scaler, predictions)
-    mapped = predictions.mapped(scaler, predicted=raw_argmax(predictions) if scaler.preserves_accuracy else None)
+    mapped = predictions.mapped(scaler.map, predicted=raw_argmax(predictions) if scaler.preserves_accuracy else None)
     return dataclasses.replace(mapped, kind="log_probabilities")
 
 
@@ -123,6 +127,13 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     )
 
 
+def part(progress: Progress | None, done: int, of: int, what: str = "") -> Progress | None:
+    """The progress of one of several equal parts, `done` of which are behind."""
+    if progress is None:
+        return None
+    return lambda fraction, text: progress((done + min(fraction, 1.0)) / (of + 1e-9), what or text)
+
+
 def _folds(predictions: Predictions, folds: int, seed: int) -> Any:
     if folds < 2:
         raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
@@ -139,6 +150,7 @@ def _metadata(predictions: Predictions) -> dict[str, Any]:
     return {
         "n": predictions.n,
         "kind": predictions.kind,
+        "columns": int(predictions.facts.get("columns", predictions.k)),
         "source": predictions.source,
         "sha256": predictions.sha256,
         "version": __version__,

@@ -92,13 +92,26 @@ def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Par
 
 
 def _share(logits: Array, function: Callable[[Array], Array]) -> Array:
-    """The top probability through `function`; the others keep their proportions."""
+    """The top probability through `function`; the others keep their proportions, and none of them passes the top.
+
+    With r = p₂ / (1 - p₁) the share of the second in what is left, it overtakes the top below r / (1 + r): the
+    confidence stops there, just above it where the first of two equal classes would be another.
+    """
     log_p = log_softmax(logits)
-    rows, top = np.arange(len(log_p)), log_p.argmax(axis=1)
+    rows, top = np.arange(len(log_p)), logits.argmax(axis=1)
     mapped = function(np.exp(log_p[rows, top]))
     log_p[rows, top] = -np.inf
-    others = np.log1p(-mapped)[:, None] + log_softmax(np.maximum(log_p, -1e300))
-    others[rows, top] = np.log(mapped)
+    alone = np.isneginf(log_p).all(axis=1)  # nothing is left to others: what the map leaves them is shared evenly
+    log_p[alone] = 0.0
+    log_p[rows, top] = -np.inf
+    others = log_softmax(log_p)
+    second = others.argmax(axis=1)
+    r = np.exp(others[rows, second])
+    mapped = np.maximum(mapped, r / (1 + r))
+    others += np.log1p(-mapped)[:, None]
+    highest = others[rows, second]
+    least = np.where(second < top, np.nextafter(highest, np.inf), highest)
+    others[rows, top] = np.maximum(np.log(mapped), least)
     return others
 
 
@@ -145,7 +158,7 @@ def isotonic(predictions: Predictions, job: Job) -> Fitted:
 def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of correctness on the confidence of the predicted class; the others share the rest.
 
-    Keeps the predicted class even where its calibrated probability is not the largest.
+    The confidence does not fall below where another class would become the largest.
     """
     return _isotonic(predictions, "top")
 

@@ -18,6 +18,7 @@ from calibcli.scalers.fitting import check_classes
 from calibcli.scalers.scaler import Progress, Scaler
 
 SUFFIXES = (".npz", ".npy", ".csv")
+TIED = 2  # units in the last place that rounding can make of one
 Write = Callable[[NDArray[Any], slice], None]
 
 
@@ -61,12 +62,16 @@ def stream(
     changed, name = 0, "probabilities" if probabilities else "logits"
     with _writing(known_target(path), name, predictions, np.dtype(dtype)) as write:
         for start, block in predictions.blocks():
-            scores = scaler(block)
+            scores = scaler.map(block)
             out = (np.exp(scores) if probabilities else scores).astype(dtype)
             raw, mapped = block.argmax(axis=1), out.argmax(axis=1)
             moved = np.flatnonzero(raw != mapped)
             if scaler.preserves_accuracy:
-                out[moved, raw[moved]] = np.nextafter(out[moved, mapped[moved]], np.asarray(np.inf, dtype))
+                own, best = out[moved, raw[moved]], out[moved, mapped[moved]]
+                tied = best - own <= TIED * np.spacing(np.abs(best))
+                moved, lost = moved[tied], moved[~tied]
+                out[moved, raw[moved]] = np.nextafter(best[tied], np.asarray(np.inf, dtype))
+                changed += len(lost)
             else:
                 changed += len(moved)
             write(out, slice(start, start + len(block)))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from calibcli import metrics
-from calibcli.columns import Columns, columns
+from calibcli.columns import columns
 from calibcli.errors import CalibError, UsageError
+from calibcli.metrics import METRICS, Sample
+from calibcli.metrics.paired import differences, worse
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Table
-from calibcli.scalers.fitting import cross_fit
+from calibcli.scalers.fitting import cross_fit, part
 from calibcli.scalers.scaler import SCALERS, Array, Progress
 
 NONE = "none"  # the scores as they are
@@ -25,13 +26,17 @@ class Ranking:
     """Methods from the lowest cross-fitted NLL to the highest.
 
     Attributes:
-        best: spec of the first method (never `none`).
+        best: spec of the first method that makes nothing worse beyond chance (of all, where each does; never `none`).
+        recommended: `best`, or `none` where that is at least as good, or each method makes something worse.
+        after: the cross-fitted rows of `best`.
         estimates: `nll_difference` of each method to the first, of `method=SPEC`, with its interval.
-        table: rank, method, NLL, difference with interval, ECE, accuracy.
+        table: rank, method, NLL, difference with interval, ECE, accuracy, and what is worse than before beyond chance.
         notes: what could not be fitted, and what cannot be told from the first.
     """
 
     best: str
+    recommended: str
+    after: Predictions
     estimates: Sequence[Estimate]
     table: Table
     notes: Sequence[str]
@@ -59,27 +64,38 @@ def rank(
     """
     nlls: dict[str, Array] = {}
     about: dict[str, tuple[float, float]] = {}
+    bad: dict[str, list[str]] = {}
+    mapped: dict[str, Predictions] = {}
     notes = []
+    before: Sample | None = None
     for done, spec in enumerate((NONE, *specs)):
-        if progress:
-            progress(done / (len(specs) + 1), spec)
+        here = part(progress, done, len(specs) + 1, spec)
         try:
-            out = predictions if spec == NONE else cross_fit(spec, predictions, folds, seed)
-            table = columns(out, class_bins=(), threads=threads)
+            out = predictions if spec == NONE else cross_fit(spec, predictions, folds, seed, here)
+            sample = Sample.of(columns(out, class_bins=(), threads=threads))
         except CalibError as error:
             notes.append(f"{spec} is left out: {error.problem}")
             continue
-        nlls[spec], about[spec] = table.nll, (_ece(table), _mean(table.correct.astype(np.float64), table.weights))
+        before = before or sample
+        mapped[spec], nlls[spec] = out, sample.columns.nll
+        about[spec] = (_value("ece", sample), _value("accuracy", sample))
+        changed = differences(before, sample, level=level) if spec != NONE else []
+        bad[spec] = [e.name for e in worse(changed)]
     order = sorted(nlls, key=lambda s: (_mean(nlls[s], predictions.weights), s != NONE))
-    best = next((s for s in order if s != NONE), None)
-    if best is None:
+    methods = [s for s in order if s != NONE]
+    if not methods:
         raise UsageError("no method could be fitted", "pass other methods, or more rows")
+    fit = [s for s in methods if not bad[s]]
+    best = fit[0] if fit else methods[0]
+    recommended = next((s for s in order if s == NONE or not bad[s]), NONE)
+    notes += _notes(best, recommended, methods, bad)
     z = NormalDist().inv_cdf((1 + level) / 2)
     estimates, rows = [], []
     for place, spec in enumerate(order, 1):
         mean, se = _difference(nlls[spec], nlls[best], predictions.weights)
         low, high = (mean - z * se, mean + z * se) if spec != best else (None, None)
-        rows.append([place, spec, _mean(nlls[spec], predictions.weights), mean, low, high, *about[spec]])
+        found = ", ".join(bad[spec])
+        rows.append([place, spec, _mean(nlls[spec], predictions.weights), mean, low, high, *about[spec], found])
         if spec != best:
             estimates.append(
                 Estimate(
@@ -96,12 +112,24 @@ def rank(
                     how=f"NLL minus that of {best}, rows held out in {folds} folds, paired normal interval",
                 )
             )
-    close = [e.of.removeprefix("method=") for e in estimates if e.low is not None and e.low <= 0]
+    close = [e.of.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
         notes.append(f"not told from {best} on these rows: {', '.join(close)}")
     title = f"Methods by NLL on held-out rows ({folds} folds, n = {predictions.n:,})"
-    heads = ["rank", "method", "nll", "difference", "low", "high", "ece", "accuracy"]
-    return Ranking(best, estimates, Table(name="ranking", columns=heads, rows=rows, title=title), notes)
+    heads = ["rank", "method", "nll", "difference", "low", "high", "ece", "accuracy", "made worse"]
+    table = Table(name="ranking", columns=heads, rows=rows, title=title)
+    return Ranking(best, recommended, mapped[best], estimates, table, notes)
+
+
+def _notes(best: str, recommended: str, methods: Sequence[str], bad: Mapping[str, Sequence[str]]) -> list[str]:
+    notes = []
+    passed = [f"{s} ({', '.join(bad[s])})" for s in methods if bad[s]]
+    if passed:
+        notes.append(f"not recommended, as they make worse beyond chance what stands beside them: {'; '.join(passed)}")
+    if recommended == NONE:
+        why = f"{best} makes {', '.join(bad[best])} worse" if bad[best] else "no method has a lower NLL"
+        notes.append(f"no method is recommended: {why}; the scores as they are do as well")
+    return notes
 
 
 def _difference(a: Array, b: Array, weights: Array | None) -> tuple[float, float]:
@@ -116,6 +144,5 @@ def _mean(values: Array, weights: Array | None) -> float:
     return float(np.average(values, weights=weights))
 
 
-def _ece(table: Columns) -> float:
-    sample = metrics.Sample.of(table)
-    return float(metrics.METRICS.choose("ece")(sample))
+def _value(name: str, sample: Sample) -> float:
+    return float(METRICS.choose(name)(sample))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibcli.scalers.scaler import Array
 
-SETTLED = 1e-10  # gradient of the mean loss at which the optimiser stops
-NEWTON = 700  # parameters up to which the Hessian is formed
-CHUNK = 1 << 21  # elements of the design per product
+SETTLED = 1e-8  # gradient of the mean loss at which the optimiser stops
+STEPS, PRODUCTS = 200, 250  # Newton steps at most, and products with the Hessian within one
+SLOW = 25  # products in one step from which the preconditioner is worth renewing
+CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean bend nothing: products leave them out
+CLOSE = 0.1  # share of a class's mean p (1 - p) below which a row is left out of the preconditioner
+ROUNDING = 1e-13  # expected decrease below which values cannot tell whether a step is good
 
 
 @dataclass(frozen=True)
@@ -29,131 +34,174 @@ class Shape:
         one = np.eye(self.k).ravel() if self.kind == "full" else np.ones(self.weights)
         return np.append(one, np.zeros(self.k))
 
-    def scores(self, theta: Array, x: Array) -> Array:
+    def scores(self, theta: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
         """W x + b, (n, K)."""
         w, b = theta[: self.weights], theta[self.weights :]
-        result: Array = (x @ w.reshape(self.k, self.k).T if self.kind == "full" else x * w) + b
+        result: NDArray[Any] = x @ w.reshape(self.k, self.k).T if self.kind == "full" else x * w
+        result += b
         return result
 
-    def pull(self, residual: Array, x: Array) -> Array:
+    def pull(self, residual: NDArray[Any], x: NDArray[Any]) -> Array:
         """Gradient in θ from that in the scores, (n, K)."""
         bias = residual.sum(axis=0)
         if self.kind == "full":
-            return np.append((residual.T @ x).ravel(), bias)
+            return np.append((residual.T @ x).ravel(), bias).astype(np.float64)
         product = (residual * x).sum(axis=0)
-        return np.append(product if self.kind == "diagonal" else product.sum(), bias)
+        return np.append(product if self.kind == "diagonal" else product.sum(), bias).astype(np.float64)
 
-    def curvature(self, p: Array, w: Array, x: Array) -> Array:
-        """Hessian in θ of the weighted NLL, Σ w [Σ_k p_k φ_k φ_k' - m m'], φ_k = ds_k / dθ, m = Σ_k p_k φ_k.
-
-        Args:
-            p: (n, K) probabilities.  w: (n,) weights.  x: (n, K).
-        """
-        size = self.weights + self.k
-        h, step = np.zeros((size, size)), max(1, CHUNK // size)
-        for start in range(0, len(x), step):
-            rows = slice(start, start + step)
-            self._add(h, p[rows], w[rows], x[rows])
-        return h
-
-    def _add(self, h: Array, p: Array, w: Array, x: Array) -> None:
-        k, n, mass = self.k, self.weights, p * w[:, None]
-        slope, bias = h[:n, :n], h[n:, n:]
-        bias[np.diag_indices(k)] += mass.sum(axis=0)
-        if self.kind == "full":
-            for c in range(k):
-                own = slice(c * k, c * k + k)
-                slope[own, own] += x.T @ (x * mass[:, [c]])
-                h[own, n + c] += mass[:, c] @ x
-                h[n + c, own] = h[own, n + c]
-            first = (p[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-        elif self.kind == "diagonal":
-            slope[np.diag_indices(k)] += (mass * x * x).sum(axis=0)
-            h[np.arange(k), n + np.arange(k)] += (mass * x).sum(axis=0)
-            h[n + np.arange(k), np.arange(k)] += (mass * x).sum(axis=0)
-            first = p * x
-        else:
-            slope[0, 0] += float((mass * x * x).sum())
-            h[0, 1:] += (mass * x).sum(axis=0)
-            h[1:, 0] += (mass * x).sum(axis=0)
-            first = (p * x).sum(axis=1, keepdims=True)
-        m = np.concatenate([first, p], axis=1)
-        h -= m.T @ (m * w[:, None])
-
-    def penalty(self, theta: Array, lam: float, mu: float) -> tuple[float, Array]:
-        """ODIR (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j²: its value and diagonal Hessian.
-
-        The gradient is the diagonal times θ.
-        """
+    def penalty(self, lam: float, mu: float) -> Array:
+        """Diagonal Hessian of the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j²."""
         diagonal = np.append(np.zeros(self.weights), np.full(self.k, 2 * mu / self.k))
         if self.kind == "full":
             off = 1 - np.eye(self.k)
             diagonal[: self.weights] = (2 * lam / (self.k * (self.k - 1)) * off).ravel()
-        return float(diagonal @ (theta * theta)) / 2, diagonal
+        return diagonal
 
 
-def minimise(
-    shape: Shape,
-    x: Array,
-    labels: Any,
-    weights: Array | None,
-    lam: float,
-    mu: float,
-    start: Array | None = None,
-    settled: float = SETTLED,
-) -> Array:
-    """θ of the smallest mean NLL plus penalty: damped Newton, or L-BFGS where there are many parameters."""
-    w = np.full(len(x), 1 / len(x)) if weights is None else weights / weights.sum()
-    rows = np.arange(len(x))
-    theta = shape.start() if start is None else start
+class Regression:
+    """Mean NLL of softmax(W x + b) with a ridge: a truncated Newton iteration (Dembo & Steihaug 1983).
 
-    def probabilities(theta: Array) -> tuple[float, Array]:
-        s = shape.scores(theta, x)
-        s -= s.max(axis=1, keepdims=True)
-        own = s[rows, labels]
-        np.exp(s, out=s)
-        total = s.sum(axis=1, keepdims=True)
-        s /= total
-        value, _ = shape.penalty(theta, lam, mu)
-        return value + float(w @ (np.log(total[:, 0]) - own)), s
+    Each step solves H d = g by conjugate gradients on products H v, in float32 and without the rows that are certain:
+    they only choose the direction, and values and gradients are float64 over every row. The blocks of H within a class
+    precondition them (the diagonal, unless `full`) and are kept along a path of penalties.
 
-    def gradient(theta: Array, p: Array) -> Array:
-        residual = p * w[:, None]
-        residual[rows, labels] -= w
-        return shape.pull(residual, x) + shape.penalty(theta, lam, mu)[1] * theta
+    Attributes:
+        gradient: largest entry of the gradient where the last minimisation stopped.
 
-    if len(theta) > NEWTON:
-        return _lbfgs(probabilities, gradient, theta, settled)
-    value, p = probabilities(theta)
-    for _ in range(200):
-        g = gradient(theta, p)
-        if np.abs(g).max() <= settled:
-            break
-        h = shape.curvature(p, w, x)
-        # A constant added to every class changes nothing, so the Hessian is singular; the ridge picks the short step.
-        h[np.diag_indices(len(h))] += shape.penalty(theta, lam, mu)[1] + 1e-10 * np.trace(h) / len(h) + 1e-14
-        step = np.linalg.solve(h, g)
-        slope = float(g @ step)
-        for _ in range(50):
-            following, q = probabilities(theta - step)
-            if following <= value - 1e-4 * slope:
+    Args:
+        x: (n, K).  labels: (n,).  weights: (n,) or None.
+        like: a regression on other rows of the same data, whose preconditioner serves to begin with.
+    """
+
+    def __init__(
+        self, shape: Shape, x: Array, labels: Any, weights: Array | None, like: Regression | None = None
+    ) -> None:
+        self.shape, self.x, self.labels = shape, x, labels
+        self.w = np.full(len(x), 1 / len(x)) if weights is None else weights / weights.sum()
+        self.rows = np.arange(len(x))
+        self.narrow = x.astype(np.float32)
+        self.blocks: NDArray[Any] | None = like.blocks if like else None
+        self.gradient = np.inf
+
+    def minimise(
+        self, lam: float, mu: float, start: Array | None = None, settled: float = SETTLED, gain: float = 0.0
+    ) -> Array:
+        """θ of the smallest mean NLL plus penalty.
+
+        Args:
+            lam, mu: of the penalty.
+            start: where to begin; without it the scores as they are.
+            settled: largest entry of the gradient at the optimum.
+            gain: expected decrease, in nats, that is not worth another step.
+        """
+        theta = self.shape.start() if start is None else start
+        ridge = self.shape.penalty(lam, mu)
+        value, p = self._value(theta, ridge)
+        if self.blocks is None:
+            self._renew(p)
+        solve = self._preconditioner(ridge)
+        smallest = np.inf
+        for _ in range(STEPS):
+            g = self._gradient(p) + ridge * theta
+            self.gradient = size = float(np.abs(g).max())
+            if size <= settled:
                 break
-            step, slope = step / 2, slope / 2
-        else:
-            break
-        change, value, p, theta = value - following, following, q, theta - step
-        if change <= settled * 1e-6 * max(1.0, abs(value)):
-            break
-    return theta
+            step, products = self._direction(p, ridge, g, solve)
+            slope = float(g @ step)
+            if slope <= 2 * gain or (slope <= ROUNDING and size > smallest / 2):
+                break
+            smallest = min(smallest, size)
+            following, q = self._value(theta - step, ridge)
+            scale = 1.0
+            while following > value - 1e-4 * scale * slope and slope > ROUNDING and scale > 1e-12:
+                scale /= 2
+                following, q = self._value(theta - scale * step, ridge)
+            value, p, theta = following, q, theta - scale * step
+            if products > SLOW:
+                self._renew(p)
+                solve = self._preconditioner(ridge)
+        return theta
 
+    def _value(self, theta: Array, ridge: Array) -> tuple[float, Array]:
+        """The loss, and the probabilities (n, K)."""
+        s = self.shape.scores(theta, self.x)
+        s -= s.max(axis=1, keepdims=True)
+        own = s[self.rows, self.labels]
+        np.exp(s, out=s)
+        total = s.sum(axis=1)
+        s /= total[:, None]
+        return float(ridge @ (theta * theta)) / 2 + float(self.w @ (np.log(total) - own)), s
 
-def _lbfgs(probabilities: Any, gradient: Any, start: Array, settled: float) -> Array:
-    from scipy.optimize import minimize
+    def _gradient(self, p: Array) -> Array:
+        residual = p * self.w[:, None]
+        residual[self.rows, self.labels] -= self.w
+        return self.shape.pull(residual, self.x)
 
-    def objective(theta: Array) -> tuple[float, Array]:
-        value, p = probabilities(theta)
-        return value, gradient(theta, p)
+    def _direction(self, p: Array, ridge: Array, g: Array, solve: Callable[[Array], Array]) -> tuple[Array, int]:
+        """H⁻¹ g to about 3 √|g| of its size by preconditioned conjugate gradients, and the products that took."""
+        rows = self._uncertain(p)
+        q, x = p[rows].astype(np.float32), self.narrow[rows]
+        mass = q * self.w[rows].astype(np.float32)[:, None]
+        step, rest = np.zeros_like(g), g.copy()
+        z = solve(rest)
+        along, left = z, float(rest @ z)
+        enough = left * min(0.1, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
+        done = 0
+        while done < PRODUCTS:
+            done += 1
+            s = self.shape.scores(along.astype(np.float32), x)
+            s -= np.einsum("ij,ij->i", q, s)[:, None]
+            s *= mass
+            h = self.shape.pull(s, x) + ridge * along
+            bend = float(along @ h)
+            if bend <= 0:
+                break
+            a = left / bend
+            step += a * along
+            rest -= a * h
+            z = solve(rest)
+            before, left = left, float(rest @ z)
+            if left <= enough:
+                break
+            along = z + left / before * along
+        return (step if step.any() else z), done
 
-    options = {"maxiter": 2000, "maxcor": 20, "ftol": 1e-14, "gtol": max(settled, 1e-8)}
-    found: Array = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
-    return found
+    def _uncertain(self, p: Array) -> NDArray[Any]:
+        """Rows that bend the loss."""
+        left = 1 - p.max(axis=1)
+        return np.flatnonzero(left > CERTAIN * float(self.w @ left))
+
+    def _renew(self, p: Array) -> None:
+        """Blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else the diagonal, (parameters,)."""
+        rows, k = self._uncertain(p), self.shape.k
+        x, spread = self.narrow[rows], p[rows] * (1 - p[rows])
+        mass = (spread * self.w[rows, None]).astype(np.float32)
+        if self.shape.kind != "full":
+            self.blocks = self.shape.pull(mass * x, x)
+            self.blocks[self.shape.weights :] = mass.sum(axis=0)
+            return
+        x = np.column_stack([x, np.ones(len(x), np.float32)])
+        self.blocks = np.empty((k, k + 1, k + 1), np.float32)
+        for c in range(k):
+            some = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].mean())
+            part = x[some]
+            self.blocks[c] = part.T @ (part * mass[some, c][:, None])
+
+    def _preconditioner(self, ridge: Array) -> Callable[[Array], Array]:
+        assert self.blocks is not None
+        k, n = self.shape.k, self.shape.weights
+        if self.shape.kind != "full":
+            scale = self.blocks + ridge
+            inverse = 1 / (scale + 1e-6 * scale.mean() + 1e-12)
+            return lambda g: np.asarray(g * inverse)
+        blocks, at = self.blocks.copy(), np.arange(k + 1)
+        mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)
+        blocks[:, at, at] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
+        inverses = np.linalg.inv(blocks)
+
+        def solve(g: Array) -> Array:
+            v = np.column_stack([g[:n].reshape(k, k), g[n:]]).astype(np.float32)
+            u = np.matmul(inverses, v[:, :, None])[:, :, 0].astype(np.float64)
+            return np.append(u[:, :k].ravel(), u[:, k])
+
+        return solve

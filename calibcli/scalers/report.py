@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calibcli.columns import columns
+from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
+from calibcli.metrics.paired import differences, worse
 from calibcli.predictions import Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
-from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
+from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit, part
 from calibcli.scalers.ranking import applicable, rank
 from calibcli.scalers.scaler import SCALERS, Progress, Scaler
 
@@ -52,7 +55,11 @@ def report(
     tables: list[Table] = []
     notes: list[str] = []
     method = methods[0]
-    if len(methods) > 1:
+    crossed: Predictions | None = None
+    recommended: dict[str, str] = {}
+    ranked = len(methods) > 1
+    parts = 2 if ranked or test is None else 1
+    if ranked:
         ranking = rank(
             methods,
             predictions,
@@ -60,21 +67,25 @@ def report(
             seed=options.seed,
             level=options.level,
             threads=options.threads,
-            progress=progress,
+            progress=part(progress, 0, 2),
         )
-        method = ranking.best
+        method, crossed, recommended = ranking.best, ranking.after, {"recommended": ranking.recommended}
         estimates += ranking.estimates
         tables.append(ranking.table)
-        notes += [f"{method} has the lowest NLL on held-out rows; the numbers below are of it", *ranking.notes]
-    done = fit(method, predictions, seed=options.seed, level=options.level, progress=progress)
+        notes += [f"{method} is the method that the numbers below are of", *ranking.notes]
+    done = fit(method, predictions, seed=options.seed, level=options.level, progress=part(progress, int(ranked), parts))
     if test is not None:
         check_classes(done.scaler, test)
         before, after = test, apply(done.scaler, test)
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
-        before, after = predictions, cross_fit(method, predictions, options.folds, options.seed)
+        before = predictions
+        after = crossed or cross_fit(method, predictions, options.folds, options.seed, part(progress, 1, 2))
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
+    if progress:
+        progress(1.0, "measuring")
     first, second = _measure(before, options, "before"), _measure(after, options, "after")
+    changed = _changed(before, after, options)
     facts: dict[str, Any] = {
         "method": method,
         "keeps predicted classes": done.scaler.preserves_accuracy,
@@ -83,16 +94,35 @@ def report(
         "n": predictions.n,
         "classes": predictions.k,
         **predictions.event_fact,
+        **recommended,
         **done.facts,
     }
     return Result(
         command="scale",
-        estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates],
+        estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates, *changed],
         tables=[*tables, *done.tables, *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
-        notes=[*notes_of(predictions, *([] if test is None else [test])), *notes, *done.notes, *second.notes],
+        notes=[
+            *notes_of(predictions, *([] if test is None else [test])),
+            *notes,
+            *done.notes,
+            *_harm(changed),
+            *second.notes,
+        ],
         facts=facts,
     ), done.scaler
+
+
+def _changed(before: Predictions, after: Predictions, options: Options) -> list[Estimate]:
+    """Paired differences of the rows before and after."""
+    one, two = (Sample.of(columns(rows, class_bins=(), threads=options.threads)) for rows in (before, after))
+    return differences(one, two, level=options.level)
+
+
+def _harm(changed: Sequence[Estimate]) -> list[str]:
+    """What is worse than before beyond chance."""
+    bad = [f"{e.name} by {abs(e.value or 0):.3g} [{e.low:+.3g}, {e.high:+.3g}]" for e in worse(changed)]
+    return [f"after is worse than before beyond chance: {', '.join(bad)}"] if bad else []
 
 
 def known_methods(methods: Sequence[str], k: int) -> list[str]:

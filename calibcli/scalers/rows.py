@@ -85,7 +85,7 @@ class FoldedScores:
         for fold, scaler in enumerate(self.scalers):
             rows = folds == fold
             if rows.any():
-                out[rows] = scaler(block[rows])
+                out[rows] = scaler.map(block[rows])
         return out
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibcli.device import array
-from calibcli.errors import InputError
+from calibcli.predictions import Kind
 from calibcli.result import Cell, Estimate, Plot, Table
+from calibcli.scalers.kinds import as_logits
 from calibcli.spec import Choice, Shelf
 
 Array = NDArray[np.float64]
@@ -28,11 +28,16 @@ preserves_accuracy: True where the predicted class of raw logits is kept; or a f
 
 @dataclass(frozen=True)
 class Job:
-    """How a method is run: seed of everything random, and whether anybody reads more than the parameters."""
+    """How a method is run: seed of everything random, whether anybody reads more than the parameters, and progress.
+
+    Attributes:
+        step: called with (fraction of this fit, text) by methods that take seconds.
+    """
 
     seed: int = 0
     report: bool = True
     level: float = 0.95
+    step: Progress = lambda fraction, text: None
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Scaler:
         k: number of classes.
         classes: their names, or None.
         parameters: arrays by name.
-        metadata: how it was fitted (data, number of rows, version).
+        metadata: how it was fitted (kind of scores and their columns, data, number of rows, version).
     """
 
     spec: str
@@ -75,24 +80,38 @@ class Scaler:
         trait = self.choice.traits["preserves_accuracy"]
         return bool(trait(self.choice.options)) if callable(trait) else bool(trait)
 
-    def __call__(self, logits: ArrayLike) -> Array:
-        """Calibrated log-probabilities.
+    @property
+    def kind(self) -> Kind:
+        """What the scores were that it was fitted on, and are that it is called with."""
+        found: Kind = self.metadata.get("kind", "logits")
+        return found
+
+    @property
+    def columns(self) -> int:
+        """Columns of the scores that it was fitted on: 1 where two classes came as one column."""
+        return int(self.metadata.get("columns", self.k))
+
+    def __call__(self, scores: ArrayLike) -> Array:
+        """Calibrated log-probabilities of scores of the kind that the fit was on.
 
         Args:
-            logits: (n, K) logits or log-probabilities.
+            scores: (n, K) of `kind`; (n,) where the fit was on one column. Array-like, torch tensors too.
 
         Returns:
             (n, K) float64.
 
         Raises:
-            InputError: the number of classes differs.
+            InputError: another number of classes, or scores that cannot be of this kind.
         """
-        z = np.asarray(array(logits), np.float64)
-        if z.ndim != 2 or z.shape[1] != self.k:
-            raise InputError(
-                f"scores of shape {z.shape} for a calibrator of {self.k} classes", f"pass an array (n, {self.k})"
-            )
-        result: Array = self.choice.traits["apply"](self.parameters, z)
+        return self.map(as_logits(scores, self.kind, self.k, self.columns))
+
+    def predict_proba(self, scores: ArrayLike) -> Array:
+        """Calibrated probabilities (n, K) float64 of what `__call__` takes."""
+        return np.exp(self(scores))
+
+    def map(self, logits: NDArray[Any]) -> Array:
+        """Calibrated log-probabilities (n, K) of scores as `Predictions` hold them: logits or log-probabilities."""
+        result: Array = self.choice.traits["apply"](self.parameters, np.asarray(logits, np.float64))
         return result
 
 
@@ -106,3 +125,7 @@ class Fit:
     plots: Sequence[Plot] = ()
     tables: Sequence[Table] = ()
     facts: Mapping[str, Cell] = field(default_factory=dict)
+
+    def predict_proba(self, scores: ArrayLike) -> Array:
+        """Calibrated probabilities (n, K) of scores of the kind and shape that the fit was on."""
+        return self.scaler.predict_proba(scores)

@@ -87,7 +87,7 @@ def load(path: str | Path) -> Scaler:
         if not all(np.isfinite(value).all() for value in tensors.values()):
             raise InputError(f"{path} holds parameters that are not finite", "fit it again")
         with np.errstate(all="ignore"):
-            mapped = scaler(np.stack([np.zeros(k), np.linspace(-3, 3, k), np.linspace(50, -50, k)]))
+            mapped = scaler.map(np.stack([np.zeros(k), np.linspace(-3, 3, k), np.linspace(50, -50, k)]))
         if mapped.shape != (3, k):
             raise ValueError(f"maps {k} classes to {mapped.shape[1]}")
         if not (mapped <= 1e-6).all():  # NaN too

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Literal
 
 import numpy as np
 
 from calibcli.links import BetaFit, fit_beta, log_softmax
-from calibcli.links.moments import Source, chunks, shift
+from calibcli.links.moments import Source, chunks, cumulants, shift
+from calibcli.numerics import effective_groups, normal_quantile, student_quantile
 from calibcli.predictions import ArrayScores, Predictions
-from calibcli.result import Curve, Estimate, Plot
+from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import search
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.spec import Count
@@ -21,6 +23,7 @@ GRIDS: dict[str, Array] = {
     "mukhoti": np.arange(1, 101) / 10,  # 0.1, 0.2, ..., 10.0 (Mukhoti et al. 2020; their 0 cannot be divided by)
     "komisarenko": np.arange(1, 101) / 20,  # 0.05, 0.10, ..., 5.00 (Komisarenko & Kull 2024)
 }
+FEWEST = 3  # effective rows or groups below which an interval is not given
 REASONS = {
     "separable": "no row is wrong, so the NLL falls for ever as T -> 0: no temperature is best",
     "anti_informative": "the scores point away from the labels: the best T is infinite (uniform probabilities)",
@@ -61,7 +64,9 @@ def temperature(
     if objective == "brier":
         return _by_brier(source, exact)
     plots = [_curve(predictions, exact)] if job.report else []
-    return Fitted({"beta": np.array(exact.beta)}, [interval(exact, job.level)], plots=plots, facts=facts(exact))
+    return Fitted(
+        {"beta": np.array(exact.beta)}, [interval(exact, predictions, job.level)], plots=plots, facts=facts(exact)
+    )
 
 
 def block_source(predictions: Predictions) -> Source:
@@ -76,21 +81,69 @@ def block_source(predictions: Predictions) -> Source:
     )
 
 
-def interval(fit: BetaFit, level: float = 0.95) -> Estimate:
-    """T with its interval: sandwich standard error of ln β, symmetric in ln T."""
+def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Estimate:
+    """T with its interval, symmetric in ln T: a jackknife over rows, or over groups where rows belong to groups.
+
+    Without unit g, ln β moves by S_g / (β (H - H_g)), S_g and H_g its sums of dNLL/dβ and d²NLL/dβ² (one Newton step;
+    the sandwich variance with the correction CR3, Bell & McCaffrey 2002). Student's t has (Σ m²)² / Σ m⁴ - 1 degrees of
+    freedom, m = H_g for groups and H_i^½ for rows: a few rows that are not certain may hold all there is to know.
+    """
     t = fit.temperature
-    width = z_of(level) * fit.se / fit.beta if fit.se else math.nan
-    return Estimate(
-        name="temperature",
-        value=t,
+    common = Estimate(name="temperature", value=t, n=fit.n, how="minimises NLL (Newton in 1/T)")
+    if not fit.se:
+        return dataclasses.replace(common, reason="the NLL has no curvature here")
+    score, bend = per_unit(predictions, fit.beta)
+    se, units = jackknife(score / fit.beta, bend, grouped=predictions.groups is not None)
+    what = "groups" if predictions.groups is not None else "rows"
+    detail: dict[str, Cell] = {f"effective {what}": units}
+    if units < FEWEST or not math.isfinite(se):
+        reason = f"{units:.3g} effective {what} tell T, fewer than {FEWEST}: their spread is not known"
+        return dataclasses.replace(common, reason=reason, detail=detail)
+    width = student_quantile((1 + level) / 2, units - 1) * se
+    return dataclasses.replace(
+        common,
         low=t * math.exp(-width),
         high=t * math.exp(width),
         level=level,
-        se=t * fit.se / fit.beta if fit.se else None,
-        n=fit.n,
-        how="minimises NLL (Newton in 1/T); interval: sandwich variance of ln T",
-        reason="" if fit.se else "the NLL has no curvature here",
+        se=t * se,
+        how=f"{common.how}; interval: jackknife of ln T over {what}, Student's t",
+        detail=detail,
     )
+
+
+def per_unit(predictions: Predictions, beta: float) -> tuple[Array, Array]:
+    """Sums over each row or group of dNLL/dβ and d²NLL/dβ², (G,) each: E z - z_y and the variance of z under p."""
+    score, bend = np.empty(predictions.n), np.empty(predictions.n)
+    for start, block in predictions.blocks():
+        for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
+            here = slice(start, start + len(z))
+            _, score[here], bend[here], *_ = cumulants(z, y, beta, np.float64)
+            start = here.stop
+    return units_of(predictions, score), units_of(predictions, bend)
+
+
+def units_of(predictions: Predictions, values: Array) -> Array:
+    """Weighted sums of (N,) values over groups; without groups the rows, a count of c as c of them."""
+    w = predictions.weights
+    if predictions.groups is not None:
+        _, member = np.unique(predictions.groups, return_inverse=True)
+        return np.bincount(member, values if w is None else w * values).astype(np.float64)
+    if w is None:
+        return values
+    if predictions.weight_kind == "count":
+        return np.repeat(values, w.astype(np.int64))
+    return w * values
+
+
+def jackknife(score: Array, bend: Array, *, grouped: bool) -> tuple[float, float]:
+    """Standard error of a parameter from each unit's sums of first and second derivatives, and effective units."""
+    left = bend.sum() - bend
+    count = len(score)
+    if count < 2 or not np.all(left > 0):
+        return math.nan, 0.0
+    moved = score / left
+    se = math.sqrt((count - 1) / count * float(np.sum((moved - moved.mean()) ** 2)))
+    return se, effective_groups(bend if grouped else np.sqrt(np.maximum(bend, 0.0)))
 
 
 def degenerate(fit: BetaFit) -> Fitted:
@@ -203,6 +256,4 @@ def nll(source: Source, beta: float) -> float:
 
 def z_of(level: float) -> float:
     """Two-sided normal quantile."""
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf((1 + level) / 2)
+    return normal_quantile((1 + level) / 2)
