@@ -136,9 +136,9 @@ def target(path: str | os.PathLike[str]) -> Path:
         UsageError: it is a folder, or its folder does not exist.
     """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"cannot write {path} (it is a folder)", f"name a file: {path / 'NAME'}")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
     return path
 

@@ -128,7 +128,7 @@ def test_an_unreadable_file_is_refused_as_a_missing_one(
 def test_odd_paths(path: str, capsys: Any) -> None:
     for command in (["metrics", path], ["metrics", "a.npz", "--labels", path], ["check", "a.npz", "--config", path],
                     ["check", path, "--max", "ece=0.5"], ["compare", "a.npz", path],
-                    ["logits", path, "--data", path, "--save", "o.npz"]):  # fmt: skip
+                    ["logits", path, "--data", path, "--save", "../o.npz"]):  # fmt: skip
         assert main([*command, "-q"]) == Exit.REFUSED, command
     for command in (["check", "a.npz", "--baseline", path], ["metrics", "a.npz", "--classes", path]):
         assert main([*command, "-q"]) in (Exit.REFUSED, Exit.NOT_RUN, Exit.FAIL), command

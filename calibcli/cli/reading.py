@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_type_hints
@@ -135,7 +136,7 @@ def gives(command: Callable[..., int], into: str, options: Mapping[str, tuple[An
 
 def named(reading: Mapping[str, Any]) -> list[str]:
     """Files that these options may name, beside those that hold the scores."""
-    return [reading[key] for key in ("labels", "classes") if reading.get(key) and Path(reading[key]).is_file()]
+    return [reading[key] for key in ("labels", "classes") if reading.get(key) and os.path.isfile(reading[key])]
 
 
 def no_parts(reading: Mapping[str, Any], command: str) -> dict[str, Any]:

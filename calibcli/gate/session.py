@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +150,7 @@ DEFAULTS = {"weight_kind": "sampling"}
 def named(settings: Config) -> list[str]:
     """Every file that a check may read, there or not."""
     paths = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
-    if Path(settings.labels).is_file():  # not the name of an array
+    if os.path.isfile(settings.labels):  # not the name of an array
         paths.append(settings.labels)
     return list(filter(None, dict.fromkeys(paths)))
 
