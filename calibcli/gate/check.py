@@ -156,12 +156,6 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
         "better": "higher" if higher else "lower",
         "n": n,
     }
-    if baseline.identical(new, base, pairing):
-        estimate = Estimate(**common, value=0.0, reason="the same predictions")
-        outcome: Outcome = "pass" if margin >= 0 else "fail"
-        return _check(
-            gate, text, outcome, of="minus baseline", limit=limit, message="the same predictions", estimate=estimate
-        )
     delta = baseline.difference(new, base, pairing, gate.metric, *_design(source))
     if isinstance(delta, str):
         return _check(gate, text, "not_run", limit=limit, message=delta)
@@ -178,7 +172,8 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
         se=delta.mean.se,
     )
     verdict = judge(Claim(estimate=estimate, low=estimate.low, high=estimate.high), side, limit)
-    message = f"{verdict.message}; {pairing.how}" if verdict.message else pairing.how
+    same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
+    message = "; ".join(filter(None, [verdict.message, pairing.how, same]))
     check = _judged(gate, text, "minus baseline", verdict, limit)
     return dataclasses.replace(check, message=message)
 
