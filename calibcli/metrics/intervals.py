@@ -166,6 +166,11 @@ class Rows:
         return ""
 
     @property
+    def binomial(self) -> bool:
+        """Whether a share of these rows is that of independent draws: no groups, weights equal or counts."""
+        return self.groups is None and (self.weights is None or self.counts or float(np.ptp(self.weights)) == 0)
+
+    @property
     def clustered(self) -> str:
         """How groups entered, for the reader."""
         return "" if self.groups is None else f", jackknife over groups ({self.units:.1f} effective)"
@@ -214,7 +219,7 @@ def share_interval(ask: Ask) -> Interval:
     values, mask = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
     rows = Rows.of(ask.sample, values, mask)
     found = share_bounds(rows, ask.tail) if rows.total > 0 else None
-    if found is None or rows.groups is not None:
+    if found is None or not rows.binomial:
         return mean_interval(ask)
     n = rows.effective
     how = "Clopper-Pearson interval" + (f" at {n:.0f} effective rows" if round(n) != rows.n else "")
@@ -223,8 +228,10 @@ def share_interval(ask: Ask) -> Interval:
 
 
 def share_bounds(rows: Rows, alpha: float) -> tuple[float, float] | None:
-    """One-sided bounds of a share, each at 1 - alpha: exact for independent rows; None where there are none."""
-    if rows.groups is None:
+    """One-sided bounds of a share, each at 1 - alpha: exact for independent rows of equal weight, else as of any mean
+    (weights may go with the outcome, which a binomial at the effective rows does not see); None where there are none.
+    """
+    if rows.binomial:
         return clopper_pearson(rows.value * rows.effective, rows.effective, alpha)
     return None if rows.lacking else rows.bounds(alpha, 0.0, 1.0)
 

@@ -10,13 +10,16 @@ import numpy as np
 
 from calibcli.metrics.intervals import Ask, Interval, Rows
 from calibcli.metrics.norms import debiased, one
+from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample, View
-from calibcli.numerics import effective_groups, student_quantile
+from calibcli.numerics import effective_groups, score_bound, student_quantile
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
-Cox = tuple[Floats, Floats, Floats]
-"""Coefficients, their covariance, and for each how many rows (or groups) of equal influence would decide it so."""
+Cox = tuple[Floats, Floats, Floats, Floats]
+"""Coefficients, their covariance, for each how many rows (or groups) of equal influence would decide it so, and how far
+down and up (2, coefficients) a row of the other outcome would draw it, times the rows.
+"""
 DECIDING = 15  # from where its interval covers, by simulation
 
 
@@ -133,7 +136,10 @@ def cox(view: View, log_odds: Floats) -> Cox | None:
     elif view.counts and view.weights is not None:
         score = score / np.sqrt(np.maximum(view.weights, 1e-300))
     influence = bread @ score
-    return beta, influence @ influence.T, np.array([effective_groups(one) for one in influence])
+    pull = bread @ x
+    ends = [np.where(pull > 0, pull * one, pull * other) for one, other in ((-p, 1 - p), (1 - p, -p))]
+    reach = np.array([[high(-ends[0][at], UNSEEN), high(ends[1][at], UNSEEN)] for at in (0, 1)]).T
+    return beta, influence @ influence.T, np.array([effective_groups(one) for one in influence]), reach
 
 
 def _cox(sample: Sample, of: Of) -> Cox | None:
@@ -155,6 +161,8 @@ def cox_interval(ask: Ask) -> Interval:
     rows = Rows(view.p, view.weights, view.counts, view.groups)
     if rows.lacking:
         return Interval(reason=rows.lacking)
+    if not (view.p.all() and view.rest.all()):
+        return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
     deciding = float(found[2][at])
     if deciding < DECIDING:
         what = "rows" if view.groups is None else "groups"
@@ -163,13 +171,14 @@ def cox_interval(ask: Ask) -> Interval:
         )
     units = min(rows.units, deciding)
     se = math.sqrt(found[1][at, at] * units / (units - 2))
-    half = student_quantile(1 - ask.tail, units - 2) * se
+    t = student_quantile(1 - ask.tail, units - 2)
+    down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in found[3][:, at])
     return Interval(
-        low=ask.value - half,
-        high=ask.value + half,
+        low=ask.value - down,
+        high=ask.value + up,
         level=ask.level,
         se=se,
-        how=f"maximum likelihood; Student's t, sandwich variance (HC3), {units:.0f} deciding",
+        how=f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding",
         detail={"calibrated": float(at)},
     )
 
