@@ -63,7 +63,9 @@ def temperature(
     if objective == "brier":
         return _by_brier(source, exact)
     plots = [_curve(predictions, exact)] if job.report else []
-    return Fitted({"beta": np.array(exact.beta)}, [interval(exact, predictions, job.level)], plots=plots, facts=facts(exact))
+    return Fitted(
+        {"beta": np.array(exact.beta)}, [interval(exact, predictions, job.level)], plots=plots, facts=facts(exact)
+    )
 
 
 def block_source(predictions: Predictions) -> Source:
