@@ -88,7 +88,9 @@ def main() -> int:
     wrong = 0
     for spec in ("temperature", "focal_temperature"):
         if args.only in (None, spec):
-            print(f"\n{spec}, {args.runs} runs\n{'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}")
+            print(
+                f"\n{spec}, {args.runs} runs\n{'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}"
+            )
             for kind, n, groups, given, inside in cells(args.runs, spec != "temperature", args.kinds):
                 share = inside / given if given else float("nan")
                 error = 3 * (0.05 * 0.95 / max(given, 1)) ** 0.5

@@ -122,7 +122,7 @@ def test_penalties_are_chosen_by_cross_validation() -> None:
     assert only.facts["lambda"] == 0.3
     assert scalers.fit("dirichlet:mu=0.3", predictions(120, 3)).facts["mu"] == 0.3
     assert "parameters from" in scalers.fit("matrix:lam=1,mu=1", predictions(20, 6)).notes[0]
-    with pytest.raises(UsageError, match="negative"):
+    with pytest.raises(UsageError, match="out of range"):
         scalers.fit("matrix:lam=-1,mu=0", predictions(50))
 
 

@@ -14,6 +14,7 @@ from calibcli.numerics import effective_groups, student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import ridge, search
+from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
 from calibcli.scalers.rows import fold_of_rows, sample, subset
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
@@ -36,7 +37,7 @@ def apply(parameters: Parameters, logits: Array) -> Array:
     return log_phi(beta * logits, gamma)
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply)
+@SCALERS.add(preserves_accuracy=True, apply=apply, form=temperature_form(gamma=True))
 def focal_temperature(
     predictions: Predictions,
     job: Job,
@@ -65,7 +66,7 @@ def focal_temperature(
     return _continuous(predictions, job, plain)
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply)
+@SCALERS.add(preserves_accuracy=True, apply=apply, form=temperature_form(gamma=True))
 def focal(predictions: Predictions, job: Job) -> Fitted:
     """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024)."""
     rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)

@@ -217,8 +217,10 @@ def spread_at(surface: Surface, at: Point, units: Callable[[Array], Array]) -> S
     if count <= 2:
         return Spread(unknown, unknown)
     sums = sums - sums.mean(axis=0)
-    inverse = np.linalg.inv(h)
-    return Spread(inverse, inverse @ (sums.T @ sums) @ inverse * count / (count - 2))
+    inverse = np.asarray(np.linalg.inv(h), np.float64)
+    meat = sums.T @ sums * (count / (count - 2))
+    covariance = np.asarray(inverse @ meat @ inverse, np.float64)
+    return Spread(inverse, covariance)
 
 
 def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
