@@ -1,7 +1,12 @@
 """Temperature scaling side by side: time, extra memory, and error against the exact optimum; one thread.
 
-    python benchmarks/scale.py            1e6 x 10, 1e5 x 1000 and 1e6 x 100, float32
+    python benchmarks/scale.py            1e6 x 10, 1e5 x 1000 and 1e6 x 100, float32; then the commands
     python benchmarks/scale.py --quick    a tenth of the rows
+    python benchmarks/scale.py --commands `scale --method all` at 5,000 x 10, matrix and dirichlet at 5,000 x 100
+    python benchmarks/scale.py --commands FILE ...    the same on recorded outputs of your own
+
+The commands run on logits as those of an overfit network: most rows certain, classes that are confused with few others,
+some of them separable.
 
 Peers that are installed take part: scikit-learn, torch-uncertainty, probmetrics; torchmetrics for the grid of
 temperatures. Every measurement is a process of its own, in processor seconds; data are synthetic with T = 1.5.
@@ -137,6 +142,47 @@ def exact(n: int, k: int) -> dict[str, Any]:
     return {"t": 1 / beta}
 
 
+def realistic(k: int, n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
+    """(n, k) logits of a network that is right in nine rows of ten and certain in most, wrong ones among them."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, k, n)
+    near = (y + rng.choice([1, 2, 3], n, p=[0.6, 0.3, 0.1])) % k  # what a class is confused with
+    rows, margin = np.arange(n), rng.gamma(1.5, 8.0, n)
+    z = rng.standard_normal((n, k)) * 2.5 - 8
+    z[rows, near] += 8 + rng.gamma(1.5, 1.5, n)
+    z[rows, y] += 12 + margin
+    wrong = rng.random(n) < 0.08
+    z[wrong, near[wrong]] += 6 + 1.2 * margin[wrong]
+    return z.astype(np.float32), y
+
+
+def commands(files: list[str]) -> int:
+    """Processor seconds of `calib scale` as a user runs it, against the aims."""
+    import tempfile
+
+    late = 0
+    with tempfile.TemporaryDirectory() as folder:
+        if not files:
+            for k in (10, 100):
+                z, y = realistic(k)
+                files.append(f"{folder}/{k}.npz")
+                np.savez(files[-1], logits=z, labels=y)
+        print(f"{'file':40}{'method':12}{'CPU s':>8}{'aim':>6}")
+        for file in files:
+            with np.load(file) as data:
+                k = max(array.shape[-1] for array in data.values() if array.ndim == 2)
+            for method, aim in (("all", 10),) if k <= 20 else (("matrix", 15), ("dirichlet", 15)):
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                run = [sys.executable, "-m", "calibcli", "scale", file, "--method", method, "-q", "--json"]
+                subprocess.run(run, check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).parent.parent)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                late += seconds > aim
+                name = f"realistic, 5,000 x {k}" if folder in file else Path(file).name
+                print(f"{name:40}{method:12}{seconds:8.1f}{aim:6}", flush=True)
+    return int(late > 0)
+
+
 def child(name: str, n: int, k: int) -> dict[str, Any] | str:
     """`measure` in a process of its own, or why there is no number."""
     command = [sys.executable, "-P", __file__, "--child", name, str(n), str(k)]  # not our coverage.py
@@ -154,12 +200,15 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="*", help="such as 1000000x10")
     parser.add_argument("--only", nargs="*", help="methods to run")
     parser.add_argument("--child", nargs=3)
+    parser.add_argument("--commands", nargs="*", metavar="FILE", help="time the commands alone")
     args = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent.parent))
     if args.child:
         name, n, k = args.child[0], int(args.child[1]), int(args.child[2])
         print(json.dumps(exact(n, k) if name == "exact" else measure(name, n, k)))
         return 0
+    if args.commands is not None:
+        return commands(args.commands)
     shapes = [tuple(map(int, s.split("x"))) for s in args.shapes] if args.shapes else SHAPES
     for n, k in shapes:
         n = n // 10 if args.quick else n
@@ -188,7 +237,8 @@ def main() -> int:
         if {"grid: calib", "grid: torchmetrics"} <= seconds.keys():
             ratio = seconds["grid: torchmetrics"] / seconds["grid: calib"]
             print(f"100-point ECE grid against torchmetrics at every point: {ratio:.0f} times faster (aim 100)")
-    return 0
+    print()
+    return commands([])
 
 
 if __name__ == "__main__":

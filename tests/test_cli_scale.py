@@ -111,7 +111,7 @@ def test_level_sets_the_interval(files: Path, capsys: pytest.CaptureFixture[str]
         (["--test", "test.npz", "--crossfit", "5"], 2, "pass one of them"),
         (["--method", "temprature"], 2, "did you mean 'temperature'"),
         (["--method", "temperature:objective=foo"], 2, "is not a choice"),
-        (["--crossfit", "1"], 2, "pass a whole number from 2"),
+        (["--crossfit", "1"], 2, "from 2 to 1000"),
         (["--save", "cal.pkl"], 2, "use the suffix .safetensors"),
         (["--save", "none/cal.safetensors"], 2, "folder"),
         (["-m", "eec"], 2, "did you mean"),

@@ -193,7 +193,7 @@ def test_edited_calibrators(calibrators: Path, seed: int, method: str, capsys: p
         ({"classes": list("abcdefghi")}, "classes are not k names"),
         ({"classes": "abc"}, "classes is 'abc', not a list"),
         ({"fit": []}, "fit is []"),
-        ({"beta": np.array(-1.0)}, "reverses the classes"),
+        ({"beta": np.array(-1.0)}, "lies in -1 to -1, outside 0"),
     ],
 )
 def test_a_calibrator_says_what_is_wrong(

@@ -57,7 +57,7 @@ def command(
         scaler = scalers.load(calibrator)
         run.input(calibrator)
     predictions = read_options.read(run, files[0] if len(files) == 1 else files, reading, need_labels=False)
-    changed = scalers.stream(
+    written = scalers.stream(
         scaler,
         predictions,
         target,
@@ -71,7 +71,13 @@ def command(
         "n": predictions.n,
         "classes": predictions.k,
         "keeps predicted classes": scaler.preserves_accuracy,
-        "predicted classes changed": changed,
+        "predicted classes changed": written.changed,
     }
+    notes = list(predictions.notes)
+    if written.raised:
+        notes.append(
+            f"{written.raised:,} rows hold probabilities too small for {dtype}: the smallest number stands in "
+            "for them; --as logits keeps them"
+        )
     artefacts = {"scores": str(target)}
-    return run.finish(Result(command="apply", notes=predictions.notes, facts=facts, artefacts=artefacts))
+    return run.finish(Result(command="apply", notes=notes, facts=facts, artefacts=artefacts))

@@ -13,6 +13,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.arrays import Contents
 from calibcli.inputs.source import Source
 
+CALIBRATOR = "a calibrator of calib scale"
 RESULT = 64 << 20  # longest result that is looked into
 WEIGHTS = (".weight", ".bias", ".running_mean")
 
@@ -55,8 +56,7 @@ def after_reading(contents: Contents, source: Source) -> Foreign | None:
     """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
     about = _object(contents.metadata.get("calib", ""))
     if about.get("what") == "calibrator":
-        facts = {key: about.get(key) for key in ("spec", "k", "classes")}
-        return Foreign("a calibrator of calib scale", "apply (first argument)", facts)
+        return Foreign(CALIBRATOR, "apply (first argument)")
     weights = [name for name in contents.arrays if name.endswith(WEIGHTS)]
     if "architecture" in about or weights:
         count = sum(math.prod(array.shape) for array in contents.arrays.values())

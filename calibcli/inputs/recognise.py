@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibcli import scalers
 from calibcli.inputs import foreign, logits
 from calibcli.inputs.arrays import Contents
 from calibcli.inputs.assemble import label_array, predictions
@@ -13,8 +14,10 @@ from calibcli.inputs.keys import candidates, pick_scores, shape_text
 from calibcli.inputs.readers import load_any, open_all
 from calibcli.inputs.reading import Reading, changed
 from calibcli.inputs.shape import distinct
+from calibcli.inputs.source import Source
 from calibcli.predictions import Predictions
-from calibcli.result import Result, Table
+from calibcli.result import Estimate, Result, Table
+from calibcli.scalers import kinds, parameters
 
 SHOWN = 20  # classes listed in the table
 
@@ -37,6 +40,8 @@ def inspect(
         if other is None:
             contents.append(load_any(source))
             other = None if candidates(contents[-1]) or wanted.scores else foreign.after_reading(contents[-1], source)
+        if other is not None and other.what == foreign.CALIBRATOR:
+            return _calibrator(source), [{"path": source.path, "sha256": source.sha256()}]
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
             return Result(command="inspect", facts=facts), [{"path": source.path, "sha256": source.sha256()}]
@@ -57,6 +62,31 @@ def inspect(
         found = predictions(contents, sources, wanted, progress)
         result = outputs(found, contents[0])
     return result, logits.provenance(found)
+
+
+def _calibrator(source: Source) -> Result:
+    """What a calibrator does, its parameters, and where it was fitted.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    scaler = scalers.load(source.path)
+    about, tables = parameters.shown(scaler.parameters, scaler.classes, scaler.k)
+    fit = scaler.metadata
+    facts = {
+        "what": foreign.CALIBRATOR,
+        "spec": scaler.spec,
+        "takes": f"{kinds.NAMES[scaler.kind]} ({'n' if scaler.columns == 1 else f'n, {scaler.columns}'})",
+        "classes": list(scaler.classes) if scaler.classes else scaler.k,
+        "keeps predicted classes": scaler.preserves_accuracy,
+        **about,
+        "fitted on": f"{fit.get('n', '?')} rows of {fit.get('source') or '?'}",
+        "sha256": fit.get("sha256"),
+        "version": fit.get("version"),
+        "used_by": "apply (first argument)",
+    }
+    estimates = [Estimate(**found) for found in fit.get("estimates", ())]
+    return Result(command="inspect", estimates=estimates, tables=tables, facts=facts)
 
 
 def outputs(found: Predictions, contents: Contents) -> Result:

@@ -15,6 +15,8 @@ import numpy as np
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
+from calibcli.scalers.parameters import Form
+from calibcli.scalers.parameters import affine as form
 from calibcli.scalers.regression import SETTLED, Regression, Shape
 from calibcli.scalers.rows import fold_of_rows
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
@@ -46,7 +48,7 @@ def _log_p(logits: Array) -> Array:
     return result
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply)
+@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("k"))
 def vector(predictions: Predictions, job: Job, *, mu: NotNegative = 0.0) -> Fitted:
     """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
 
@@ -55,7 +57,7 @@ def vector(predictions: Predictions, job: Job, *, mu: NotNegative = 0.0) -> Fitt
     return _fit(Shape("diagonal", predictions.k), predictions, _centred(_scores(predictions)), 0.0, mu)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply)
+@SCALERS.add(preserves_accuracy=False, apply=apply, form=form(""))
 def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitted:
     """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020)."""
     shape = Shape("scalar", predictions.k)
@@ -71,7 +73,7 @@ def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitte
     return Fitted(done.parameters, [temperature], done.notes, facts=done.facts)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply)
+@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk"))
 def matrix(
     predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> Fitted:
@@ -83,7 +85,7 @@ def matrix(
     return _odir(predictions, job, x, lam, mu)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply)
+@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk", log_probabilities=True))
 def dirichlet(
     predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> Fitted:
@@ -96,7 +98,11 @@ def dirichlet(
     return Fitted({**done.parameters, "log_probabilities": np.array(1.0)}, done.estimates, done.notes, facts=done.facts)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=lambda parameters, logits: _apply_platt(parameters, logits))
+@SCALERS.add(
+    preserves_accuracy=False,
+    apply=lambda parameters, logits: _apply_platt(parameters, logits),
+    form={"slope": Form("c"), "bias": Form("c")},
+)
 def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
     """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
 

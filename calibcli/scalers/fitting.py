@@ -10,8 +10,12 @@ import numpy as np
 from calibcli import __version__
 from calibcli.errors import InputError, UsageError
 from calibcli.predictions import Predictions
+from calibcli.result import Estimate
+from calibcli.scalers.parameters import shown
 from calibcli.scalers.rows import FoldedScores, fold_of_rows, raw_argmax, subset
 from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler
+
+KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
 
 
 def fit(
@@ -50,10 +54,13 @@ def fit(
         k=predictions.k,
         parameters=done.parameters,
         classes=tuple(map(str, predictions.classes)) if predictions.classes is not None else None,
-        metadata=_metadata(predictions),
+        metadata=_metadata(predictions) | {"estimates": [_kept(e) for e in done.estimates if e.value is not None]},
     )
     if progress:
         progress(1.0, f"fitted {choice.spec}")
+    if "beta" not in done.parameters:  # T and gamma are estimates
+        facts, tables = shown(done.parameters, scaler.classes, scaler.k)
+        done = dataclasses.replace(done, tables=[*done.tables, *tables], facts={**done.facts, **facts})
     return Fit(scaler, *(getattr(done, f.name) for f in dataclasses.fields(done) if f.name != "parameters"))
 
 
@@ -144,6 +151,11 @@ def _folds(predictions: Predictions, folds: int, seed: int) -> Any:
             what += f" in {len(np.unique(predictions.groups))} groups"
         raise InputError(f"{what} cannot be split into {folds} folds", "pass more rows or groups, or fewer folds")
     return result
+
+
+def _kept(estimate: Estimate) -> dict[str, Any]:
+    """What a calibrator's file says of an estimate."""
+    return {name: getattr(estimate, name) for name in KEPT}
 
 
 def _metadata(predictions: Predictions) -> dict[str, Any]:

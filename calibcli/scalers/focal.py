@@ -10,13 +10,15 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
+from calibcli.numerics import effective_groups, student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import ridge, search
+from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
 from calibcli.scalers.rows import fold_of_rows, sample, subset
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
-from calibcli.scalers.temperature import GRIDS, block_source, degenerate, facts, z_of
+from calibcli.scalers.temperature import FEWEST, GRIDS, block_source, degenerate, facts, per_unit, units_of, z_of
 from calibcli.scalers.temperature import apply as apply_temperature
 from calibcli.spec import Count
 
@@ -35,7 +37,7 @@ def apply(parameters: Parameters, logits: Array) -> Array:
     return log_phi(beta * logits, gamma)
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply)
+@SCALERS.add(preserves_accuracy=True, apply=apply, form=temperature_form(gamma=True))
 def focal_temperature(
     predictions: Predictions,
     job: Job,
@@ -64,7 +66,7 @@ def focal_temperature(
     return _continuous(predictions, job, plain)
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply)
+@SCALERS.add(preserves_accuracy=True, apply=apply, form=temperature_form(gamma=True))
 def focal(predictions: Predictions, job: Job) -> Fitted:
     """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024)."""
     rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
@@ -108,13 +110,19 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
         return Fitted(parameters)
     at = surface.best(best.gamma, best.u)
     z = z_of(job.level)
-    limit = min(at.nll, *(p.nll for p in points)) + z * z / 2 / few.n
+    points = sorted([*points, at], key=lambda p: p.gamma)
+    limit = min(p.nll for p in points) + z * z / 2 / few.n
     sets = ridge.acceptable(points, limit)
-    spread = ridge.covariance(surface, at)
-    correlation = -spread[0, 1] / math.sqrt(spread[0, 0] * spread[1, 1])  # of T, so the sign of ln β turns
+    spread = ridge.spread_at(surface, at, lambda values: units_of(few, values))
+    c = spread.covariance
+    correlation = -c[0, 1] / math.sqrt(c[0, 0] * c[1, 1])  # of T, so the sign of ln β turns
     gain, gain_se = _gain(few, job.seed, best)
     notes = _notes(best, sets, gain, gain_se, z)
-    estimates = _estimates(best, sets, points, few.n, correlation, job.level, _of(few, predictions))
+    how = _of(few, predictions)
+    estimates = [
+        _temperature(surface, best, at, spread, few, job.level, correlation, how),
+        _gamma(best, sets, few.n, correlation, job.level, how),
+    ]
     estimates.append(
         Estimate(
             name="focal_gain",
@@ -134,50 +142,70 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
     return Fitted(parameters, estimates, notes, plots, facts=about)
 
 
-def _estimates(
+def _temperature(
+    surface: Surface,
     best: Point,
-    sets: Sequence[tuple[float, float]],
-    points: Sequence[Point],
-    n: int,
-    correlation: float,
+    at: Point,
+    spread: ridge.Spread,
+    rows: Predictions,
     level: float,
+    correlation: float,
     of: str,
-) -> list[Estimate]:
-    low, high = sets[0][0], sets[-1][1]
-    gammas, temperatures = [p.gamma for p in points], [p.temperature for p in points]
-    ends = np.interp([low, high], gammas, temperatures)
-    bound = best.gamma in (LOW, HIGH)
+) -> Estimate:
+    """T with its interval: profile likelihood over γ, its limit widened to the sandwich variance of ln T."""
+    _, bend = per_unit(rows, math.exp(at.u))
+    what = "rows" if rows.groups is None else "groups"
+    units = effective_groups(bend if rows.groups is not None else np.sqrt(bend))
+    detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {what}": units}
+    w = np.ones(rows.n) if rows.weights is None else rows.weights
+    size = float(w.sum() if rows.weight_kind == "count" else w.sum() ** 2 / (w @ w))
+    low, high, reason = None, None, ""
+    se = math.sqrt(spread.covariance[0, 0])
+    if units < FEWEST:
+        reason = f"{units:.3g} effective {what} tell T, fewer than {FEWEST}: their spread is not known"
+    elif not math.isfinite(se):
+        reason = "the NLL is flat along the ridge of T and gamma"
+    else:
+        # the likelihood's own limit, or where rows are worth less than one each, that of the sandwich variance
+        rise = 0.5 * student_quantile((1 + level) / 2, units - 1) ** 2 * max(1 / size, se * se / spread.inverse[0, 0])
+        first, last = ridge.reach(surface, at, rise)
+        shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
+        low, high = math.exp(-(last + shift)), math.exp(-(first + shift))
+        if not math.isfinite(high) or low == 0:
+            low, high, reason = None, None, "the NLL does not rise far enough along the ridge of T and gamma"
+    return Estimate(
+        name="temperature",
+        value=best.temperature,
+        low=low,
+        high=high,
+        level=None if low is None else level,
+        n=rows.n,
+        how=f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; interval: profile likelihood over gamma, "
+        f"widened to the variance of ln T over {what}, Student's t{of}",
+        reason=reason,
+        detail=detail,
+    )
+
+
+def _gamma(
+    best: Point, sets: Sequence[tuple[float, float]], n: int, correlation: float, level: float, of: str
+) -> Estimate:
     width = z_of(level) ** 2 / 2
+    bound = best.gamma in (LOW, HIGH)
     how = (
         f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; set: profile NLL within {width:.3g}/n of the best{of}"
     )
-    detail: dict[str, Cell] = {
-        "correlation with T": correlation,
-        "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets),
-    }
-    return [
-        Estimate(
-            name="temperature",
-            value=best.temperature,
-            low=min(best.temperature, *ends),
-            high=max(best.temperature, *ends),
-            level=level,
-            n=n,
-            how=how.replace("set:", "range of T along the ridge over the set of gamma with"),
-            detail={"correlation with gamma": correlation},
-        ),
-        Estimate(
-            name="gamma",
-            value=best.gamma,
-            low=min(low, best.gamma),
-            high=max(high, best.gamma),
-            level=level,
-            n=n,
-            how=how,
-            reason=f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if bound else "",
-            detail=detail,
-        ),
-    ]
+    return Estimate(
+        name="gamma",
+        value=best.gamma,
+        low=min(sets[0][0], best.gamma),
+        high=max(sets[-1][1], best.gamma),
+        level=level,
+        n=n,
+        how=how,
+        reason=f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if bound else "",
+        detail={"correlation with T": correlation, "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets)},
+    )
 
 
 def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, se: float, z: float) -> list[str]:

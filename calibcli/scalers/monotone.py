@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
 from calibcli.scalers.affine import log_odds, log_sigmoid, logistic
+from calibcli.scalers.parameters import CURVES, Form
 from calibcli.scalers.rows import raw_argmax
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.spec import Count
 
 Of = Literal["classes", "top"]
+TIE = 1e-12  # probabilities as close as this are one, as in the bins of a metric
 
 
 def pava(values: Array, weights: Array) -> tuple[Array, NDArray[np.int64]]:
@@ -145,7 +147,7 @@ def _isotonic(predictions: Predictions, of: Of) -> Fitted:
     return Fitted(parameters)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(_between))
+@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(_between), form=CURVES)
 def isotonic(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of each class against the rest, renormalised (Zadrozny & Elkan 2002).
 
@@ -154,7 +156,7 @@ def isotonic(predictions: Predictions, job: Job) -> Fitted:
     return _isotonic(predictions, "classes")
 
 
-@SCALERS.add(preserves_accuracy=True, apply=_apply_curves(_between))
+@SCALERS.add(preserves_accuracy=True, apply=_apply_curves(_between), form=CURVES)
 def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of correctness on the confidence of the predicted class; the others share the rest.
 
@@ -163,7 +165,7 @@ def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
     return _isotonic(predictions, "top")
 
 
-@SCALERS.add(preserves_accuracy=lambda options: options["of"] == "top", apply=_apply_curves(_bin))
+@SCALERS.add(preserves_accuracy=lambda options: options["of"] == "top", apply=_apply_curves(_bin), form=CURVES)
 def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = "classes") -> Fitted:
     """Histogram binning: equal-mass bins of each class's probability, value (n₊ + 1) / (n + 2), renormalised.
 
@@ -175,8 +177,12 @@ def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = 
         order = np.argsort(p, kind="stable")
         mass = np.cumsum(w[order])
         inner = np.searchsorted(mass, mass[-1] * np.arange(1, bins) / bins)
-        edges = np.unique(p[order][np.minimum(inner, len(p) - 1)])
-        edges = np.concatenate([[-np.inf], edges[edges < p.max()]])
+        ordered = p[order]
+        last = np.unique(ordered[np.minimum(inner, len(p) - 1)])
+        after = np.searchsorted(ordered, last + TIE, side="right")
+        between = after < len(p)  # an edge lies between two rows, so that rounding moves no row across it
+        edges = np.unique((last[between] + ordered[after[between]]) / 2)
+        edges = np.concatenate([[-np.inf], edges])
         index = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, len(edges) - 1)
         count, positive = np.bincount(index, w, len(edges)), np.bincount(index, w * hit, len(edges))
         curves.append((np.maximum(edges, -1.0), (positive + 1) / (count + 2)))
@@ -186,7 +192,11 @@ def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = 
     return Fitted(parameters)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=lambda parameters, logits: _apply_beta(parameters, logits))
+@SCALERS.add(
+    preserves_accuracy=False,
+    apply=lambda parameters, logits: _apply_beta(parameters, logits),
+    form={"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")},
+)
 def beta(predictions: Predictions, job: Job) -> Fitted:
     """Beta calibration: logit = a ln p - b ln(1 - p) + c with a, b >= 0 (Kull et al. 2017).
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +21,22 @@ from calibcli.scalers.scaler import Progress, Scaler
 
 SUFFIXES = (".npz", ".npy", ".csv")
 TIED = 2  # units in the last place that rounding can make of one
+
+
+@dataclass(frozen=True)
+class Written:
+    """What happened to rows on the way to a file.
+
+    Attributes:
+        changed: rows whose predicted class differs from that of the raw scores.
+        raised: rows with a probability below the smallest number of the file's type, which stands in for it: 0 would
+            make the NLL infinite.
+    """
+
+    changed: int
+    raised: int
+
+
 Write = Callable[[NDArray[Any], slice], None]
 
 
@@ -41,7 +59,7 @@ def stream(
     probabilities: bool = True,
     dtype: str = "float32",
     progress: Progress | None = None,
-) -> int:
+) -> Written:
     """Write calibrated scores of every row and, in .npz and .csv, its label and what else belongs to it.
 
     Where the method keeps predicted classes, so does the file: should rounding to `dtype` make two classes equal, the
@@ -51,19 +69,21 @@ def stream(
         probabilities: write probabilities; else log-probabilities, under the name `logits`.
         dtype: float32 or float64.
 
-    Returns:
-        Number of rows whose predicted class differs from that of the raw scores.
-
     Raises:
         InputError: the classes do not match.
         UsageError: the path cannot be written.
     """
     check_classes(scaler, predictions)
-    changed, name = 0, "probabilities" if probabilities else "logits"
+    changed, raised, name = 0, 0, "probabilities" if probabilities else "logits"
+    least = float(np.finfo(dtype).tiny)
     with _writing(known_target(path), name, predictions, np.dtype(dtype)) as write:
         for start, block in predictions.blocks():
             scores = scaler.map(block)
-            out = (np.exp(scores) if probabilities else scores).astype(dtype)
+            if probabilities:
+                low = (scores < math.log(least)) & (scores > -np.inf)
+                raised += int(low.any(axis=1).sum())
+                scores = np.where(low, least, np.exp(scores))
+            out = scores.astype(dtype)
             raw, mapped = block.argmax(axis=1), out.argmax(axis=1)
             moved = np.flatnonzero(raw != mapped)
             if scaler.preserves_accuracy:
@@ -77,7 +97,7 @@ def stream(
             write(out, slice(start, start + len(block)))
             if progress:
                 progress((start + len(block)) / max(predictions.n, 1), "writing")
-    return changed
+    return Written(changed, raised)
 
 
 def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:

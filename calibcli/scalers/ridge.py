@@ -6,7 +6,7 @@ T and γ trade off along a ridge, T*(γ) nearly linear in γ, on which the NLL i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,8 +185,21 @@ def _crossing(outside: Point, inside: Point, limit: float) -> float:
     return inside.gamma + share * (outside.gamma - inside.gamma)
 
 
-def covariance(surface: Surface, at: Point) -> Array:
-    """Sandwich covariance of (ln β, γ), (2, 2): H^-1 (Σ ψψ') H^-1; NaN where H is not positive definite."""
+@dataclass(frozen=True)
+class Spread:
+    """What is known about (ln β, γ) at a point.
+
+    Attributes:
+        inverse: H⁻¹ of the mean NLL, (2, 2); NaN where H is not positive definite.
+        covariance: of the estimate, (2, 2): H⁻¹ (Σ ψψ') H⁻¹ over rows or groups, times G / (G - 2).
+    """
+
+    inverse: Array
+    covariance: Array
+
+
+def spread_at(surface: Surface, at: Point, units: Callable[[Array], Array]) -> Spread:
+    """The sandwich at a point; `units` sums (N,) weighted values over each row or group."""
     step = 1e-4
     h = np.empty((2, 2))
     for column, (du, dg) in enumerate(((step, 0.0), (0.0, step))):
@@ -194,11 +207,46 @@ def covariance(surface: Surface, at: Point) -> Array:
         below = surface.gradient(at.u - du, at.gamma - dg)[1:]
         h[:, column] = (np.array(above) - np.array(below)) / (2 * step)
     h = (h + h.T) / 2
-    if np.linalg.eigvalsh(h).min() <= 0:
-        return np.full((2, 2), np.nan)
+    unknown = np.full((2, 2), np.nan)
+    if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 0:
+        return Spread(unknown, unknown)
     _, psi = surface.scores(at.u, at.gamma)
-    w = np.ones(surface.n) if surface.weights is None else surface.weights
-    inverse = np.linalg.inv(h)
-    middle = (psi * (w * w)[:, None]).T @ psi / w.sum() ** 2
-    result: Array = inverse @ middle @ inverse
-    return result
+    w = float(surface.n if surface.weights is None else surface.weights.sum())
+    sums = np.stack([units(column) for column in psi.T], axis=1) / w
+    count = len(sums)
+    if count <= 2:
+        return Spread(unknown, unknown)
+    sums = sums - sums.mean(axis=0)
+    inverse = np.asarray(np.linalg.inv(h), np.float64)
+    meat = sums.T @ sums * (count / (count - 2))
+    covariance = np.asarray(inverse @ meat @ inverse, np.float64)
+    return Spread(inverse, covariance)
+
+
+def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
+    """The ends of ln β up to which the NLL at the best γ rises by no more than `rise`; infinite where there is none."""
+
+    def above(u: float) -> float:
+        values = np.array(surface.values(u, list(GRID)))
+        i = int(values[1:-1].argmin()) + 1
+        left, middle, right = values[i - 1 : i + 2]
+        bend = left - 2 * middle + right
+        lowest = middle - (left - right) ** 2 / (8 * bend) if bend > 0 else middle
+        return float(min(lowest, values.min(), best.nll if u == best.u else np.inf)) - best.nll - rise
+
+    ends = []
+    for sign in (-1.0, 1.0):
+        near, step = 0.0, 0.05
+        while above(best.u + sign * step) < 0:
+            near, step = step, 2 * step
+            if step > REACH:
+                break
+        if step > REACH:
+            ends.append(sign * math.inf)
+            continue
+        far = step
+        for _ in range(12):
+            middle = 0.5 * (near + far)
+            near, far = (middle, far) if above(best.u + sign * middle) < 0 else (near, middle)
+        ends.append(best.u + sign * 0.5 * (near + far))
+    return ends[0], ends[1]

@@ -22,6 +22,7 @@ SCALERS = Shelf("scaler", joint="-")
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.
+form: its parameters by name, as `parameters.Form`.
 preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options.
 """
 

@@ -13,11 +13,15 @@ import numpy as np
 from calibcli import schema
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
+from calibcli.scalers.fitting import KEPT
+from calibcli.scalers.kinds import NAMES
+from calibcli.scalers.parameters import problem
 from calibcli.scalers.scaler import SCALERS, Scaler
 from calibcli.spec import Range
 
 SCHEMA = 1
 KIND = "calibrator"
+MOST = 1_000_000  # classes
 LIMIT = 1 << 30  # bytes: the largest honest calibrator, matrix scaling of 10,000 classes, is smaller
 
 
@@ -77,6 +81,8 @@ def load(path: str | Path) -> Scaler:
     try:
         about: About = schema.read(json.loads(header["calib"]), About, str(path), fix)
         k = about.k
+        if not isinstance(about.fit.get("estimates", []), list):
+            raise ValueError("what it says of its fit is of another type")
         scaler = Scaler(
             spec=SCALERS.choose(about.spec).spec,
             k=k,
@@ -84,19 +90,38 @@ def load(path: str | Path) -> Scaler:
             classes=None if about.classes is None else tuple(about.classes),
             metadata=dict(about.fit),
         )
-        if not all(np.isfinite(value).all() for value in tensors.values()):
-            raise InputError(f"{path} holds parameters that are not finite", "fit it again")
-        with np.errstate(all="ignore"):
-            mapped = scaler.map(np.stack([np.zeros(k), np.linspace(-3, 3, k), np.linspace(50, -50, k)]))
-        if mapped.shape != (3, k):
-            raise ValueError(f"maps {k} classes to {mapped.shape[1]}")
-        if not (mapped <= 1e-6).all():  # NaN too
-            raise ValueError("its probabilities are not between 0 and 1")
-        if "beta" in tensors and not (tensors["beta"] >= 0).all():
-            raise ValueError("a negative 1/T reverses the classes")
+        fault = _fault(scaler)
+        if fault:
+            raise InputError(f"{path} is a damaged calibrator: {fault}", "fit it again")
     except (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError) as error:
         raise InputError(f"{path} is not a calibrator that this calib can read ({error})", fix) from None
     return scaler
+
+
+def _fault(scaler: Scaler) -> str:
+    """What in a calibrator cannot be, or nothing."""
+    kind, columns = scaler.metadata.get("kind", "logits"), scaler.metadata.get("columns", scaler.k)
+    if not isinstance(kind, str) or kind not in NAMES:
+        return f"it was fitted on '{str(kind)[:40]}'"
+    if type(columns) is not int or columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
+        return f"it was fitted on {str(columns)[:40]} columns for {scaler.k} classes"
+    if scaler.classes is not None and len(scaler.classes) != scaler.k:
+        return f"{len(scaler.classes)} names for {scaler.k} classes"
+    if scaler.classes is not None and len(set(scaler.classes)) != scaler.k:
+        return "two classes have one name"
+    if not all(_estimate(e) for e in scaler.metadata.get("estimates", ())):
+        return "an estimate of its fit is not one"
+    return problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
+
+
+def _estimate(found: Any) -> bool:
+    """Whether this is an estimate as `fit` keeps it."""
+    if not isinstance(found, dict) or set(found) != set(KEPT):
+        return False
+    texts, numbers = ("name", "unit", "how", "reason"), ("value", "low", "high", "level", "n")
+    return all(isinstance(found[key], str) for key in texts) and all(
+        found[key] is None or (type(found[key]) in (int, float) and abs(found[key]) < 1e300) for key in numbers
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -13,7 +13,7 @@ from calibcli.links.moments import Source, chunks, cumulants, shift
 from calibcli.numerics import effective_groups, normal_quantile, student_quantile
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
-from calibcli.scalers import search
+from calibcli.scalers import parameters, search
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.spec import Count
 
@@ -32,14 +32,14 @@ REASONS = {
 }
 
 
-def apply(parameters: Parameters, logits: Array) -> Array:
-    beta = float(parameters["beta"])
+def apply(given: Parameters, logits: Array) -> Array:
+    beta = float(given["beta"])
     if beta == 0:
         return np.where(np.isneginf(logits), -np.inf, -np.log(np.isfinite(logits).sum(axis=1, keepdims=True)))
     return log_softmax(beta * logits)
 
 
-@SCALERS.add(preserves_accuracy=True, apply=apply)
+@SCALERS.add(preserves_accuracy=True, apply=apply, form=parameters.temperature())
 def temperature(
     predictions: Predictions,
     job: Job,
@@ -127,7 +127,7 @@ def units_of(predictions: Predictions, values: Array) -> Array:
     w = predictions.weights
     if predictions.groups is not None:
         _, member = np.unique(predictions.groups, return_inverse=True)
-        return np.bincount(member, values if w is None else w * values).astype(np.float64)
+        return np.asarray(np.bincount(member, values if w is None else w * values), np.float64)
     if w is None:
         return values
     if predictions.weight_kind == "count":

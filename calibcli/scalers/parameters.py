@@ -1,0 +1,143 @@
+"""What the parameters of each method look like: checked when a calibrator is read, and shown to people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.result import Cell, Table
+
+SHOWN = 20  # numbers of a parameter that are shown one by one
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Form:
+    """One parameter.
+
+    Attributes:
+        shape: of letters: `k` classes, `c` curves (classes, but 1 for two), `n` any number; "" is one number.
+        low, high: its values lie in [low, high].
+        optional: whether it may be missing.
+        whole: whether its values are whole numbers.
+    """
+
+    shape: str = ""
+    low: float = -INF
+    high: float = INF
+    optional: bool = False
+    whole: bool = False
+
+    def problem(self, value: NDArray[Any], k: int) -> str:
+        """What is wrong with a value, or nothing."""
+        wanted = tuple({"k": k, "c": 1 if k == 2 else k}.get(letter, -1) for letter in self.shape)
+        if value.ndim != len(wanted) or any(w not in (-1, n) for w, n in zip(wanted, value.shape, strict=True)):
+            text = " x ".join("n" if w < 0 else str(w) for w in wanted) or "one number"
+            return f"has shape {list(value.shape)}, not {text}"
+        if value.dtype.kind not in "fiu" or (value.dtype.kind == "f" and value.dtype.itemsize < 4):
+            return f"is of type {value.dtype}"
+        if value.size == 0 or not np.isfinite(value).all():
+            return "holds what is not a finite number"
+        if value.min() < self.low or value.max() > self.high:
+            return f"lies in {value.min():.4g} to {value.max():.4g}, outside {self.low:g} to {self.high:g}"
+        return "is not whole" if self.whole and (value != np.floor(value)).any() else ""
+
+
+FLAG = Form(low=0, high=1, optional=True)
+"""An option that the map has to know."""
+
+
+def temperature(gamma: bool = False) -> dict[str, Form]:
+    """β = 1/T (0: uniform probabilities), with γ and which of the two maps is first."""
+    more = {"gamma": Form(low=-1, high=1e3), "phi_first": FLAG} if gamma else {}
+    return {"beta": Form(low=0, high=1e12), **more}
+
+
+def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
+    """W of some shape and b."""
+    more = {"log_probabilities": FLAG} if log_probabilities else {}
+    return {"weight": Form(weight), "bias": Form("k"), **more}
+
+
+FLAGS = ("top", "phi_first", "log_probabilities")
+
+CURVES = {
+    "x": Form("n", -1, 1 + 1e-9),
+    "y": Form("n", 0, 1),
+    "knots": Form("n", 1, 1e9, whole=True),
+    "top": FLAG,
+}
+"""Knots (x, y) of one curve per class, or of one for the top label, one after another."""
+
+
+def problem(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k: int) -> str:
+    """What is wrong with the parameters of a method for k classes, or nothing."""
+    for name in parameters:
+        if name not in forms:
+            return f"parameter '{name[:40]}' is not one of {', '.join(forms)}"
+    for name, form in forms.items():
+        if name not in parameters:
+            if form.optional:
+                continue
+            return f"parameter '{name}' is missing"
+        fault = form.problem(parameters[name], k)
+        if fault:
+            return f"parameter '{name}' {fault}"
+    return _curves(parameters, k) if forms is CURVES else ""
+
+
+def _curves(parameters: Mapping[str, NDArray[Any]], k: int) -> str:
+    x, y, knots = (parameters[name] for name in ("x", "y", "knots"))
+    curves = 1 if "top" in parameters or k == 2 else k
+    if len(knots) != curves:
+        return f"{len(knots)} curves for {k} classes"
+    if not len(x) == len(y) == knots.sum():
+        return f"{len(x)} and {len(y)} knots where {knots.sum():g} are due"
+    falls = np.diff(x) <= 0
+    falls[np.cumsum(knots.astype(np.int64))[:-1] - 1] = False
+    if falls.any():
+        return "knots are not in order"
+    return "" if y.min() > 0 and y.max() < 1 else "a probability is 0 or 1"
+
+
+def shown(
+    parameters: Mapping[str, NDArray[Any]], classes: Sequence[str] | None, k: int
+) -> tuple[dict[str, Cell], list[Table]]:
+    """Parameters for people: single numbers as facts, one number per class as a table, larger ones by their size.
+
+    Of K x K weights the diagonal is in the table, and the largest weight beside it among the facts.
+    """
+    facts: dict[str, Cell] = {}
+    columns: dict[str, NDArray[Any]] = {}
+    for name, value in parameters.items():
+        if name in ("x", "y", *FLAGS):
+            continue
+        if name == "knots":
+            facts["knots"] = ", ".join(f"{n:g}" for n in value[:SHOWN]) + (", ..." if len(value) > SHOWN else "")
+        elif value.ndim == 0 or value.size == 1:
+            number = float(value.reshape(()))
+            facts[name] = number
+            if name == "beta":
+                facts["T"] = 1 / number if number > 0 else None
+        elif value.shape == (k,):
+            columns[name] = value
+        elif value.shape == (k, k):
+            columns[f"{name} of itself"] = np.diag(value)
+            off = value - np.diag(np.diag(value))
+            row, column = np.unravel_index(int(np.abs(off).argmax()), off.shape)
+            facts["largest other weight"] = f"{off[row, column]:.4g} of class {column} for class {row}"
+            facts["norm of other weights"] = float(np.linalg.norm(off))
+    if "knots" in parameters and len(parameters["x"]) <= SHOWN:
+        pairs = [[float(x), float(y)] for x, y in zip(parameters["x"], parameters["y"], strict=True)]
+        table = Table(name="curve", columns=["probability", "becomes"], rows=pairs, title="Knots of the map")
+        return facts, [table]
+    if not columns:
+        return facts, []
+    names = classes or tuple(map(str, range(k)))
+    rows: list[list[Cell]] = [[names[c], *(float(v[c]) for v in columns.values())] for c in range(min(k, SHOWN))]
+    title = "Parameters by class" + (f", the first {SHOWN} of {k}" if k > SHOWN else "")
+    return facts, [Table(name="parameters", columns=["class", *columns], rows=rows, title=title)]
