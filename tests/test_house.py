@@ -24,6 +24,7 @@ ORDER = [
     ("gate",),
     ("api",),
     ("render",),
+    ("catalogue",),
     ("cli",),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
