@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "calibcli"
 # left may not import right; rooms in one group may not import each other
 ORDER = [
     ("errors",),
-    ("spec", "files"),
+    ("spec", "files", "numerics"),
     ("result",),
     ("links", "device", "derivatives"),
     ("predictions",),

@@ -1,0 +1,45 @@
+"""Shared quantiles and bounds against scipy and first principles."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calibcli.numerics import clopper_pearson, effective_groups, normal_quantile, score_bound, student_quantile
+
+
+@pytest.mark.parametrize("degrees", [0.3, 1, 1.7, 2.4, 3, 10.5, 500])
+@pytest.mark.parametrize("level", [0.05, 0.95, 0.975, 0.9995])
+def test_student(level: float, degrees: float) -> None:
+    assert student_quantile(level, degrees) == pytest.approx(stats.t.ppf(level, degrees), rel=1e-8)
+
+
+def test_student_without_degrees() -> None:
+    assert math.isnan(student_quantile(0.95, 0.0))
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 20), (1, 20), (7, 200), (200, 200), (199, 200)])
+def test_clopper_pearson(hits: int, n: int) -> None:
+    wanted = stats.binomtest(hits, n).proportion_ci(0.9, "exact")
+    assert clopper_pearson(hits, n, 0.05) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+def test_effective_groups() -> None:
+    assert effective_groups(np.full(30, 7)) == pytest.approx(30)
+    assert effective_groups([1e200, 1, 1]) == pytest.approx(1)
+    assert effective_groups([3, 3, 1]) == pytest.approx(19**2 / 163)
+    assert effective_groups([0, 0]) == 0
+
+
+@pytest.mark.finding("2.9")
+@pytest.mark.parametrize("alpha", [0.2, 0.05, 0.01, 1e-4])
+def test_score_bound_solves_its_equation_and_knows_what_no_row_showed(alpha: float) -> None:
+    z, n = normal_quantile(1 - alpha), 400
+    h = score_bound(0.1, z, 1 / n, 2e-4) - 0.1
+    a = max(z * z, -math.log(alpha)) / n
+    assert h * h == pytest.approx(z * z * 2e-4 + a * h)
+    unseen = score_bound(0.0, z, 1 / n, 0.0)
+    assert (1 - unseen) ** n <= alpha * (1 + 1e-9)
