@@ -57,7 +57,7 @@ class Case:
         mended = {name: getattr(norms, name) for name in ("batch_norm", "layer_norm")}
         with (
             mock.patch.multiple(F, **mended),
-            mock.patch.object(penalty, "wrong_thrice", lambda z: ""),
+            mock.patch.object(penalty, "wrong_thrice", return_value=""),
             plain(penalty, "Jets"),
         ):
             self.step("ce+trace:weight=0.01")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.result import Result, Table
+from calibcli.result import Cell, Result, Table
 from calibcli.spec import Entry, Shelf, normal, spelled, values
 
 FORMATS = "formats"
@@ -43,7 +43,7 @@ SHELVES = {
 
 def overview() -> Result:
     """One line for each kind of thing that has names."""
-    rows = [[name, len(one.shelf.entries), one.option] for name, one in SHELVES.items()]
+    rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in SHELVES.items()]
     rows.append([FORMATS, len(_formats().rows), "input files, --format, -o"])
     return Result(command="list", tables=[Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)])
 

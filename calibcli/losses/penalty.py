@@ -33,6 +33,8 @@ class MMCE(Penalty):
         width: of the kernel.
     """
 
+    pairs_rows = True
+
     def __init__(
         self,
         *,
@@ -114,6 +116,7 @@ class Trace(Penalty):
         if probes < 1:
             raise UsageError(f"probes={probes} is not a number of probes", "pass a whole number >= 1")
         self.kind, self.probes = kind, probes
+        self.order = 2 if kind == "ggn" else 3
         self._jets: Jets | None = None
 
     def around(self, model: nn.Module, generator: torch.Generator) -> contextlib.AbstractContextManager[object]:
