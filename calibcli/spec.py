@@ -36,13 +36,13 @@ class Range:
     open_high: bool = False
 
     def __contains__(self, value: float) -> bool:
-        if not math.isfinite(value):  # nan too
+        if not -math.inf < value < math.inf:  # nan too; a whole number of 401 digits is no float
             return False
         above = value > self.low if self.open_low else value >= self.low
         return above and (value < self.high if self.open_high else value <= self.high)
 
     def __str__(self) -> str:
-        """In words: `at least 1`, `more than 0`, `from 0 to 1`, `between 0 and 1, ends excluded`."""
+        """In words: `at least 1`, `more than 0`, `from 0 to 1`, `at least 0 and less than 1`."""
         low, high = f"{self.low:.15g}", f"{self.high:.15g}"
         if math.isinf(self.high):
             return "finite" if math.isinf(self.low) else f"more than {low}" if self.open_low else f"at least {low}"
@@ -55,6 +55,26 @@ class Range:
             + " and "
             + (f"less than {high}" if self.open_high else f"at most {high}")
         )
+
+
+Share = Annotated[float, Range(0, 1)]
+NotNegative = Annotated[float, Range(0, 1e9)]
+Positive = Annotated[float, Range(1e-9, 1e9)]
+Count = Annotated[int, Range(1, 1_000)]  # bins; bounds keep a matrix of bins by bins
+Alpha = Annotated[float, Range(1e-6, 0.25)]  # below, 1 - alpha / claims has no normal quantile in float64
+Level = Annotated[float, Range(0.5, 1 - 1e-12)]
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+Power = Annotated[float, Range(0.5, 0.999)]
+Accuracy = Annotated[float, Range(0.05, 1, open_high=True)]
+Classes = Annotated[int, Range(2, 100_000)]
+Folds = Annotated[int, Range(2, 1_000)]
+Limit = Annotated[float, Range(-1e9, 1e9)]
+Rows = Annotated[int, Range(1, 10**9)]
+OrNone = Annotated[int, Range(0, 10**9)]  # 0 stands for none, never or all
+Epochs = Annotated[int, Range(1, 1_000_000)]
+LearningRate = Annotated[float, Range(0, 1e30, open_low=True)]
+Warmup = Annotated[float, Range(0, 1, open_high=True)]
+Label = Annotated[int, Range(-(2**31), 2**31)]
 
 
 @dataclass(frozen=True)
@@ -124,8 +144,9 @@ class Choice:
 class Shelf:
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, dash: str = "_") -> None:
+        """`dash` is what the docs write between the words of a name; both are understood."""
+        self.kind, self.dash = kind, dash
         self.entries: dict[str, Entry] = {}
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
@@ -154,25 +175,35 @@ class Shelf:
             defaults: options to use where the spec is silent and the entry has an option of that name.
 
         Raises:
-            UsageError: unknown name, unknown option, or a value of the wrong type.
+            UsageError: unknown name, unknown option, an option twice, or a value of the wrong type or out of range.
         """
         name, _, rest = spec.partition(":")
         entry = self.entries.get(normal(name))
         if entry is None:
-            raise UsageError(f"unknown {self.kind} '{name.strip()}'", did_you_mean(normal(name), self.entries))
+            names = [known.replace("_", self.dash) for known in self.entries]
+            raise UsageError(
+                f"unknown {self.kind} '{name.strip()}'", did_you_mean(normal(name).replace("_", self.dash), names)
+            )
         options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}
-        options.update({k: v for k, v in defaults.items() if k in entry.options and v is not None})
+        given = {k: v for k, v in defaults.items() if k in entry.options and v is not None}
+        for key, value in given.items():
+            within(value, entry.options[key].annotation, f"{entry.name}:{key}=")
+        options.update(given)
+        written = set()
         for part in filter(None, (s.strip() for s in rest.split(","))):
             key, eq, text = part.partition("=")
             key = normal(key)
             if key not in entry.options:
                 fix = did_you_mean(key, entry.options) if entry.options else f"'{entry.name}' takes no options"
                 raise UsageError(f"{self.kind} '{entry.name}' has no option '{key}'", fix)
+            if key in written:
+                raise UsageError(f"option '{key}' of '{entry.name}' is there twice", "write it once")
+            written.add(key)
             if not eq and entry.options[key].annotation is bool:
                 text = "true"  # `trace:exact` says enough
             elif not eq:
                 raise UsageError(f"option '{key}' of '{entry.name}' has no value", f"write {entry.name}:{key}=VALUE")
-            options[key] = _convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}")
+            options[key] = convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}=")
         missing = [k for k in entry.options if k not in options]
         if missing:
             raise UsageError(
@@ -195,46 +226,89 @@ def spelled(value: Any) -> str:
     return str(value)
 
 
-def _convert(text: str, kind: Any, where: str) -> Any:
-    """Text of a spec to the annotated type: bool, int, float, str, Literal, tuple[T, ...] (with /), X | None; a number
-    with a `Range` in its `Annotated` lies in it.
+def convert(text: str, kind: Any, where: str, needs: str = "") -> Any:
+    """Text to the annotated type: bool, int, float, str, Literal, tuple[T, ...] (with /), X | None; a number with a
+    `Range` in its `Annotated` lies in it.
+
+    Args:
+        text: what the user wrote.
+        kind: the annotation.
+        where: what it was written behind, `ece:bins=` or `--alpha `.
+        needs: what a number has to be, in words; worked out from `kind`.
+
+    Raises:
+        UsageError: the text is not of that type, or out of range.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        value = _convert(text, args[0], where)
-        for bounds in args[1:]:
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(bounds, Range) and number is not None and number not in bounds:
-                    raise UsageError(f"{where}={text} is out of range", f"pass {_noun(args[0])} {bounds}")
+        value = convert(text, args[0], where, " ".join(filter(None, (_noun(args[0]), str(_range(kind) or "")))))
+        within(value, kind, where, text)
         return value
     if origin in (Union, types.UnionType):
-        if type(None) in args and text.lower() in ("none", ""):
-            return None
-        for arg in args:
-            if arg is not type(None):
-                try:
-                    return _convert(text, arg, where)
-                except UsageError as error:
-                    last = error
-        raise last
+        return _convert_union(text, args, where)
     if origin is Literal:
         for arg in args:
             if normal(str(arg)) == normal(text):
                 return arg
-        raise UsageError(f"{where}={text} is not a choice", did_you_mean(normal(text), map(str, args)))
+        raise UsageError(f"{where}{_short(text)} is not a choice", did_you_mean(normal(text), map(str, args)))
     if origin is tuple:
-        return tuple(_convert(t, args[0], where) for t in text.split("/"))
+        return tuple(convert(t, args[0], where, needs) for t in text.split("/"))
     if kind is bool:
         if text.lower() in ("true", "yes", "1", "false", "no", "0"):
             return text.lower() in ("true", "yes", "1")
-        raise UsageError(f"{where}={text} is not true or false", f"write {where}=true")
+        raise UsageError(f"{where}{_short(text)} is not true or false", f"write {where}true")
     try:
         if "_" in text and kind in (int, float):  # Python reads 1_0 as 10
             raise ValueError
         return kind(text)
     except (ValueError, OverflowError):
-        shown = text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
-        raise UsageError(f"{where}={shown} is not {_noun(kind)}", f"pass {_noun(kind)}") from None
+        fix = f"pass {needs or _noun(kind)}"
+        raise UsageError(f"{where}{_short(text)} is not {_noun(kind)}", fix) from None
+
+
+def _convert_union(text: str, kinds: tuple[Any, ...], where: str) -> Any:
+    if type(None) in kinds and text.lower() in ("none", ""):
+        return None
+    problems = []
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return convert(text, kind, where)
+            except UsageError as error:
+                problems.append(error)
+    raise next((p for p in problems if isinstance(p, OutOfRange)), problems[-1])
+
+
+class OutOfRange(UsageError):
+    """A number of the right type that its `Range` does not hold."""
+
+
+def within(value: Any, kind: Any, where: str, text: str = "") -> None:
+    """Refuse a number outside the `Range` of its annotation.
+
+    Raises:
+        OutOfRange: it, or one of a tuple, is.
+    """
+    if get_origin(kind) in (Union, types.UnionType):
+        for arg in get_args(kind):
+            within(value, arg, where, text)
+        return
+    bounds = _range(kind)
+    if bounds is None:
+        return
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int | float) and number not in bounds:
+            raise OutOfRange(f"{where}{_short(text or spelled(value))} is out of range", f"pass {_noun(kind)} {bounds}")
+
+
+def _range(kind: Any) -> Range | None:
+    return (
+        next((a for a in get_args(kind)[1:] if isinstance(a, Range)), None) if get_origin(kind) is Annotated else None
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
 
 
 def values(kind: Any) -> str:
@@ -266,4 +340,6 @@ def _noun(kind: Any) -> str:
     for part in (kind, *get_args(kind)):
         if part in (int, float):
             return "a whole number" if part is int else "a number"
+        if get_args(part) and part is not kind:
+            return _noun(part)
     return f"a {getattr(kind, '__name__', kind)}"

@@ -103,8 +103,8 @@ def test_every_option_has_an_effect_on_the_spec_and_defaults_fill_in() -> None:
         ("wide_resnet:depth=27", "pass depth=28"),
         ("vit:patch=5", "pass a patch that divides it"),
         ("vit:heads=5", "pass heads that divide dim"),
-        ("mlp:inputs=0", "pass inputs=1 or more"),
-        ("resnet:width=0", "pass width=1 or more"),
+        ("mlp:inputs=0", "pass a whole number from 1 to 10000000"),
+        ("resnet:width=0", "pass a whole number from 1 to 10000000"),
         ("resnt", "did you mean 'resnet'?"),
     ],
 )

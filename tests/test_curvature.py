@@ -275,7 +275,7 @@ def test_density_options() -> None:
 
 @pytest.mark.parametrize("spec", ["top:k=0", "trace:probes=-3", "lambda_max:tol=0", "density:steps=0"])
 def test_options_must_be_positive(spec: str) -> None:
-    with pytest.raises(UsageError, match="is not positive"):
+    with pytest.raises(UsageError, match="is out of range"):
         options(spec)
 
 

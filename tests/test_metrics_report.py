@@ -122,12 +122,12 @@ def test_each_option_has_an_effect(args: list[str], differs: Any, capsys: pytest
     [
         (["-m", "eec"], "unknown metric 'eec'"),
         (["-m", "ece:bin=3"], "metric 'ece' has no option 'bin'"),
-        (["-m", "ece:bins=0"], "ece:bins=0: bins must be at least 1"),
+        (["-m", "ece:bins=0"], "ece:bins=0 is out of range"),
         (["-m", "ece:of=positive"], "ece:of=positive is for two classes, these are 10"),
         (["--edges", "top"], "unknown edges 'top'"),
-        (["--level", "1.5"], "level is 1.5"),
+        (["--level", "1.5"], "--level 1.5 is out of range"),
         (["--top-k", "11"], "--top-k 11 of 10 classes"),
-        (["-m", "mmce:scale=0"], "mmce:scale=0 is too small"),
+        (["-m", "mmce:scale=0"], "mmce:scale=0 is out of range"),
     ],
 )
 def test_wrong_requests(args: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,8 +87,8 @@ def test_a_range_is_part_of_the_signature() -> None:
     assert ranged.choose("thing:tau=none").spec == "thing"
     for spec, fix in [
         ("thing:bins=0", "pass a whole number from 1 to 100"),
-        ("thing:bins=1_0", "pass a whole number"),
-        ("thing:bins=" + "9" * 5000, "pass a whole number"),
+        ("thing:bins=1_0", "pass a whole number from 1 to 100"),
+        ("thing:bins=" + "9" * 5000, "pass a whole number from 1 to 100"),
         ("thing:tau=0", "pass a number more than 0"),
         ("thing:tau=nan", "pass a number more than 0"),
         ("thing:tau=inf", "pass a number more than 0"),

@@ -295,9 +295,9 @@ def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
     ("options", "match"),
     [
         ({"epochs": 0}, "--epochs 0"),
-        ({"lr": math.nan}, "not a learning rate"),
-        ({"warmup": 1.0}, "not a share"),
-        ({"clip": 0.0}, "not a norm"),
+        ({"lr": math.nan}, "--lr nan is out of range"),
+        ({"warmup": 1.0}, "--warmup 1 is out of range"),
+        ({"clip": 0.0}, "--clip 0 is out of range"),
         ({"patience": 0}, "--patience 0"),
         ({"optimizer": "sdg"}, "unknown optimizer"),
         ({"schedule": "steps"}, "unknown schedule"),

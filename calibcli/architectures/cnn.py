@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from calibcli.architectures.shelf import ARCHITECTURES, Activation, Norm, activation, norm, positive
+from calibcli.architectures.shelf import ARCHITECTURES, Activation, Norm, Size, Sizes, activation, norm
 
 
 @ARCHITECTURES.add("cnn")
@@ -22,14 +22,13 @@ class CNN(nn.Module):
     def __init__(
         self,
         *,
-        channels: int = 3,
-        widths: tuple[int, ...] = (16, 32, 64),
-        classes: int = 10,
+        channels: Size = 3,
+        widths: Sizes = (16, 32, 64),
+        classes: Size = 10,
         norm: Norm = "batch",
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        positive(channels=channels, classes=classes, **{f"widths[{i}]": width for i, width in enumerate(widths)})
         sizes = (channels, *widths)
         self.features = nn.Sequential(*(_stage(a, b, norm, activation) for a, b in pairwise(sizes)))
         self.linear = nn.Linear(sizes[-1], classes)

@@ -7,7 +7,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from calibcli.architectures.shelf import ARCHITECTURES, Activation, activation, positive
+from calibcli.architectures.shelf import ARCHITECTURES, Activation, Size, Sizes, activation
+from calibcli.spec import Share
 
 
 @ARCHITECTURES.add("mlp")
@@ -22,14 +23,13 @@ class MLP(nn.Module):
     def __init__(
         self,
         *,
-        inputs: int,
-        hidden: tuple[int, ...] = (128, 128),
-        classes: int = 10,
+        inputs: Size,
+        hidden: Sizes = (128, 128),
+        classes: Size = 10,
         activation: Activation = "relu",
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
-        positive(inputs=inputs, classes=classes, **{f"hidden[{i}]": width for i, width in enumerate(hidden)})
         widths = (inputs, *hidden)
         self.hidden = nn.Sequential(*(_layer(a, b, activation, dropout) for a, b in pairwise(widths)))
         self.linear = nn.Linear(widths[-1], classes)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli.architectures.shelf import ARCHITECTURES, positive
+from calibcli.architectures.shelf import ARCHITECTURES, Depth, Size
 from calibcli.errors import UsageError
+from calibcli.spec import Range
+
+Factor = Annotated[float, Range(1 / 64, 1000)]  # of 64 channels: at least one is left
 
 
 class PadShortcut(nn.Module):
@@ -94,7 +97,6 @@ class ResNet(nn.Module):
         stem: str = "cifar",
     ) -> None:
         super().__init__()
-        positive(channels=channels, classes=classes, width=widths[0])
         width = widths[0]
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
@@ -125,7 +127,12 @@ class ResNet(nn.Module):
 
 @ARCHITECTURES.add()
 def resnet(
-    *, depth: int = 20, width: int = 16, classes: int = 10, channels: int = 3, shortcut: Literal["A", "B"] = "A"
+    *,
+    depth: Depth = 20,
+    width: Size = 16,
+    classes: Size = 10,
+    channels: Size = 3,
+    shortcut: Literal["A", "B"] = "A",
 ) -> ResNet:
     """CIFAR ResNet of depth 6n+2 (20, 32, 44, 56, 110, ...), three stages of `width`, 2x and 4x."""
     n, rest = divmod(depth - 2, 6)
@@ -138,7 +145,7 @@ def resnet(
 
 @ARCHITECTURES.add()
 def resnet18(
-    *, width: float = 1, classes: int = 10, channels: int = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
 ) -> ResNet:
     """ResNet-18; `width` multiplies the channels (64 to 512); the stem is for 32x32 images unless told otherwise."""
     return _four_stages(BasicBlock, (2, 2, 2, 2), width, classes, channels, stem)
@@ -146,7 +153,7 @@ def resnet18(
 
 @ARCHITECTURES.add()
 def resnet34(
-    *, width: float = 1, classes: int = 10, channels: int = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
 ) -> ResNet:
     """ResNet-34; options as in resnet18."""
     return _four_stages(BasicBlock, (3, 4, 6, 3), width, classes, channels, stem)
@@ -154,7 +161,7 @@ def resnet34(
 
 @ARCHITECTURES.add()
 def resnet50(
-    *, width: float = 1, classes: int = 10, channels: int = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
 ) -> ResNet:
     """ResNet-50 (bottleneck blocks); options as in resnet18."""
     return _four_stages(Bottleneck, (3, 4, 6, 3), width, classes, channels, stem)

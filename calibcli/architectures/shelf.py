@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import nn
 
-from calibcli.errors import UsageError
-from calibcli.spec import Shelf
+from calibcli.spec import Range, Shelf
 
 ARCHITECTURES = Shelf("architecture")
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 Norm = Literal["batch", "group", "none"]
+Size = Annotated[int, Range(1, 10_000_000)]
+Sizes = Annotated[tuple[int, ...], Range(1, 10_000_000)]
+Depth = Annotated[int, Range(1, 10_000)]
 
 
 def activation(name: Activation) -> nn.Module:
@@ -27,14 +29,3 @@ def norm(name: Norm, channels: int) -> nn.Module:
     if name == "group":
         return nn.GroupNorm(max(g for g in range(1, 9) if channels % g == 0), channels)
     return nn.Identity()
-
-
-def positive(**options: int | float) -> None:
-    """Refuse sizes below 1.
-
-    Raises:
-        UsageError: an option is smaller than 1.
-    """
-    for name, value in options.items():
-        if value < 1:
-            raise UsageError(f"architecture option {name}={value} is below 1", f"pass {name}=1 or more")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor, nn
 
-from calibcli.architectures.shelf import ARCHITECTURES, positive
+from calibcli.architectures.shelf import ARCHITECTURES, Depth, Size
 from calibcli.errors import UsageError
+from calibcli.spec import Range, Share
 
 
 class Attention(nn.Module):
@@ -56,18 +57,17 @@ class ViT(nn.Module):
     def __init__(
         self,
         *,
-        image: int = 32,
-        patch: int = 4,
-        channels: int = 3,
-        dim: int = 192,
-        depth: int = 6,
-        heads: int = 3,
-        mlp_ratio: int = 4,
-        classes: int = 10,
-        dropout: float = 0.0,
+        image: Size = 32,
+        patch: Size = 4,
+        channels: Size = 3,
+        dim: Size = 192,
+        depth: Depth = 6,
+        heads: Size = 3,
+        mlp_ratio: Annotated[int, Range(1, 1000)] = 4,
+        classes: Size = 10,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
-        positive(image=image, patch=patch, channels=channels, dim=dim, heads=heads, classes=classes)
         if image % patch:
             raise UsageError(f"vit: image={image} is not a multiple of patch={patch}", "pass a patch that divides it")
         if dim % heads:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Annotated, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli.architectures.shelf import ARCHITECTURES, positive
+from calibcli.architectures.shelf import ARCHITECTURES, Depth, Size
 from calibcli.errors import UsageError
+from calibcli.spec import Range, Share
 
 
 class PreActivationBlock(nn.Module):
@@ -42,10 +43,15 @@ class WideResNet(nn.Module):
     """
 
     def __init__(
-        self, *, depth: int = 28, widen: int = 10, classes: int = 10, channels: int = 3, dropout: float = 0.0
+        self,
+        *,
+        depth: Depth = 28,
+        widen: Annotated[int, Range(1, 10_000)] = 10,
+        classes: Size = 10,
+        channels: Size = 3,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
-        positive(widen=widen, classes=classes, channels=channels)
         n, rest = divmod(depth - 4, 6)
         if rest or n < 1:
             near = max(10, 6 * round((depth - 4) / 6) + 4)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from calibcli import spec
 from calibcli.cli import options
 from calibcli.cli.reading import reads
 from calibcli.cli.run import Run
@@ -34,7 +35,7 @@ def command(
     of: Annotated[str, typer.Option("--of", help="Of a result, the numbers of: before, after, ...")] = "",
     min_n: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--min-n", min=1, help="Rows below which a gate is NOT RUN; default: 200."),
+        options.number(spec.Rows, "--min-n", help="Rows below which a gate is NOT RUN; default: 200."),
     ] = None,
     on_inconclusive: Annotated[
         Optional[str],  # noqa: UP045
@@ -42,11 +43,11 @@ def command(
     ] = None,
     alpha: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option("--alpha", help="Error probability of each bound; default: 0.05."),
+        options.number(spec.Alpha, "--alpha", help="Error probability of each bound; default: 0.05."),
     ] = None,
     bins: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--bins", min=1, help="Bins of binned metrics; default: 15."),
+        options.number(spec.Count, "--bins", help="Bins of binned metrics; default: 15."),
     ] = None,
     bounds: Annotated[
         Optional[str],  # noqa: UP045
@@ -65,7 +66,7 @@ def command(
     ] = False,
     seed: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of everything random."),
+        options.number(spec.Seed, "--seed", help="Seed of everything random."),
     ] = None,
     format: options.Format = "table",
     json: options.Json = False,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from calibcli import spec
 from calibcli.cli import options
 from calibcli.cli.reading import no_parts, reads
 from calibcli.cli.run import Run
@@ -22,7 +23,9 @@ def command(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--metric", "-m", help="Metric spec instead of the default set. Repeatable."),
     ] = None,
-    alpha: Annotated[float, typer.Option("--alpha", help="Family-wise error of what is called real.")] = 0.05,
+    alpha: Annotated[
+        float, options.number(spec.Alpha, "--alpha", help="Family-wise error of what is called real.")
+    ] = 0.05,
     format: options.Format = "table",
     json: options.Json = False,
     output: options.Output = None,
@@ -36,10 +39,9 @@ def command(
     Example: calib compare before.npz after.npz -o differences.png
     """
     run = Run(format=format, json=json, output=output, quiet=quiet)
-    from calibcli.gate import compare, config
+    from calibcli.gate import compare
     from calibcli.gate.reading import read_result, read_scores
 
-    config.alpha(alpha, "--alpha")
     names = compare.names_of(inputs)
     kinds = {path.suffix == ".json" for path in inputs}
     for path in inputs:

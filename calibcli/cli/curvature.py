@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Optional, cast
 
 import typer
 
+from calibcli import spec
 from calibcli.cli import options as opt
 from calibcli.cli.loading import loads
 from calibcli.cli.run import Run
@@ -33,7 +34,7 @@ def command(
     params: Annotated[str, typer.Option("--params", help="Parameters that count, as globs: 'layer4.*,fc.*'.")] = "*",
     memory: Annotated[str, typer.Option("--memory", help="auto, low (no graph is kept) or high (all are).")] = "auto",
     batch_size: Annotated[
-        int, typer.Option("--batch-size", min=0, help="Rows per micro-batch, up to 256; 0 lets memory decide.")
+        int, opt.number(spec.OrNone, "--batch-size", help="Rows per micro-batch, up to 256; 0 lets memory decide.")
     ] = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "float32",
@@ -65,8 +66,8 @@ def command(
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
     where, precision = devices.pick(device), devices.dtype(dtype)
     devices.set_threads(threads)
-    for spec in what or ():
-        curvature.QUANTITIES.choose(spec)
+    for quantity in what or ():
+        curvature.QUANTITIES.choose(quantity)
     measured = losses.final(loss)
     loaded = checkpoint.load(model, **network)
     beside = train_loss or str(loaded.metadata.get("training", {}).get("loss") or "none")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from calibcli import spec
 from calibcli.cli import options as opt
 from calibcli.cli.loading import loads
 from calibcli.cli.run import Run
@@ -23,7 +24,9 @@ def command(
     test: Annotated[Optional[str], typer.Option("--test", help="Test rows.")] = None,  # noqa: UP045
     val_fraction: Annotated[
         float,
-        typer.Option("--val-fraction", help="Hold out this share of each class where there is no validation set."),
+        opt.number(
+            spec.Share, "--val-fraction", help="Hold out this share of each class where there is no validation set."
+        ),
     ] = 0.1,
     missing_classes: Annotated[
         bool, typer.Option("--missing-classes", help="Allow classes without training or validation rows.")
@@ -36,20 +39,20 @@ def command(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--penalty", help="Added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2."),
     ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", help="Passes over the training rows.")] = 30,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Rows per step, over all processes.")] = 128,
-    lr: Annotated[float, typer.Option("--lr", help="Peak learning rate.")] = 0.1,
+    epochs: Annotated[int, opt.number(spec.Epochs, "--epochs", help="Passes over the training rows.")] = 30,
+    batch_size: Annotated[int, opt.number(spec.Rows, "--batch-size", help="Rows per step, over all processes.")] = 128,
+    lr: Annotated[float, opt.number(spec.LearningRate, "--lr", help="Peak learning rate.")] = 0.1,
     optimizer: Annotated[
         str, typer.Option("--optimizer", help="sgd:momentum=0.9,weight_decay=0.0005,nesterov=true or adamw.")
     ] = "sgd",
     schedule: Annotated[
         str, typer.Option("--schedule", help="step:at=0.43/0.71,factor=0.1, cosine or constant.")
     ] = "step",
-    warmup: Annotated[float, typer.Option("--warmup", help="Share of the steps with a linear rise.")] = 0.0,
+    warmup: Annotated[float, opt.number(spec.Warmup, "--warmup", help="Share of the steps with a linear rise.")] = 0.0,
     reduction: Annotated[str, typer.Option("--reduction", help="mean or sum over the rows of a batch.")] = "mean",
     clip: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option("--clip", help="Largest norm of the gradient."),
+        opt.number(spec.Positive, "--clip", help="Largest norm of the gradient."),
     ] = None,
     augment: Annotated[str, typer.Option("--augment", help="crop:pad=4+flip, for images.")] = "",
     amp: Annotated[str, typer.Option("--amp", help="off, bf16 or fp16: mixed precision.")] = "off",
@@ -61,7 +64,7 @@ def command(
     ] = "nll",
     patience: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--patience", help="Stop after so many epochs without a better --select."),
+        opt.number(spec.Epochs, "--patience", help="Stop after so many epochs without a better --select."),
     ] = None,
     freeze: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -75,7 +78,7 @@ def command(
         Optional[Path],  # noqa: UP045
         typer.Option("--save", help="Folder for the model, logits, log and state; one folder per loss inside it."),
     ] = None,
-    save_every: Annotated[int, typer.Option("--save-every", min=1, help="Steps between saved states.")] = 500,
+    save_every: Annotated[int, opt.number(spec.Rows, "--save-every", help="Steps between saved states.")] = 500,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the state in --save.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again where --save holds a run.")] = False,
     pt: Annotated[bool, typer.Option("--pt", help="Also write model.pt.")] = False,
@@ -83,7 +86,7 @@ def command(
         str, typer.Option("--report-link", help="phi: report the focal map of a focal network's softmax, or none.")
     ] = "none",
     curvature_every: Annotated[
-        int, typer.Option("--curvature-every", min=0, help="Epochs between looks at λmax and trace; 0 for never.")
+        int, opt.number(spec.OrNone, "--curvature-every", help="Epochs between looks at λmax and trace; 0 for never.")
     ] = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "float32",

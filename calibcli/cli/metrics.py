@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from calibcli import spec
 from calibcli.cli import options as opt
 from calibcli.cli import reading as read_options
 from calibcli.cli.reading import reads
@@ -23,16 +24,16 @@ def command(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--metric", "-m", help="Metric, such as ece:bins=30; also 'default' and 'all'. Repeatable."),
     ] = None,
-    bins: Annotated[Optional[int], typer.Option("--bins", min=1, help="Number of bins.")] = None,  # noqa: UP045
+    bins: Annotated[Optional[int], opt.number(spec.Count, "--bins", help="Number of bins.")] = None,  # noqa: UP045
     edges: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--edges", help="right (lo, hi], left [lo, hi), or torchmetrics."),
     ] = None,
     level: Annotated[
-        float, typer.Option("--level", help="Of two-sided intervals, and of each one-sided bound.")
+        float, opt.number(spec.Level, "--level", help="Of two-sided intervals, and of each one-sided bound.")
     ] = 0.95,
     per_class: Annotated[bool, typer.Option("--per-class", help="Table and diagram of each class.")] = False,
-    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Also for the top 2, ..., k classes together.")] = 0,
+    top_k: Annotated[int, opt.number(spec.OrNone, "--top-k", help="Also for the top 2, ..., k classes together.")] = 0,
     seed: opt.Seed = 0,
     threads: opt.Threads = 0,
     format: opt.Format = "table",

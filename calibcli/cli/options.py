@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional, get_args
 
 import typer
+
+from calibcli import spec
+
+
+def number(kind: Any, *names: str, **about: Any) -> Any:
+    """An option that holds a number of this annotated type; outside its `Range` it is refused as in a spec."""
+    whole = int in get_args(kind)
+
+    def parse(text: Any) -> Any:
+        return spec.convert(str(text).strip(), kind, f"{names[0]} ")
+
+    return typer.Option(*names, parser=parse, **{"metavar": "INTEGER" if whole else "FLOAT", **about})
+
 
 Format = Annotated[str, typer.Option("--format", help="What stdout gets: table, json, markdown, csv, ...")]
 Json = Annotated[bool, typer.Option("--json", help="Short for --format json.")]
@@ -14,11 +27,11 @@ Output = Annotated[
     typer.Option("--output", "-o", help="Also write the result here; the suffix decides the format. Repeatable."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of everything random.")]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Worker threads; 0 uses every core.")]
+Seed = Annotated[int, number(spec.Seed, "--seed", help="Seed of everything random.")]
+Threads = Annotated[int, number(spec.OrNone, "--threads", help="Worker threads; 0 uses every core.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="float32 or float64.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Rows per forward pass.")]
+BatchSize = Annotated[int, number(spec.Rows, "--batch-size", help="Rows per forward pass.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Allow files that hold code (pickles, TorchScript, .pt2).")]
 Arch = Annotated[
     Optional[str],  # noqa: UP045
@@ -49,7 +62,7 @@ LabelsKey = Annotated[Optional[str], typer.Option("--labels-key", help="Name of 
 LabelColumn = Annotated[Optional[str], typer.Option("--label-column", help="Label column of a CSV.")]  # noqa: UP045
 Subset = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option("--subset", min=1, help="Use that many rows, drawn with --seed."),
+    number(spec.Rows, "--subset", help="Use that many rows, drawn with --seed."),
 ]
 Max = Annotated[
     Optional[list[str]],  # noqa: UP045

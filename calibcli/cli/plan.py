@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from calibcli import spec
 from calibcli.cli import options
 from calibcli.cli.reading import no_parts, reads
 from calibcli.cli.run import Run
@@ -29,14 +30,24 @@ def command(
     ] = None,
     truth: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option("--truth", help="True value of the metric. Default: the pilot's; ece without one: 0."),
+        options.number(
+            spec.Limit, "--truth", help="True value of the metric. Default: the pilot's; ece without one: 0."
+        ),
     ] = None,
-    accuracy: Annotated[float, typer.Option("--accuracy", help="Accuracy of the synthetic model.")] = 0.87,
-    n_classes: Annotated[int, typer.Option("--n-classes", min=2, help="Classes of the synthetic model.")] = 10,
-    off: Annotated[float, typer.Option("--off", help="With --margin: factor on the new model's logits.")] = 1.3,
-    slices: Annotated[int, typer.Option("--slices", help="Slices judged together (FAIL shares alpha).")] = 1,
-    power: Annotated[float, typer.Option("--power", help="Chance that the true verdict is reached.")] = 0.8,
-    alpha: Annotated[float, typer.Option("--alpha", help="Error probability of each bound.")] = 0.05,
+    accuracy: Annotated[
+        float, options.number(spec.Accuracy, "--accuracy", help="Accuracy of the synthetic model.")
+    ] = 0.87,
+    n_classes: Annotated[int, options.number(spec.Classes, "--n-classes", help="Classes of the synthetic model.")] = 10,
+    off: Annotated[
+        float, options.number(spec.Positive, "--off", help="With --margin: factor on the new model's logits.")
+    ] = 1.3,
+    slices: Annotated[
+        int, options.number(spec.Rows, "--slices", help="Slices judged together (FAIL shares alpha).")
+    ] = 1,
+    power: Annotated[
+        float, options.number(spec.Power, "--power", help="Chance that the true verdict is reached.")
+    ] = 0.8,
+    alpha: Annotated[float, options.number(spec.Alpha, "--alpha", help="Error probability of each bound.")] = 0.05,
     seed: options.Seed = 0,
     format: options.Format = "table",
     json: options.Json = False,
@@ -54,7 +65,6 @@ def command(
     from calibcli.gate import config, planning
     from calibcli.gate import reading as inputs
 
-    config.alpha(alpha, "--alpha")
     gates = [config.limit_rule(text, "max") for text in max or ()]
     gates += [config.limit_rule(text, "min") for text in min or ()]
     gates += [config.limit_rule(text, "margin", baseline="plan") for text in margin or ()]

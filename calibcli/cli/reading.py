@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, get_type_hints
 
 import typer
 
+from calibcli import spec
+from calibcli.cli.options import number
 from calibcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     from calibcli.predictions import Predictions
 
 
+PANEL = "How the file is read"
+
+
 def _reading(*names: str, **about: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="How the file is read", **about)
+    return typer.Option(*names, rich_help_panel=PANEL, **about)
 
 
 Text = Optional[str]  # noqa: UP045
@@ -42,11 +47,22 @@ READING: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "label_base": (
-        Annotated[Number, _reading("--label-base", help="What the first class is called (1: labels 1..K).")],
+        Annotated[
+            Number,
+            number(
+                spec.Label,
+                "--label-base",
+                rich_help_panel=PANEL,
+                help="What the first class is called (1: labels 1..K).",
+            ),
+        ],
         None,
     ),
     "ignore_label": (
-        Annotated[Number, _reading("--ignore-label", help="Drop rows with this label, e.g. -100.")],
+        Annotated[
+            Number,
+            number(spec.Label, "--ignore-label", rich_help_panel=PANEL, help="Drop rows with this label, e.g. -100."),
+        ],
         None,
     ),
     "drop_nonfinite": (

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from calibcli import spec
 from calibcli.cli import options as opt
 from calibcli.cli import reading as read_options
 from calibcli.cli.reading import reads
@@ -31,7 +32,9 @@ def command(
     ] = None,
     crossfit: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--crossfit", metavar="FOLDS", help="Without --test: folds that before and after come from [5]."),
+        opt.number(
+            spec.Folds, "--crossfit", metavar="FOLDS", help="Without --test: folds that before and after come from [5]."
+        ),
     ] = None,
     metric: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -41,7 +44,7 @@ def command(
         Optional[Path],  # noqa: UP045
         typer.Option("--save", help="Write the calibrator here (.safetensors)."),
     ] = None,
-    level: Annotated[float, typer.Option("--level", help="Confidence level of intervals.")] = 0.95,
+    level: Annotated[float, opt.number(spec.Level, "--level", help="Confidence level of intervals.")] = 0.95,
     seed: opt.Seed = 0,
     threads: opt.Threads = 0,
     format: opt.Format = "table",

@@ -21,7 +21,6 @@ from calibcli.curvature.quantities import QUANTITIES, Found
 from calibcli.curvature.rows import Source, Tensors
 from calibcli.curvature.selftest import check
 from calibcli.curvature.settings import plain_recurrence, second_order
-from calibcli.errors import UsageError
 from calibcli.result import Cell, Estimate, Plot, Result, Table
 from calibcli.spec import Choice
 
@@ -73,10 +72,6 @@ def measure(
         InputError: data or a model that cannot be measured, or memory that does not suffice.
     """
     choices = [QUANTITIES.choose(spec) for spec in quantities or DEFAULT]
-    for choice in choices:
-        for key, value in choice.options.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-                raise UsageError(f"{choice.name}:{key}={value:g} is not positive", "pass a number above 0")
     source = Tensors(*data) if isinstance(data, tuple) else data
     first = next(iter(model.parameters()), torch.empty(0))
     where = torch.device(device) if device is not None else first.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 
@@ -15,9 +16,13 @@ from calibcli.curvature.estimates import Bound, closeness, eigenvalue, progress_
 from calibcli.curvature.ggn import GGNTrace
 from calibcli.curvature.lanczos import Lanczos
 from calibcli.result import Estimate, Plot, Table
-from calibcli.spec import Shelf
+from calibcli.spec import Positive, Range, Shelf
 
 QUANTITIES = Shelf("curvature quantity")
+
+Precision = Annotated[float, Range(1e-12, 1)]
+Probes = Annotated[int, Range(1, 1_000_000)]
+Steps = Annotated[int, Range(1, 100_000)]
 EVERY = 400  # products after which an eigenvalue that has not converged is reported as it is
 
 
@@ -57,7 +62,7 @@ def grad_norm(engine: Engine) -> Found:
 
 
 @QUANTITIES.add(order=1)
-def trace_ggn(engine: Engine, *, precision: float | None = None, exact: bool = False) -> Found:
+def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool = False) -> Found:
     """Tr(G) of the Gauss-Newton matrix, equal to the Fisher matrix for cross-entropy.
 
     Pairs (row, class) of weight in the loss's Hessian in the logits: the heavy ones exactly, the rest by importance
@@ -76,10 +81,10 @@ def trace_ggn(engine: Engine, *, precision: float | None = None, exact: bool = F
 def trace(
     engine: Engine,
     *,
-    precision: float | None = None,
-    probes: int | None = None,
+    precision: Precision | None = None,
+    probes: Probes | None = None,
     exact: bool = False,
-    most: int = 1024,
+    most: Probes = 1024,
 ) -> Found:
     """Tr(H), as Tr(G) from weighted pairs plus Tr(H - G) by Hutchinson probes where it does not vanish.
 
@@ -192,7 +197,7 @@ def _trace_over_groups(
 
 
 @QUANTITIES.add(order=3)
-def density(engine: Engine, *, steps: int = 40, probes: int = 1, sigma: float | None = None) -> Found:
+def density(engine: Engine, *, steps: Steps = 40, probes: Probes = 1, sigma: Positive | None = None) -> Found:
     """Spectral density of H by Lanczos quadrature; the value is the share of eigenvalues below -sigma.
 
     `steps` products per probe; `sigma` is the width of the Gaussian (default: √1e-5 of the spectrum's range). The
@@ -234,7 +239,7 @@ def density(engine: Engine, *, steps: int = 40, probes: int = 1, sigma: float | 
 
 
 @QUANTITIES.add(order=4, certifies=True)
-def lambda_max(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") -> Found:
+def lambda_max(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> Found:
     """Largest eigenvalue of H by Lanczos, to a relative error `tol`.
 
     `bound=residual` stops on the Ritz residual and recomputes it from true products, which also give the sampling
@@ -245,7 +250,7 @@ def lambda_max(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") 
 
 
 @QUANTITIES.add(order=5, certifies=True)
-def top(engine: Engine, *, k: int = 5, tol: float = 1e-3, bound: Bound = "residual") -> Found:
+def top(engine: Engine, *, k: Steps = 5, tol: Precision = 1e-3, bound: Bound = "residual") -> Found:
     """The k largest eigenvalues of H, each with its own residual (see lambda_max). Equal ones may count once."""
     k = min(k, engine.problem.size)
 
@@ -263,7 +268,7 @@ def top(engine: Engine, *, k: int = 5, tol: float = 1e-3, bound: Bound = "residu
 
 
 @QUANTITIES.add(order=6, certifies=True)
-def lambda_min(engine: Engine, *, tol: float = 1e-3, bound: Bound = "residual") -> Found:
+def lambda_min(engine: Engine, *, tol: Precision = 1e-3, bound: Bound = "residual") -> Found:
     """Smallest (most negative) eigenvalue of H by Lanczos (see lambda_max).
 
     `tol` is relative to its size, or to a hundredth of the largest eigenvalue's where that is more.

@@ -6,7 +6,6 @@ A key set in a stronger source replaces that key of a weaker one; the list of ga
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibcli.errors import UsageError, did_you_mean
-from calibcli.spec import normal
+from calibcli.errors import UsageError, did_you_mean, printable
+from calibcli.spec import Alpha, Count, Limit, Rows, Seed, convert, normal, within
 
 SCHEMA = 1
 NAME = "calib.toml"
@@ -118,13 +117,10 @@ def limit_rule(text: str, side: str, **keys: Any) -> Gate:
         UsageError: not of that form.
     """
     metric, equals, number = text.rpartition("=")
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not equals or not metric.strip() or not math.isfinite(value):
+    if not equals or not metric.strip() or not number.strip():
         example = {"max": "ece=0.03", "min": "accuracy=0.9", "margin": "recal_gain=0.005"}[side]
-        raise UsageError(f"--{side} {text} is not METRIC=NUMBER", f"write --{side} {example}")
+        raise UsageError(f"--{side} {printable(text, 60)} is not METRIC=NUMBER", f"write --{side} {example}")
+    value = convert(number.strip(), Limit, f"--{side} {metric.strip()}=")
     return _checked(Gate(**{"metric": _spec(metric), side: value, **keys}), f"--{side} {text}")
 
 
@@ -259,15 +255,17 @@ def _values(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"{where} is {value!r}, not a number", "write a plain number, without quotes")
+    within(value, Limit, f"{where} = ")
     return float(value)
 
 
-def _count(least: int) -> Callable[[Any, str], int]:
+def _count(kind: Any) -> Callable[[Any, str], int]:
     def read(value: Any, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{where} is {value!r}", f"write a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"{where} is {value!r}, not a whole number", "write a plain number, without quotes")
+        within(value, kind, f"{where} = ")
         return value
 
     return read
@@ -283,10 +281,9 @@ def _one_of(*choices: str) -> Callable[[Any, str], str]:
 
 
 def alpha(value: Any, where: str) -> float:
-    """An error probability in (0, 0.25]."""
+    """An error probability."""
     number = _number(value, where)
-    if not 0 < number <= 0.25:
-        raise UsageError(f"{where} is {value!r}", "write an error probability in (0, 0.25], such as 0.05")
+    within(number, Alpha, f"{where} = ")
     return number
 
 
@@ -299,15 +296,15 @@ DATA: dict[str, Reader] = {
 }
 STATS: dict[str, Reader] = {
     "alpha": alpha,
-    "bins": _count(1),
+    "bins": _count(Count),
     "edges": _one_of(*EDGES),
     "bounds": _one_of("score", "sharp"),
-    "seed": _count(0),
+    "seed": _count(Seed),
 }
 GATE: dict[str, Reader] = {
     **dict.fromkeys(("metric", "by", "of", "baseline"), _text),
     **dict.fromkeys(("limit", "max", "min", "margin"), _number),
     "values": _values,
-    "min_n": _count(1),
+    "min_n": _count(Rows),
     "on_inconclusive": _one_of("fail", "warn"),
 }

@@ -69,13 +69,7 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     Raises:
         UsageError: a gate that cannot be planned, or a truth that is the limit itself.
     """
-    if not 0.5 <= a.power < 1:
-        raise UsageError(f"power is {a.power:g}", "pass a chance in [0.5, 1), such as 0.8")
-    if not 0.05 <= a.accuracy < 1:
-        raise UsageError(f"accuracy is {a.accuracy:g}", "pass a share in [0.05, 1), such as 0.87")
-    if a.family < 1:
-        raise UsageError(f"{a.family} slices", "pass 1 or more")
-    if not a.off > 0 or a.off == 1:
+    if a.off == 1:
         raise UsageError(f"--off {a.off:g} makes no difference", "pass a factor on the logits such as 1.3")
     if a.pilot is not None and a.pilot.n < 2:
         raise InputError("a pilot of 1 row has no spread", "pass a pilot of more rows, or none")

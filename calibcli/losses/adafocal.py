@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from calibcli.errors import UsageError
 from calibcli.losses.focal import focal, focal_terms, inverse_focal, inverse_terms
 from calibcli.losses.logspace import margin
 from calibcli.losses.shelf import LOSSES, Loss
+from calibcli.spec import Count, Range
 
 
 def adafocal_update(
@@ -46,11 +48,15 @@ class AdaFocal(Loss):
     needs_validation = True
 
     def __init__(
-        self, *, bins: int = 15, rate: float = 1.0, switch: float = 0.2, low: float = -2.0, high: float = 20.0
+        self,
+        *,
+        bins: Count = 15,
+        rate: Annotated[float, Range(0, 100)] = 1.0,
+        switch: Annotated[float, Range(0, 100)] = 0.2,
+        low: Annotated[float, Range(-1000, 0)] = -2.0,
+        high: Annotated[float, Range(0, 1000)] = 20.0,
     ) -> None:
         super().__init__()
-        if bins < 1:
-            raise UsageError(f"bins={bins} is not a number of bins", "pass a whole number >= 1")
         self.rate, self.switch, self.low, self.high = rate, switch, low, high
         self.register_buffer("edges", torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].clone())
         self.register_buffer("bin_gammas", torch.ones(bins, dtype=torch.float64))

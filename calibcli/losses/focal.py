@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +12,10 @@ from torch.nn import functional as F
 from calibcli.errors import UsageError
 from calibcli.losses.gamma import gamma_star
 from calibcli.losses.logspace import THRESHOLD, log_both, log_not_p, log_p, margin, surprise_ratio
-from calibcli.losses.proper import check_smoothing
-from calibcli.losses.shelf import LOSSES, Loss
+from calibcli.losses.shelf import LOSSES, Gamma, Loss, Weights
+from calibcli.spec import Range, Share
+
+Gammas = Annotated[tuple[float, ...], Range(0, 1000)]
 
 
 def focal(m: Tensor, gamma: float | Tensor) -> Tensor:
@@ -75,14 +77,14 @@ class Focal(Loss):
     def __init__(
         self,
         *,
-        gamma: float,
-        alpha: tuple[float, ...] = (),
-        smoothing: float = 0.0,
+        gamma: Gamma,
+        alpha: Weights = (),
+        smoothing: Share = 0.0,
         smoothed: Literal["class", "py"] = "class",
     ) -> None:
         super().__init__(alpha)
-        self.gamma = check_gamma(gamma)
-        self.smoothing, self.smoothed = check_smoothing(smoothing), smoothed
+        self.gamma = gamma
+        self.smoothing, self.smoothed = smoothing, smoothed
         self.gamma_text = f"{gamma:g}"
 
     def _weighted(self, z: Tensor, labels: Tensor) -> Tensor:
@@ -125,10 +127,10 @@ class FocalScheduled(Loss):
     gamma: float
 
     def __init__(
-        self, *, gammas: tuple[float, ...] = (5.0, 3.0, 1.0), bounds: tuple[float, ...] = (2 / 7, 5 / 7)
+        self, *, gammas: Gammas = (5.0, 3.0, 1.0), bounds: Annotated[tuple[float, ...], Range(0, 1)] = (2 / 7, 5 / 7)
     ) -> None:
         super().__init__()
-        self.values_in_turn = [check_gamma(g) for g in gammas]
+        self.values_in_turn = list(gammas)
         self.bounds = check_increasing("bounds", bounds, len(gammas) - 1)
         self.gamma = gammas[0]
 
@@ -183,11 +185,11 @@ class FocalSample(Loss):
     def __init__(
         self,
         *,
-        gammas: tuple[float, ...] | Literal["auto"] = (5.0, 3.0),
-        thresholds: tuple[float, ...] = (0.2,),
+        gammas: Gammas | Literal["auto"] = (5.0, 3.0),
+        thresholds: Annotated[tuple[float, ...], Range(0, 1, open_low=True)] = (0.2,),
         closed: Literal["left", "right"] = "left",
-        p_last: float = 0.25,
-        step: float = 0.0,
+        p_last: Annotated[float, Range(1e-3, 1)] = 0.25,
+        step: Annotated[float, Range(0, 100)] = 0.0,
     ) -> None:
         super().__init__()
         if gammas == "auto":
@@ -196,9 +198,7 @@ class FocalSample(Loss):
         self.closed = closed
         edges = check_increasing("thresholds", thresholds, len(gammas) - 1)
         self.register_buffer("edges", torch.tensor(edges, dtype=torch.float64), persistent=False)
-        self.register_buffer(
-            "steps", torch.tensor([check_gamma(g) for g in gammas], dtype=torch.float64), persistent=False
-        )
+        self.register_buffer("steps", torch.tensor(gammas, dtype=torch.float64), persistent=False)
         self.gamma_text = "/".join(f"{g:g}" for g in gammas)
 
     edges: Tensor
@@ -224,9 +224,9 @@ class FocalSample(Loss):
 class InverseFocal(Loss):
     """Inverse focal loss, `-(1+p_y)^γ log p_y` (Wang et al. 2021); it presses on easy samples. γ >= 0."""
 
-    def __init__(self, *, gamma: float, alpha: tuple[float, ...] = ()) -> None:
+    def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
         super().__init__(alpha)
-        self.gamma = check_gamma(gamma)
+        self.gamma = gamma
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         return inverse_focal(margin(z, labels), self.gamma)
@@ -243,9 +243,9 @@ class DualFocal(Loss):
     everywhere, and go through p_j.
     """
 
-    def __init__(self, *, gamma: float, alpha: tuple[float, ...] = ()) -> None:
+    def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
         super().__init__(alpha)
-        self.gamma = check_gamma(gamma)
+        self.gamma = gamma
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         index = labels.unsqueeze(1)
@@ -258,17 +258,6 @@ class DualFocal(Loss):
         # log(1 - p_y + p_j), with p_j <= 1 - p_y
         base = rest + torch.where(exists, F.softplus(torch.where(exists, other, rest) - rest), 0.0)
         return -torch.exp(self.gamma * base) * log_p(m)
-
-
-def check_gamma(gamma: float) -> float:
-    """`gamma` if a focal loss can use it.
-
-    Raises:
-        UsageError: negative or not a number.
-    """
-    if not 0 <= gamma < math.inf:
-        raise UsageError(f"gamma={gamma:g} is not a focusing parameter", "pass a number >= 0 (0 is cross-entropy)")
-    return float(gamma)
 
 
 def check_increasing(name: str, values: tuple[float, ...], count: int) -> list[float]:

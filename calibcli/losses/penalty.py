@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from calibcli.derivatives.twice import Twice
 from calibcli.errors import UsageError
 from calibcli.losses.logspace import log_p, margin
 from calibcli.losses.shelf import PENALTIES, Batch, Penalty
+from calibcli.spec import NotNegative, Range
 
 
 @PENALTIES.add("mmce")
@@ -38,14 +39,12 @@ class MMCE(Penalty):
     def __init__(
         self,
         *,
-        weight: float = 2.0,
+        weight: NotNegative = 2.0,
         form: Literal["weighted", "plain"] = "weighted",
         scale: Literal["paper", "code"] = "paper",
-        width: float = 0.4,
+        width: Annotated[float, Range(1e-6, 1e6)] = 0.4,
     ) -> None:
         super().__init__(weight)
-        if not width > 0:
-            raise UsageError(f"width={width} is not a kernel width", "pass a number above 0, such as 0.4")
         self.form, self.scale, self.width = form, scale, width
 
     def value(self, batch: Batch) -> Tensor:
@@ -107,14 +106,12 @@ class Trace(Penalty):
     def __init__(
         self,
         *,
-        weight: float,
+        weight: NotNegative,
         kind: Literal["hessian", "ggn", "relu"] = "hessian",
-        every: int = 1,
-        probes: int = 1,
+        every: Annotated[int, Range(1, 10**9)] = 1,
+        probes: Annotated[int, Range(1, 10_000)] = 1,
     ) -> None:
         super().__init__(weight, every)
-        if probes < 1:
-            raise UsageError(f"probes={probes} is not a number of probes", "pass a whole number >= 1")
         self.kind, self.probes = kind, probes
         self.order = 2 if kind == "ggn" else 3
         self._jets: Jets | None = None

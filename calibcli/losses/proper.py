@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibcli.errors import UsageError
 from calibcli.losses.logspace import THRESHOLD, log_not_p, margin
-from calibcli.losses.shelf import LOSSES, Loss
+from calibcli.losses.shelf import LOSSES, Loss, Weights
+from calibcli.spec import Share
 
 
 @LOSSES.add("ce")
@@ -18,7 +18,7 @@ class CrossEntropy(Loss):
     Equivalent to `F.cross_entropy(logits, labels, reduction="none")`, with full relative accuracy at saturation.
     """
 
-    def __init__(self, *, alpha: tuple[float, ...] = ()) -> None:
+    def __init__(self, *, alpha: Weights = ()) -> None:
         super().__init__(alpha)
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
@@ -35,9 +35,9 @@ class LabelSmoothing(Loss):
     Equivalent to `F.cross_entropy(logits, labels, label_smoothing=ε, reduction="none")`.
     """
 
-    def __init__(self, *, epsilon: float = 0.05) -> None:
+    def __init__(self, *, epsilon: Share = 0.05) -> None:
         super().__init__()
-        self.epsilon = check_smoothing(epsilon)
+        self.epsilon = epsilon
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         uniform = z.logsumexp(1) - z.mean(1)
@@ -51,20 +51,9 @@ class LabelSmoothing(Loss):
 class Brier(Loss):
     """Brier score, `Σ_k (p_k - 1[k=y])²`: summed over classes, in [0, 2] (Brier 1950)."""
 
-    def __init__(self, *, alpha: tuple[float, ...] = ()) -> None:
+    def __init__(self, *, alpha: Weights = ()) -> None:
         super().__init__(alpha)
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         wrong = z.softmax(1).scatter(1, labels.unsqueeze(1), 0.0)
         return torch.exp(2 * log_not_p(margin(z, labels))) + wrong.square().sum(1)
-
-
-def check_smoothing(epsilon: float) -> float:
-    """`epsilon` if it is a share of the target.
-
-    Raises:
-        UsageError: outside [0, 1].
-    """
-    if not 0 <= epsilon <= 1:
-        raise UsageError(f"smoothing {epsilon} is not a share", "pass a number from 0 to 1, such as 0.05")
-    return epsilon

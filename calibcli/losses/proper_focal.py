@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibcli.losses.focal import check_gamma, focal
+from calibcli.losses.focal import focal
 from calibcli.losses.logspace import log_not_p, log_p, margin, surprise_ratio
-from calibcli.losses.shelf import LOSSES, Loss
+from calibcli.losses.shelf import LOSSES, Gamma, Loss
 
 
 def log_h(a: Tensor, gamma: float) -> Tensor:
@@ -78,9 +78,9 @@ class ProperFocal(Loss):
     φ_γ(softmax z) trains the same network with the map as a fixed last layer.
     """
 
-    def __init__(self, *, gamma: float) -> None:
+    def __init__(self, *, gamma: Gamma) -> None:
         super().__init__()
-        self.gamma = check_gamma(gamma)
+        self.gamma = gamma
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         if self.gamma == 0:  # the map is the identity

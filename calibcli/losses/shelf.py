@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from calibcli.derivatives.norms import upcast
 from calibcli.errors import UsageError
 from calibcli.losses.logspace import margin
-from calibcli.spec import Shelf
+from calibcli.spec import Range, Shelf
 
 LOSSES = Shelf("loss")
 PENALTIES = Shelf("penalty")
+
+Gamma = Annotated[float, Range(0, 1000)]
+Weights = Annotated[tuple[float, ...], Range(0, 1e9)]
 
 
 class Loss(nn.Module):
@@ -38,8 +41,6 @@ class Loss(nn.Module):
 
     def __init__(self, alpha: tuple[float, ...] = ()) -> None:
         super().__init__()
-        if any(not a >= 0 for a in alpha):
-            raise UsageError(f"alpha={'/'.join(map(str, alpha))} has a negative weight", "pass weights >= 0")
         self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64) if alpha else None, persistent=False)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -145,10 +146,6 @@ class Penalty(nn.Module):
 
     def __init__(self, weight: float, every: int = 1) -> None:
         super().__init__()
-        if not weight >= 0:
-            raise UsageError(f"weight={weight} is not a weight", "pass a number >= 0")
-        if every < 1:
-            raise UsageError(f"every={every} is not a number of steps", "pass a whole number >= 1")
         self.weight, self.every = weight, every
         self.realised: Tensor | None = None
 

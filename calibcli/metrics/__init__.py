@@ -13,7 +13,7 @@ from calibcli.metrics.intervals import Ask, Interval
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
-from calibcli.spec import Choice
+from calibcli.spec import Choice, Level, within
 
 __all__ = ["DEFAULT", "METRICS", "Sample", "choose", "default", "estimates", "measure", "needed_class_bins", "values"]
 Progress = Callable[[float, str], None]
@@ -114,8 +114,7 @@ def values(
 
 def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, of: str = "") -> list[Estimate]:
     """The chosen metrics of a sample; metrics that read scores again are null where there are none."""
-    if not 0.5 <= level < 1:
-        raise UsageError(f"level is {level:g}", "pass a confidence level in [0.5, 1), such as 0.95")
+    within(level, Level, "level ")
     if sample.top.total <= 0:
         raise UsageError("every weight is 0", "pass weights of which one is positive")
     return [_estimate(sample, choice, level, of) for choice in choices]

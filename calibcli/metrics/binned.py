@@ -7,7 +7,7 @@ top label.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from calibcli.metrics import binned_intervals as intervals
 from calibcli.metrics.norms import debiased, largest, one, over, over_by_confidence, two, under
 from calibcli.metrics.sample import METRICS, Bins, Equal, Of, Sample
 from calibcli.predictions import Floats
+from calibcli.spec import Count, Range
 
 
 def width(sample: Sample, *, bins: int, edges: Edges = "right", of: Of = "top") -> Bins:
@@ -29,7 +30,7 @@ def mass(sample: Sample, *, bins: int, method: Equal = "split-merge", of: Of = "
 
 
 @METRICS.add(better="lower", unit="probability", table=width, norm=one, interval=intervals.gate)
-def ece(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini 2015; Guo 2017).
 
     `edges`: `right` (lo, hi] with 0 in the first; `left` [lo, hi) with 1 in the last; `torchmetrics` as `left` with
@@ -39,37 +40,37 @@ def ece(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top
 
 
 @METRICS.add(better="lower", unit="probability", table=width, norm=largest, interval=intervals.no_interval)
-def mce(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini 2015)."""
     return float(largest(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(better="lower", unit="probability", table=width, norm=two, interval=intervals.signed)
-def ece_l2(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins."""
     return float(two(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(better="lower", unit="probability", table=width, norm=over, interval=intervals.signed)
-def oce(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`."""
     return float(over(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(better="lower", unit="probability", table=width, norm=under, interval=intervals.signed)
-def uce(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Underconfident part of the ECE, Σ_b max(-d_b, 0)."""
     return float(under(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(better="lower", unit="probability", table=width, norm=over_by_confidence, interval=intervals.signed)
-def overconfidence_error(sample: Sample, *, bins: int = 15, edges: Edges = "right", of: Of = "top") -> float:
+def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "top") -> float:
     """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan 2019)."""
     return float(over_by_confidence(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(better="lower", unit="probability", table=mass, norm=one, interval=intervals.signed)
-def adaece(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of: Of = "top") -> float:
+def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "top") -> float:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti 2020).
 
     `method`: `split` cuts the rows sorted by confidence into groups whose sizes differ by at most 1, ties by row order;
@@ -80,7 +81,7 @@ def adaece(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of:
 
 
 @METRICS.add(better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
-def ece2_debiased(sample: Sample, *, bins: int = 15, method: Equal = "split-merge", of: Of = "top") -> float:
+def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "top") -> float:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
 
     Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them.
@@ -113,7 +114,7 @@ def sweep(sample: Sample, *, of: Of = "top") -> tuple[int, float]:
     return best
 
 
-def class_bins(k: int, *, bins: int = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
+def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
     """The class table that `classwise_ece` reads."""
     return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
 
@@ -122,9 +123,9 @@ def class_bins(k: int, *, bins: int = 15, edges: Edges = "right", threshold: flo
 def classwise_ece(
     sample: Sample,
     *,
-    bins: int = 15,
+    bins: Count = 15,
     edges: Edges = "right",
-    threshold: float = 0.0,
+    threshold: Annotated[float, Range(-1, 1)] = 0.0,
     norm: Literal["l1", "l2"] = "l1",
 ) -> float:
     """Mean over classes of the ECE of p_k (Kull 2019; `norm=l2`: marginal calibration error, Kumar 2019).

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.metrics.smooth import Noise, noise_of, spread
 from calibcli.predictions import Floats
+from calibcli.spec import Range
 
-LEAST_SCALE = 2e-3  # exp(1 / scale) must be a number
 CELLS = 1 << 14
+Scale = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / scale) must be a number
 
 
 def mmce_interval(ask: Ask) -> Interval:
@@ -57,15 +57,20 @@ def _root(scale: float) -> Floats:
 
 
 @METRICS.add(better="lower", unit="", interval=mmce_interval)
-def mmce(sample: Sample, *, scale: float = 0.4, weighted: bool = False, square: bool = False, of: Of = "top") -> float:
+def mmce(
+    sample: Sample,
+    *,
+    scale: Scale = 0.4,
+    weighted: bool = False,
+    square: bool = False,
+    of: Of = "top",
+) -> float:
     """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / scale))^½, r = p - y (Kumar 2018).
 
     `weighted`: its class-balanced form, with right and wrong rows averaged apart. `square`: without the root. Exact in
     N log N: sorted, the kernel factorises into running sums.
     """
     view = sample.view(of)
-    if scale < LEAST_SCALE:
-        raise UsageError(f"mmce:scale={scale:g} is too small", f"pass at least {LEAST_SCALE}")
     share = np.broadcast_to(view.share(), (view.n,))
     if weighted:
         right, wrong = float(share[view.hit].sum()), float(share[~view.hit].sum())

@@ -9,6 +9,7 @@ import numpy as np
 from calibcli.metrics.intervals import Mask, mean_interval, outcome_interval, share_interval
 from calibcli.metrics.sample import METRICS, Sample, average
 from calibcli.predictions import Floats
+from calibcli.spec import Share
 
 Column = tuple[Any, Mask | None]  # values, and the rows that the mean is over
 
@@ -143,7 +144,7 @@ def _s99(sample: Sample, tau: float) -> Column:
 
 
 @METRICS.add(unit="probability", rows=_s99, interval=share_interval)
-def s99(sample: Sample, *, tau: float = 0.99) -> float:
+def s99(sample: Sample, *, tau: Share = 0.99) -> float:
     """|S99|, the share of rows with confidence >= tau (Mukhoti 2020)."""
     return average(*_weighted(sample, _s99(sample, tau)))
 
@@ -155,7 +156,7 @@ def _s99_accuracy(sample: Sample, tau: float) -> Column:
 @METRICS.add(
     better="higher", unit="probability", rows=_s99_accuracy, interval=share_interval, empty="no row is that confident"
 )
-def s99_accuracy(sample: Sample, *, tau: float = 0.99) -> float:
+def s99_accuracy(sample: Sample, *, tau: Share = 0.99) -> float:
     """Accuracy of the rows with confidence >= tau."""
     values, mask = _s99_accuracy(sample, tau)
     return average(values, sample.weights, mask)

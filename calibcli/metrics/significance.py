@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from calibcli.metrics.intervals import Ask, Interval, student
 from calibcli.metrics.norms import debiased, one
 from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.predictions import Floats
+from calibcli.spec import Count, Range
 
 
 def spiegelhalter_interval(ask: Ask) -> Interval:
@@ -52,8 +53,8 @@ def calibration_p(
     sample: Sample,
     *,
     statistic: Literal["ece", "ece2_debiased", "mmce"] = "ece",
-    bins: int = 15,
-    draws: int = 9_999,
+    bins: Count = 15,
+    draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
     of: Of = "top",
 ) -> float:
     """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann 2019).

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from statistics import NormalDist
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.mesh import Mesh
 from calibcli.metrics.sample import METRICS, Of, Sample, View
 from calibcli.predictions import Floats
+from calibcli.spec import Range
 
 EXACT = 4_096  # rows up to which the coefficients are summed directly
 CELLS = 1 << 15  # beyond: rows are spread linearly over this many cells, and that smoothing divided out
@@ -261,7 +262,13 @@ def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.
 
 
 @METRICS.add(better="lower", unit="probability", interval=smece_interval)
-def smece(sample: Sample, *, sigma: float | None = None, mesh: int = 0, of: Of = "top") -> float:
+def smece(
+    sample: Sample,
+    *,
+    sigma: Annotated[float, Range(1e-3, 1)] | None = None,
+    mesh: Annotated[int, Range(0, 10_000)] = 0,
+    of: Of = "top",
+) -> float:
     """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001.
 
     `mesh`: 0 for the integral; `mesh=200` for the number that the package `relplot` prints, a mean over 200 points (see

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import UsageError
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 from calibcli.scalers.regression import Shape, minimise
 from calibcli.scalers.rows import fold_of_rows
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.spec import NotNegative
 
 PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
 CV_FOLDS = 3
@@ -44,19 +44,19 @@ def _log_p(logits: Array) -> Array:
 
 
 @SCALERS.add(preserves_accuracy=False, apply=apply)
-def vector(predictions: Predictions, job: Job, *, mu: float = 0.0) -> Fitted:
+def vector(predictions: Predictions, job: Job, *, mu: NotNegative = 0.0) -> Fitted:
     """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
 
     Logits are centred in each row. `mu`: ridge on the biases, μ / K Σ b².
     """
-    return _fit(Shape("diagonal", predictions.k), predictions, _centred(_scores(predictions)), 0.0, _known(mu, "mu"))
+    return _fit(Shape("diagonal", predictions.k), predictions, _centred(_scores(predictions)), 0.0, mu)
 
 
 @SCALERS.add(preserves_accuracy=False, apply=apply)
-def bcts(predictions: Predictions, job: Job, *, mu: float = 1e-6) -> Fitted:
+def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitted:
     """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020)."""
     shape = Shape("scalar", predictions.k)
-    done = _fit(shape, predictions, _centred(_scores(predictions)), 0.0, _known(mu, "mu"))
+    done = _fit(shape, predictions, _centred(_scores(predictions)), 0.0, mu)
     slope = float(done.parameters["weight"])
     temperature = Estimate(
         name="temperature",
@@ -69,7 +69,9 @@ def bcts(predictions: Predictions, job: Job, *, mu: float = 1e-6) -> Fitted:
 
 
 @SCALERS.add(preserves_accuracy=False, apply=apply)
-def matrix(predictions: Predictions, job: Job, *, lam: float | None = None, mu: float | None = None) -> Fitted:
+def matrix(
+    predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
+) -> Fitted:
     """Matrix scaling: softmax(W z + b) with the ODIR penalty (Guo et al. 2017; Kull et al. 2019).
 
     `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
@@ -79,7 +81,9 @@ def matrix(predictions: Predictions, job: Job, *, lam: float | None = None, mu: 
 
 
 @SCALERS.add(preserves_accuracy=False, apply=apply)
-def dirichlet(predictions: Predictions, job: Job, *, lam: float | None = None, mu: float | None = None) -> Fitted:
+def dirichlet(
+    predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
+) -> Fitted:
     """Dirichlet calibration: softmax(W ln p + b) with the ODIR penalty (Kull et al. 2019).
 
     `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
@@ -165,12 +169,6 @@ def _scores(predictions: Predictions) -> Array:
     return np.asarray(predictions.logits, np.float64)
 
 
-def _known(value: float, name: str) -> float:
-    if not value >= 0:
-        raise UsageError(f"{name}={value:g} is negative", f"pass {name}=0 or more")
-    return value
-
-
 def _fit(shape: Shape, predictions: Predictions, x: Array, lam: float, mu: float, start: Array | None = None) -> Fitted:
     theta = minimise(shape, x, predictions.labels, predictions.weights, lam, mu, start)
     w, b = theta[: shape.weights], theta[shape.weights :]
@@ -189,7 +187,7 @@ def _odir(predictions: Predictions, job: Job, x: Array, lam: float | None, mu: f
     if lam is None or mu is None:
         lam, mu, start = _choose(shape, predictions, job, x, lam, mu)
         chosen = {"lambda": lam, "mu": mu}
-    done = _fit(shape, predictions, x, _known(lam, "lam"), _known(mu, "mu"), start)
+    done = _fit(shape, predictions, x, lam, mu, start)
     return Fitted(done.parameters, notes=done.notes, facts=chosen)
 
 

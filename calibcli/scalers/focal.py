@@ -18,6 +18,7 @@ from calibcli.scalers.rows import fold_of_rows, sample, subset
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.temperature import GRIDS, block_source, degenerate, facts, z_of
 from calibcli.scalers.temperature import apply as apply_temperature
+from calibcli.spec import Count
 
 Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
@@ -42,7 +43,7 @@ def focal_temperature(
     objective: Literal["nll", "ece", "adaece", "brier"] = "nll",
     grid: Literal["komisarenko"] | None = None,
     order: Order = "T-phi",
-    bins: int = 15,
+    bins: Count = 15,
 ) -> Fitted:
     """Focal temperature scaling: φ_γ(softmax(z / T)), keeps every predicted class (Komisarenko & Kull 2024).
 

@@ -17,6 +17,7 @@ from calibcli.predictions import Predictions
 from calibcli.scalers.affine import log_odds, log_sigmoid, logistic
 from calibcli.scalers.rows import raw_argmax
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.spec import Count
 
 Of = Literal["classes", "top"]
 
@@ -150,7 +151,7 @@ def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
 
 
 @SCALERS.add(preserves_accuracy=lambda options: options["of"] == "top", apply=_apply_curves(_bin))
-def histogram(predictions: Predictions, job: Job, *, bins: int = 15, of: Of = "classes") -> Fitted:
+def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = "classes") -> Fitted:
     """Histogram binning: equal-mass bins of each class's probability, value (n₊ + 1) / (n + 2), renormalised.
 
     `of=top` bins the confidence of the predicted class alone and keeps every predicted class (Zadrozny & Elkan 2001).

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
 Progress = Callable[[float, str], None]
 
-SCALERS = Shelf("scaler")
+SCALERS = Shelf("scaler", dash="-")
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.

@@ -13,6 +13,7 @@ from calibcli.predictions import ArrayScores, Predictions
 from calibcli.result import Curve, Estimate, Plot
 from calibcli.scalers import search
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.spec import Count
 
 Objective = Literal["nll", "ece", "adaece", "brier"]
 Grid = Literal["mukhoti", "komisarenko"]
@@ -42,7 +43,7 @@ def temperature(
     *,
     objective: Objective = "nll",
     grid: Grid | None = None,
-    bins: int = 15,
+    bins: Count = 15,
 ) -> Fitted:
     """Temperature scaling: softmax(z / T), one number, keeps every predicted class (Guo et al. 2017).
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibcli.errors import InputError, UsageError
-from calibcli.spec import Choice, Shelf
+from calibcli.errors import InputError
+from calibcli.spec import Choice, Range, Shelf
 
 AUGMENTATIONS = Shelf("augmentation")
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @AUGMENTATIONS.add()
-def crop(images: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
+def crop(images: Tensor, generator: torch.Generator, *, pad: Annotated[int, Range(0, 10_000)] = 4) -> Tensor:
     """A crop of the image's own size from the image with `pad` zeros around it, at a place of its own per image.
 
     Zeros are meant after normalisation, so the border has the mean colour.
     """
-    if pad < 0:
-        raise UsageError(f"--augment crop:pad={pad} is negative", "pass 0 or more")
     n, _, height, width = images.shape
     padded = F.pad(images, (pad, pad, pad, pad))
     top = torch.randint(2 * pad + 1, (n, 1), generator=generator, device=images.device)

@@ -7,18 +7,33 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import torch
 from torch import nn
 
 from calibcli import losses
 from calibcli.errors import UsageError
-from calibcli.spec import Choice, Shelf
+from calibcli.spec import (
+    Choice,
+    Epochs,
+    LearningRate,
+    Positive,
+    Range,
+    Rows,
+    Seed,
+    Shelf,
+    Warmup,
+    within,
+)
 from calibcli.train import augment
 
 OPTIMIZERS = Shelf("optimizer")
 SCHEDULES = Shelf("schedule")
+
+Momentum = Annotated[float, Range(0, 1, open_high=True)]
+Decay = Annotated[float, Range(0, 1e6)]
+Factor = Annotated[float, Range(0, 1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,37 +56,26 @@ class Recipe:
     """
 
     loss: str = "ce"
-    epochs: int = 30
-    batch_size: int = 128
-    lr: float = 0.1
+    epochs: Epochs = 30
+    batch_size: Rows = 128
+    lr: LearningRate = 0.1
     optimizer: str = "sgd"
     schedule: str = "step"
-    warmup: float = 0.0
+    warmup: Warmup = 0.0
     reduction: Literal["mean", "sum"] = "mean"
-    clip: float | None = None
+    clip: Positive | None = None
     augment: str = ""
     amp: Literal["off", "bf16", "fp16"] = "off"
     keep: Literal["last", "best"] = "last"
     select: Literal["nll", "error", "ece", "adaece", "loss"] = "nll"
-    patience: int | None = None
+    patience: Epochs | None = None
     freeze: tuple[str, ...] = ()
     head_only: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name, value, low in (("epochs", self.epochs, 1), ("batch-size", self.batch_size, 1)):
-            if value < low:
-                raise UsageError(f"--{name} {value} is below {low}", f"pass --{name} {low} or more")
-        if not 0 < self.lr < math.inf:
-            raise UsageError(f"--lr {self.lr:g} is not a learning rate", "pass a number above 0, such as 0.1")
-        if not 0 <= self.warmup < 1:
-            raise UsageError(
-                f"--warmup {self.warmup:g} is not a share of the run", "pass a number from 0 up to, not including, 1"
-            )
-        if self.clip is not None and not self.clip > 0:
-            raise UsageError(f"--clip {self.clip:g} is not a norm", "pass a number above 0")
-        if self.patience is not None and self.patience < 1:
-            raise UsageError(f"--patience {self.patience} is below 1", "pass a number of epochs")
+        for name, kind in get_type_hints(Recipe, include_extras=True).items():
+            within(getattr(self, name), kind, f"--{name.replace('_', '-')} ")
         try:
             self.make_optimizer([nn.Parameter(torch.zeros(1))])
         except ValueError as error:
@@ -82,10 +86,6 @@ class Recipe:
             "schedule": SCHEDULES.choose(self.schedule).spec,
             "augment": augment.canonical(self.augment),
         }
-        if min(_schedule(self.schedule)(step, 12, 12) for step in range(12)) < 0:
-            raise UsageError(
-                f"--schedule {self.schedule} makes the learning rate negative", "pass factors of 0 or more"
-            )
         for name, spec in canonical.items():
             object.__setattr__(self, name, spec)
 
@@ -116,8 +116,8 @@ def sgd(
     parameters: list[nn.Parameter],
     lr: float,
     *,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
+    momentum: Momentum = 0.9,
+    weight_decay: Decay = 5e-4,
     nesterov: bool = False,
 ) -> torch.optim.Optimizer:
     """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
@@ -129,28 +129,31 @@ def adamw(
     parameters: list[nn.Parameter],
     lr: float,
     *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    weight_decay: float = 0.01,
-    eps: float = 1e-8,
+    beta1: Momentum = 0.9,
+    beta2: Momentum = 0.999,
+    weight_decay: Decay = 0.01,
+    eps: Annotated[float, Range(0, 1)] = 1e-8,
 ) -> torch.optim.Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
     return torch.optim.AdamW(parameters, lr, (beta1, beta2), eps, weight_decay)
 
 
 @SCHEDULES.add()
-def step(number: int, total: int, epochs: int, *, at: tuple[float, ...] = (3 / 7, 5 / 7), factor: float = 0.1) -> float:
+def step(
+    number: int,
+    total: int,
+    epochs: int,
+    *,
+    at: Annotated[tuple[float, ...], Range(0, 1)] = (3 / 7, 5 / 7),
+    factor: Factor = 0.1,
+) -> float:
     """Times `factor` at each fraction of the epochs (rounded to whole epochs); 3/7 and 5/7 are 150 and 250 of 350."""
-    if not all(0 <= f <= 1 for f in at):
-        raise UsageError(
-            "the steps of --schedule are shares of the epochs", "pass numbers from 0 to 1: step:at=0.5/0.75"
-        )
     epoch = number * epochs // total
     return factor ** sum(epoch >= round(f * epochs) for f in at)
 
 
 @SCHEDULES.add()
-def cosine(number: int, total: int, epochs: int, *, final: float = 0.0) -> float:
+def cosine(number: int, total: int, epochs: int, *, final: Factor = 0.0) -> float:
     """Half a cosine from 1 to `final`, step by step."""
     return final + (1 - final) * (1 + math.cos(math.pi * number / total)) / 2
 
