@@ -92,9 +92,12 @@ def _about(where: str, entry: Entry) -> Iterator[Table]:
 
 def _formats() -> Table:
     """What is read and what is written, by format."""
+    from calibcli import render
     from calibcli.inputs.readers import READERS
-    from calibcli.render import FORMATS as WRITTEN
 
     rows: list[list[str]] = [[name, f".{name}", "read"] for name in READERS]
-    rows += [[f.name, " ".join(f.suffixes), "written" if f.stdout else "written to a file"] for f in WRITTEN.values()]
+    for name in render.NAMES:
+        rows.append(
+            [name, " ".join(render.suffixes(name)), "written" if render.to_stdout(name) else "written to a file"]
+        )
     return Table(name=FORMATS, columns=["name", "suffix", "is"], rows=rows)

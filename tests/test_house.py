@@ -41,7 +41,7 @@ HEAVY = {
         "train",
         "study",
     ),
-    "rich": ("render/table", "render/progress"),
+    "rich": ("render/formats/table", "render/progress"),
     "matplotlib": ("render/figure",),
     "typer": ("cli",),
 }
