@@ -13,7 +13,7 @@ from calibcli.errors import InputError
 
 SCHEMA = 1
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
-Cell = str | float | int | None
+Cell = str | float | int | bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
