@@ -326,12 +326,11 @@ def values(kind: Any) -> str:
 
 
 def _brief(name: str, p: inspect.Parameter) -> str:
-    choices = [str(arg) for arg in get_args(p.annotation)] if get_origin(p.annotation) is Literal else []
+    kinds = [p.annotation, *(get_args(p.annotation) if get_origin(p.annotation) in (Union, types.UnionType) else ())]
+    choices = [str(arg) for kind in kinds if get_origin(kind) is Literal for arg in get_args(kind)]
     if p.default is p.empty:
         return name
-    if p.default is None or p.default == ():
-        return f"{name}="
-    first = spelled(p.default)
+    first = "" if p.default is None or p.default == () else spelled(p.default)
     return f"{name}=" + "|".join([first, *(c for c in choices if c != first)])
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import shelf_tables
 
 from calibcli import catalogue
 from calibcli.cli.app import main
@@ -64,3 +66,14 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         catalogue.listing("eec")
     assert caught.value.fix == "did you mean 'ece'?"
+
+
+@pytest.mark.parametrize("path", sorted(shelf_tables.DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_the_tables_of_the_docs_are_those_of_the_shelves(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert shelf_tables.filled(text) == text, "run `python tests/shelf_tables.py`"
+
+
+def test_every_shelf_that_has_many_entries_has_a_table_in_the_docs() -> None:
+    listed = {name for path in shelf_tables.DOCS.glob("*.md") for name in shelf_tables.BLOCK.findall(path.read_text())}
+    assert listed >= {"metrics", "methods", "losses", "penalties", "quantities", "architectures"}
