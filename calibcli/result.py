@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from calibcli import schema
+from calibcli import wellformed
 from calibcli.errors import Exit, GateFailed, InputError, printable
 from calibcli.spec import Range, alike, normal
 
@@ -367,7 +367,7 @@ class Result:
                 f"{source} has schema {printable(str(data['schema']), 40)}, this version reads {SCHEMA}",
                 "upgrade calibcli, or write the result again with this version",
             )
-        made: Result = schema.read(data, cls, source, "write it again: this is not what calib writes")
+        made: Result = wellformed.read(data, cls, source, "write it again: this is not what calib writes")
         return made
 
 

@@ -121,9 +121,19 @@ class Entry:
         }
 
     @property
+    def about(self) -> str:
+        """The docstring."""
+        return inspect.getdoc(self.target) or ""
+
+    @property
     def summary(self) -> str:
         """First line of the docstring."""
-        return (inspect.getdoc(self.target) or "").split("\n", 1)[0]
+        return self.about.split("\n", 1)[0]
+
+    @property
+    def signature(self) -> str:
+        """`bins=15,edges=right|left,tau`: options with their defaults, or their choices, the default first."""
+        return ",".join(_brief(name, p) for name, p in self.options.items())
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,7 @@ class Choice:
     def spec(self) -> str:
         """Canonical spec: only options that differ from their defaults, in signature order."""
         changed = [
-            f"{key}={_text(self.options[key])}"
+            f"{key}={spelled(self.options[key])}"
             for key, p in self.entry.options.items()
             if key in self.options and self.options[key] != p.default
         ]
@@ -243,25 +253,17 @@ class Shelf:
             )
         return Choice(entry, options)
 
-    def help(self) -> list[tuple[str, str, str]]:
-        """Rows (name, options with defaults, summary) for `--help` and the docs."""
-        return [
-            (
-                e.name,
-                ",".join(k if p.default is p.empty else f"{k}={_text(p.default)}" for k, p in e.options.items()),
-                e.summary,
-            )
-            for e in self
-        ]
 
-
-def _text(value: Any) -> str:
+def spelled(value: Any) -> str:
+    """A value as a spec spells it."""
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     if isinstance(value, tuple):
-        return "/".join(_text(v) for v in value)
+        return "/".join(spelled(v) for v in value)
     return str(value)
 
 
@@ -335,7 +337,7 @@ def within(value: Any, kind: Any, where: str, text: str = "") -> None:
         return
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int | float) and number not in bounds:
-            raise OutOfRange(f"{where}{_short(text or _text(value))} is out of range", f"pass {_noun(kind)} {bounds}")
+            raise OutOfRange(f"{where}{_short(text or spelled(value))} is out of range", f"pass {_noun(kind)} {bounds}")
 
 
 def _range(kind: Any) -> Range | None:
@@ -346,6 +348,29 @@ def _range(kind: Any) -> Range | None:
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
+
+
+def values(kind: Any) -> str:
+    """What an option of this annotation takes, in words: `a whole number from 1 to 100000`, `right, left`."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return " ".join([values(args[0]), *(str(bounds) for bounds in args[1:] if isinstance(bounds, Range))])
+    if origin in (Union, types.UnionType):
+        return " or ".join("none" if arg is type(None) else values(arg) for arg in args)
+    if origin is Literal:
+        return ", ".join(map(str, args))
+    if origin is tuple:
+        return f"{_noun(args[0]).removeprefix('a ')}s with / between, each"
+    return "true or false" if kind is bool else _noun(kind)
+
+
+def _brief(name: str, p: inspect.Parameter) -> str:
+    kinds = [p.annotation, *(get_args(p.annotation) if get_origin(p.annotation) in (Union, types.UnionType) else ())]
+    choices = [str(arg) for kind in kinds if get_origin(kind) is Literal for arg in get_args(kind)]
+    if p.default is p.empty:
+        return name
+    first = "" if p.default is None or p.default == () else spelled(p.default)
+    return f"{name}=" + "|".join([first, *(c for c in choices if c != first)])
 
 
 def _noun(kind: Any) -> str:

@@ -62,7 +62,7 @@ def test_what_a_loss_holds_follows_the_logits(spec: str, monkeypatch: pytest.Mon
     """On pretended tensors, which compute nothing and refuse to mix devices: the loss stays where it was made."""
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # which knows real devices alone
     with FakeTensorMode():
-        form, module = losses.curvature_form(spec), losses.objective(spec).loss
+        form, module = losses.final(spec), losses.objective(spec).loss
         z, y = torch.empty(4, 3, device="meta"), torch.zeros(4, device="meta", dtype=torch.long)
         for found in (form(z, y), form.pair_weights(z, y), module(z, y), module.gammas(z, y)):
             assert found is None or found.device.type == "meta"
@@ -131,9 +131,9 @@ def test_labels_may_be_an_array() -> None:
 def test_a_loss_by_its_spec(spec: str) -> None:
     model, inputs, labels = setup("attention", n=7)
     found = measure(model, (inputs, labels), "grad_norm", loss=spec, train_loss="ce")
-    form = measure(model, (inputs, labels), "grad_norm", loss=losses.curvature_form(spec), train_loss="ce")
+    form = measure(model, (inputs, labels), "grad_norm", loss=losses.final(spec), train_loss="ce")
     assert found.estimates == form.estimates
-    assert found.facts["losses"] == form.facts["losses"] == [losses.curvature_form(spec).name, "ce"]
+    assert found.facts["losses"] == form.facts["losses"] == [losses.final(spec).spec, "ce"]
 
 
 def test_a_misspelled_loss_is_a_usage_error() -> None:

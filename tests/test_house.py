@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "calibcli"
 ORDER = [
     ("errors",),
     ("spec", "files", "numerics"),
-    ("schema",),
+    ("wellformed",),
     ("result",),
     ("links", "device", "derivatives"),
     ("predictions",),
@@ -25,6 +25,7 @@ ORDER = [
     ("gate",),
     ("api",),
     ("render",),
+    ("catalogue",),
     ("cli",),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
@@ -41,7 +42,7 @@ HEAVY = {
         "train",
         "study",
     ),
-    "rich": ("render/table", "render/progress"),
+    "rich": ("render/formats/table", "render/progress"),
     "matplotlib": ("render/figure",),
     "typer": ("cli",),
 }

@@ -69,11 +69,11 @@ def command(
     devices.set_threads(threads)
     for quantity in what or ():
         curvature.QUANTITIES.choose(quantity)
-    measured = losses.curvature_form(loss)
+    measured = losses.final(loss)
     loaded = checkpoint.load(model, **network)
     beside = train_loss or str(loaded.metadata.get("training", {}).get("loss") or "none")
-    second = None if beside == "none" else losses.curvature_form(beside)
-    if second is not None and second.name == measured.name:
+    second = None if beside == "none" else losses.final(beside)
+    if second is not None and second.spec == measured.spec:
         second = None
     found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
     run.claim([found.source])

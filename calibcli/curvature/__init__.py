@@ -21,7 +21,7 @@ from calibcli.curvature.quantities import QUANTITIES, Found
 from calibcli.curvature.rows import Source, Tensors
 from calibcli.curvature.selftest import check
 from calibcli.curvature.settings import plain_recurrence, second_order
-from calibcli.losses import curvature_form
+from calibcli.losses import final
 from calibcli.result import Cell, Estimate, Plot, Result, Table
 from calibcli.spec import Choice
 
@@ -87,7 +87,7 @@ def measure(
         memory=memory,
     )
     given = [loss or CrossEntropy(), *([train_loss] if train_loss is not None else [])]
-    losses: list[Loss] = [Placed(curvature_form(one) if isinstance(one, str) else one, where) for one in given]
+    losses: list[Loss] = [Placed(final(one) if isinstance(one, str) else one, where) for one in given]
     with second_order(where), plain_recurrence(problem.model):
         certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)

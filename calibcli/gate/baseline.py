@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from calibcli import schema
+from calibcli import wellformed
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
 from calibcli.links import cross_fit_beta
@@ -98,7 +98,7 @@ class Rows:
             InputError: not that.
         """
         fix = "write the baseline again with --keep-rows"
-        packed: Packed = schema.read(data, Packed, source, fix, "facts.rows")
+        packed: Packed = wellformed.read(data, Packed, source, fix, "facts.rows")
         n = packed.n
         try:
             ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n).astype(np.uint64)

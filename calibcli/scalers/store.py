@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from calibcli import schema
+from calibcli import wellformed
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.scalers.fitting import KEPT
@@ -79,7 +79,7 @@ def load(path: str | Path) -> Scaler:
     if "calib" not in header:
         raise InputError(f"{path} is not a calibrator", fix)
     try:
-        about: About = schema.read(json.loads(header["calib"]), About, str(path), fix)
+        about: About = wellformed.read(json.loads(header["calib"]), About, str(path), fix)
         k = about.k
         if not isinstance(about.fit.get("estimates", []), list):
             raise ValueError("what it says of its fit is of another type")

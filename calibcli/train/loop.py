@@ -57,11 +57,11 @@ class Trainer:
         self.identity = {"recipe": recipe.as_dict(), **(identity or {})}
         self.progress = progress or (lambda fraction, text: None)
         self.device = train.device
-        if validation is None and (recipe.keep == "best" or recipe.patience or recipe.loss.startswith("adafocal")):
+        self.objective = losses.objective(recipe.loss).to(self.device)
+        if validation is None and (recipe.keep == "best" or recipe.patience or self.objective.loss.needs_validation):
             raise UsageError(
                 "--keep best, --patience and adafocal need validation rows", "pass --validation or --val-fraction 0.1"
             )
-        self.objective = losses.objective(recipe.loss).to(self.device)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("every parameter is frozen", "loosen --freeze")
@@ -75,7 +75,7 @@ class Trainer:
         self._pending: list[tuple[int, Tensor, int]] = []
         self._steps: Lines | None = None
         self._log: Lines | None = None
-        self._curved = any(isinstance(p, losses.Trace) for p in self.objective.penalties)
+        self._curved = any(p.order > 1 for p in self.objective.penalties)
 
     @property
     def total(self) -> int:
@@ -142,7 +142,7 @@ class Trainer:
     def _epoch(self, signals: Signals) -> None:
         at, loss = self.position, self.objective.loss
         if at.step == 0:
-            needs = at.epoch > 0 and isinstance(loss, losses.AdaFocal) and self.validation is not None
+            needs = at.epoch > 0 and loss.needs_validation and self.validation is not None
             loss.start_epoch(at.epoch, self.recipe.epochs, self._validate(signals) if needs else None)
         order = self.batches.epoch(at.epoch)
         train_mode(self.model)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from calibcli import schema
+from calibcli import wellformed
 from calibcli.errors import InputError
 from calibcli.spec import Range
 
@@ -95,16 +95,16 @@ def read(content: Any, path: Path, fix: str) -> tuple[Held, dict[str, Any], Posi
     if not isinstance(content, dict) or "schema" not in content:
         raise InputError(f"{path} is not the state of a run", fix)
     if content["schema"] != SCHEMA:
-        raise schema.wrong(content["schema"], f"{SCHEMA}, which this version reads", source, fix, "schema")
-    held: Held = schema.read(content, Held, source, fix)
+        raise wellformed.wrong(content["schema"], f"{SCHEMA}, which this version reads", source, fix, "schema")
+    held: Held = wellformed.read(content, Held, source, fix)
     try:
         identity, history = json.loads(held.identity), json.loads(held.history)
     except (ValueError, RecursionError):
         raise InputError(f"{path}: its identity or its log is not JSON", fix) from None
-    stored: dict[str, Any] = schema.read(identity, dict[str, Any], source, fix, "identity")
+    stored: dict[str, Any] = wellformed.read(identity, dict[str, Any], source, fix, "identity")
     if not isinstance(stored.get("recipe"), dict):
         raise InputError(f"{path}: identity.recipe is missing", fix)
-    position: Position = schema.read({**held.position, "history": history}, Position, source, fix, "position")
+    position: Position = wellformed.read({**held.position, "history": history}, Position, source, fix, "position")
     return held, stored, position
 
 
@@ -131,7 +131,7 @@ def check(
     named: list[tuple[str, Mapping[str, Tensor], Mapping[str, Tensor]]] = [("model", held.model, own)]
     named += [(f"local[{i}].buffers", one.buffers, dict(model.named_buffers())) for i, one in enumerate(held.local)]
     if position.best is not None:
-        best: Best = schema.read(position.best, Best, str(path), fix, "position.best")
+        best: Best = wellformed.read(position.best, Best, str(path), fix, "position.best")
         if best.epoch > position.epoch:
             raise InputError(f"{path}: position.best.epoch is {best.epoch}, {position.epoch} epochs are done", fix)
         if best.weights or identity["recipe"].get("keep") == "best":

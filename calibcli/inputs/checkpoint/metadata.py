@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibcli import schema
+from calibcli import wellformed
 from calibcli.errors import InputError
 from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.spec import Range
@@ -58,7 +58,7 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
     if found.get("schema") != SCHEMA:
         problem = f"{source}: its metadata has schema {found.get('schema')}, this version reads {SCHEMA}"
         raise InputError(problem, "upgrade calibcli, or save the checkpoint again")
-    schema.read(found, Fields, source, fix)
+    wellformed.read(found, Fields, source, fix)
     for name, value in found.get("preprocess", {}).items():
         whole = isinstance(value, list) and all(_number(v) for v in value)
         words = name in ("layout", "resample", "middle")
