@@ -15,6 +15,7 @@ SETTLED = 1e-8  # gradient of the mean loss at which the optimiser stops
 STEPS, PRODUCTS = 200, 250  # Newton steps at most, and products with the Hessian within one
 SLOW = 25  # products in one step from which the preconditioner is worth renewing
 CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean bend nothing: products leave them out
+FEWER = 1e-3  # of that share where a step was far too long; ten times as much after each that was not
 CLOSE = 0.1  # share of a class's mean p (1 - p) below which a row is left out of the preconditioner
 ROUNDING = 1e-13  # expected decrease below which values cannot tell whether a step is good
 
@@ -81,7 +82,7 @@ class Regression:
         self.rows = np.arange(len(x))
         self.narrow = x.astype(np.float32)
         self.blocks: NDArray[Any] | None = like.blocks if like else None
-        self.gradient = np.inf
+        self.gradient, self.certain = np.inf, CERTAIN
 
     def minimise(
         self, lam: float, mu: float, start: Array | None = None, settled: float = SETTLED, gain: float = 0.0
@@ -116,6 +117,8 @@ class Regression:
             while following > value - 1e-4 * scale * slope and slope > ROUNDING and scale > 1e-12:
                 scale /= 2
                 following, q = self._value(theta - scale * step, ridge)
+            # a step that goes too far does so where rows that are certain were left out
+            self.certain = self.certain * FEWER if scale < 0.3 else min(CERTAIN, self.certain * 10)
             value, p, theta = following, q, theta - scale * step
             if products > SLOW:
                 self._renew(p)
@@ -169,7 +172,7 @@ class Regression:
     def _uncertain(self, p: Array) -> NDArray[Any]:
         """Rows that bend the loss."""
         left = 1 - p.max(axis=1)
-        return np.flatnonzero(left > CERTAIN * float(self.w @ left))
+        return np.flatnonzero(left > self.certain * float(self.w @ left))
 
     def _renew(self, p: Array) -> None:
         """Blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else the diagonal, (parameters,)."""
