@@ -63,11 +63,15 @@ def fit_scaler(
     seed: int = 0,
     **how: Unpack[Arrays],
 ) -> Fit:
-    """Fit a calibration map. `fit.scaler(logits)` gives log-probabilities, `fit.estimates` T with its interval.
+    """Fit a calibration map. `fit.predict_proba(scores)` gives probabilities (N, K), `fit.estimates` T with its interval.
+
+    The scaler takes what the fit took: logits, probabilities or log-probabilities, one column or K.
 
     >>> fit = fit_scaler([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0], [0.0, 4.0]], [0, 1, 1, 1])
     >>> float(fit.scaler([[4.0, 0.0]]).round(4)[0, 0])  # three of four right: log 0.75
     -0.2877
+    >>> fit_scaler([0.9, 0.9, 0.1, 0.8], [1, 0, 0, 1], "platt").predict_proba([0.9]).round(3).tolist()
+    [[0.411, 0.589]]
 
     Args:
         scores, labels, how: as for `measure`.

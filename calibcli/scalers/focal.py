@@ -10,7 +10,7 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
-from calibcli.numerics import effective_groups, student_quantile
+from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import ridge, search
@@ -18,7 +18,17 @@ from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
 from calibcli.scalers.rows import fold_of_rows, sample, subset
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
-from calibcli.scalers.temperature import FEWEST, GRIDS, block_source, degenerate, facts, per_unit, units_of, z_of
+from calibcli.scalers.temperature import (
+    FEWEST,
+    GRIDS,
+    block_source,
+    degenerate,
+    effective_units,
+    facts,
+    per_unit,
+    units_of,
+    z_of,
+)
 from calibcli.scalers.temperature import apply as apply_temperature
 from calibcli.spec import Count
 
@@ -153,9 +163,9 @@ def _temperature(
     of: str,
 ) -> Estimate:
     """T with its interval: profile likelihood over γ, its limit widened to the sandwich variance of ln T."""
-    _, bend = per_unit(rows, math.exp(at.u))
+    _, bend, times = per_unit(rows, math.exp(at.u))
     what = "rows" if rows.groups is None else "groups"
-    units = effective_groups(bend if rows.groups is not None else np.sqrt(bend))
+    units = effective_units(bend, times, rows.groups is not None)
     detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {what}": units}
     w = np.ones(rows.n) if rows.weights is None else rows.weights
     size = float(w.sum() if rows.weight_kind == "count" else w.sum() ** 2 / (w @ w))

@@ -15,6 +15,7 @@ SETTLED = 1e-8  # gradient of the mean loss at which the optimiser stops
 STEPS, PRODUCTS = 200, 250  # Newton steps at most, and products with the Hessian within one
 SLOW = 25  # products in one step from which the preconditioner is worth renewing
 CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean bend nothing: products leave them out
+FEWER = 1e-3  # of that share where a step was far too long; ten times as much after each that was not
 CLOSE = 0.1  # share of a class's mean p (1 - p) below which a row is left out of the preconditioner
 ROUNDING = 1e-13  # expected decrease below which values cannot tell whether a step is good
 
@@ -81,7 +82,7 @@ class Regression:
         self.rows = np.arange(len(x))
         self.narrow = x.astype(np.float32)
         self.blocks: NDArray[Any] | None = like.blocks if like else None
-        self.gradient = np.inf
+        self.gradient, self.certain = np.inf, CERTAIN
 
     def minimise(
         self, lam: float, mu: float, start: Array | None = None, settled: float = SETTLED, gain: float = 0.0
@@ -116,6 +117,8 @@ class Regression:
             while following > value - 1e-4 * scale * slope and slope > ROUNDING and scale > 1e-12:
                 scale /= 2
                 following, q = self._value(theta - scale * step, ridge)
+            # a step that goes too far does so where rows that are certain were left out
+            self.certain = self.certain * FEWER if scale < 0.3 else min(CERTAIN, self.certain * 10)
             value, p, theta = following, q, theta - scale * step
             if products > SLOW:
                 self._renew(p)
@@ -138,14 +141,14 @@ class Regression:
         return self.shape.pull(residual, self.x)
 
     def _direction(self, p: Array, ridge: Array, g: Array, solve: Callable[[Array], Array]) -> tuple[Array, int]:
-        """H⁻¹ g to about 3 √|g| of its size by preconditioned conjugate gradients, and the products that took."""
+        """H⁻¹ g to 3 √|g| of its size, 1 to 30 %, by preconditioned conjugate gradients, and the products that took."""
         rows = self._uncertain(p)
         q, x = p[rows].astype(np.float32), self.narrow[rows]
         mass = q * self.w[rows].astype(np.float32)[:, None]
         step, rest = np.zeros_like(g), g.copy()
         z = solve(rest)
         along, left = z, float(rest @ z)
-        enough = left * min(0.1, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
+        enough = left * min(0.3, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
         done = 0
         while done < PRODUCTS:
             done += 1
@@ -169,7 +172,7 @@ class Regression:
     def _uncertain(self, p: Array) -> NDArray[Any]:
         """Rows that bend the loss."""
         left = 1 - p.max(axis=1)
-        return np.flatnonzero(left > CERTAIN * float(self.w @ left))
+        return np.flatnonzero(left > self.certain * float(self.w @ left))
 
     def _renew(self, p: Array) -> None:
         """Blocks of the Hessian within each class: (K, K + 1, K + 1) for `full`, else the diagonal, (parameters,)."""
@@ -197,7 +200,13 @@ class Regression:
         blocks, at = self.blocks.copy(), np.arange(k + 1)
         mean = np.einsum("cii->c", blocks)[:, None] / (k + 1)
         blocks[:, at, at] += np.column_stack([ridge[:n].reshape(k, k), ridge[n:]]) + 1e-5 * mean + 1e-9
-        inverses = np.linalg.inv(blocks)
+        from scipy.linalg.lapack import spotrf, spotri
+
+        inverses = np.empty_like(blocks)
+        for c, block in enumerate(blocks):
+            factor, _ = spotrf(block)
+            half, _ = spotri(factor)  # the upper triangle
+            inverses[c] = np.triu(half) + np.triu(half, 1).T
 
         def solve(g: Array) -> Array:
             v = np.column_stack([g[:n].reshape(k, k), g[n:]]).astype(np.float32)

@@ -198,8 +198,8 @@ class Spread:
     covariance: Array
 
 
-def spread_at(surface: Surface, at: Point, units: Callable[[Array], Array]) -> Spread:
-    """The sandwich at a point; `units` sums (N,) weighted values over each row or group."""
+def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array, Array]]) -> Spread:
+    """The sandwich at a point; `units` gives weighted sums of (N,) values over rows or groups, and how often."""
     step = 1e-4
     h = np.empty((2, 2))
     for column, (du, dg) in enumerate(((step, 0.0), (0.0, step))):
@@ -212,13 +212,13 @@ def spread_at(surface: Surface, at: Point, units: Callable[[Array], Array]) -> S
         return Spread(unknown, unknown)
     _, psi = surface.scores(at.u, at.gamma)
     w = float(surface.n if surface.weights is None else surface.weights.sum())
-    sums = np.stack([units(column) for column in psi.T], axis=1) / w
-    count = len(sums)
+    (first, times), (second, _) = units(psi[:, 0]), units(psi[:, 1])
+    sums, count = np.stack([first, second], axis=1) / w, float(times.sum())
     if count <= 2:
         return Spread(unknown, unknown)
-    sums = sums - sums.mean(axis=0)
+    sums = sums - times @ sums / count
     inverse = np.asarray(np.linalg.inv(h), np.float64)
-    meat = sums.T @ sums * (count / (count - 2))
+    meat = (sums * times[:, None]).T @ sums * (count / (count - 2))
     covariance = np.asarray(inverse @ meat @ inverse, np.float64)
     return Spread(inverse, covariance)
 

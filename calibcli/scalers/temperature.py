@@ -92,8 +92,8 @@ def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Est
     common = Estimate(name="temperature", value=t, n=fit.n, how="minimises NLL (Newton in 1/T)")
     if not fit.se:
         return dataclasses.replace(common, reason="the NLL has no curvature here")
-    score, bend = per_unit(predictions, fit.beta)
-    se, units = jackknife(score / fit.beta, bend, grouped=predictions.groups is not None)
+    score, bend, times = per_unit(predictions, fit.beta)
+    se, units = jackknife(score / fit.beta, bend, times, grouped=predictions.groups is not None)
     what = "groups" if predictions.groups is not None else "rows"
     detail: dict[str, Cell] = {f"effective {what}": units}
     if units < FEWEST or not math.isfinite(se):
@@ -111,39 +111,51 @@ def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Est
     )
 
 
-def per_unit(predictions: Predictions, beta: float) -> tuple[Array, Array]:
-    """Sums over each row or group of dNLL/dβ and d²NLL/dβ², (G,) each: E z - z_y and the variance of z under p."""
+def per_unit(predictions: Predictions, beta: float) -> tuple[Array, Array, Array]:
+    """Sums over each row or group of dNLL/dβ and d²NLL/dβ² (E z - z_y, and the variance of z under p), and how often
+    each is there: (G,) each.
+    """
     score, bend = np.empty(predictions.n), np.empty(predictions.n)
     for start, block in predictions.blocks():
         for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
             here = slice(start, start + len(z))
             _, score[here], bend[here], *_ = cumulants(z, y, beta, np.float64)
             start = here.stop
-    return units_of(predictions, score), units_of(predictions, bend)
+    (score, times), (bend, _) = units_of(predictions, score), units_of(predictions, bend)
+    return score, bend, times
 
 
-def units_of(predictions: Predictions, values: Array) -> Array:
-    """Weighted sums of (N,) values over groups; without groups the rows, a count of c as c of them."""
+def units_of(predictions: Predictions, values: Array) -> tuple[Array, Array]:
+    """Weighted sums of (N,) values over groups, or the rows where there are none; and how often each is there."""
     w = predictions.weights
     if predictions.groups is not None:
         _, member = np.unique(predictions.groups, return_inverse=True)
-        return np.asarray(np.bincount(member, values if w is None else w * values), np.float64)
-    if w is None:
-        return values
-    if predictions.weight_kind == "count":
-        return np.repeat(values, w.astype(np.int64))
-    return w * values
+        sums = np.asarray(np.bincount(member, values if w is None else w * values), np.float64)
+        return sums, np.ones(len(sums))
+    if w is not None and predictions.weight_kind == "count":
+        return values, w
+    return values if w is None else w * values, np.ones(len(values))
 
 
-def jackknife(score: Array, bend: Array, *, grouped: bool) -> tuple[float, float]:
+def jackknife(score: Array, bend: Array, times: Array, *, grouped: bool) -> tuple[float, float]:
     """Standard error of a parameter from each unit's sums of first and second derivatives, and effective units."""
-    left = bend.sum() - bend
-    count = len(score)
+    left = float(bend @ times) - bend
+    count = float(times.sum())
     if count < 2 or not np.all(left > 0):
         return math.nan, 0.0
     moved = score / left
-    se = math.sqrt((count - 1) / count * float(np.sum((moved - moved.mean()) ** 2)))
-    return se, effective_groups(bend if grouped else np.sqrt(np.maximum(bend, 0.0)))
+    centre = float(moved @ times) / count
+    se = math.sqrt((count - 1) / count * float(times @ (moved - centre) ** 2))
+    return se, effective_units(bend, times, grouped)
+
+
+def effective_units(bend: Array, times: Array, grouped: bool) -> float:
+    """(Σ m²)² / Σ m⁴ with m what a unit tells: its second derivative for groups, the root of it for rows."""
+    if grouped:
+        return effective_groups(bend)
+    square = np.maximum(bend, 0.0)
+    power = float(times @ square**2)
+    return float(times @ square) ** 2 / power if power > 0 else 0.0
 
 
 def degenerate(fit: BetaFit) -> Fitted:

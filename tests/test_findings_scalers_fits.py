@@ -1,0 +1,349 @@
+"""Intervals of T, optima that are optima, and calibrators that are damaged."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from calibcli import scalers
+from calibcli.cli.app import main
+from calibcli.links import log_phi, log_softmax
+from calibcli.predictions import Predictions
+from calibcli.scalers.affine import _centred, _log_p
+from calibcli.scalers.regression import SETTLED, Regression, Shape
+
+SPECS = [entry.name for entry in scalers.SCALERS] + ["histogram:of=top"]
+REPO = Path(__file__).parent.parent
+sys.path.insert(0, str(REPO / "benchmarks"))
+
+
+def predictions(n: int = 300, k: int = 3, seed: int = 0, **fields: Any) -> Predictions:
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, k)) * 2
+    return Predictions.of(1.6 * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1), **fields)
+
+
+# --- intervals of T
+
+
+@pytest.mark.finding("2.7")
+@pytest.mark.parametrize("spec", ["temperature", "focal_temperature"])
+@pytest.mark.parametrize("groups", [0, 30, 100])
+def test_intervals_of_t_cover(spec: str, groups: int) -> None:
+    """A short form of benchmarks/scale_coverage.py, which has every cell."""
+    from scale_coverage import cell, truth
+
+    focal = spec != "temperature"
+    runs = 40 if focal else 200
+    t = 1.6 if focal and not groups else truth("plain", groups, focal)
+    given_, inside = cell("plain", 200, groups, focal, runs, t)
+    assert given_ > 0.3 * runs
+    assert inside >= given_ * (0.8 if focal else 0.885)
+
+
+@pytest.mark.finding("2.7")
+@pytest.mark.parametrize("spec", ["temperature", "focal_temperature"])
+def test_few_groups_have_no_interval_and_say_why(spec: str) -> None:
+    p = predictions(300, groups=np.minimum(np.arange(300) // 100, 1))
+    estimate = scalers.fit(spec, p).estimates[0]
+    assert estimate.value is not None
+    assert (estimate.low, estimate.high) == (None, None)
+    assert "effective groups" in estimate.reason
+
+
+@pytest.mark.finding("2.7")
+def test_groups_widen_the_interval_and_counts_are_rows() -> None:
+    p = predictions(300)
+    tripled = [np.repeat(a, 3, axis=0) for a in (p.logits, p.labels, np.arange(300))]
+    free = scalers.fit("temperature", Predictions.of(tripled[0], tripled[1])).estimates[0]
+    grouped = scalers.fit("temperature", Predictions.of(tripled[0], tripled[1], groups=tripled[2])).estimates[0]
+    alone = scalers.fit("temperature", p).estimates[0]
+    counted = Predictions.of(p.logits, p.labels, weights=np.full(300, 3.0), weight_kind="count")
+    count = scalers.fit("temperature", counted).estimates[0]
+    assert free.se is not None
+    assert grouped.se == pytest.approx(alone.se, rel=1e-9)
+    assert grouped.se == pytest.approx(free.se * 3**0.5, rel=0.02)
+    assert count.se == pytest.approx(free.se, rel=1e-9)
+
+
+@pytest.mark.finding("2.7")
+@pytest.mark.parametrize("seed", [0, 7, 9])
+def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> None:
+    from scale_coverage import draw
+
+    t, g = scalers.fit(
+        "focal_temperature", draw(1000, 0, "plain", True, np.random.default_rng([seed, 1000, 0]))
+    ).estimates[:2]
+    assert g.reason.startswith("bound")
+    assert (t.low is None) == bool(t.reason)
+    if t.low is not None and t.high is not None:
+        assert t.low < t.value < t.high  # type: ignore[operator]
+        assert t.high / t.low > 1.05
+
+
+@pytest.mark.finding("4 focal_temperature well determined")
+@pytest.mark.parametrize("gamma", [0.1, 0.37, 1.13, 2.61])
+def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
+    """So many rows that the set of gamma lies between two points of the grid."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((100_000, 2)) * 3
+    y = (log_phi(z / 0.8, gamma) + rng.gumbel(size=z.shape)).argmax(axis=1)
+    fit = scalers.fit("focal_temperature", Predictions.of(np.repeat(z, 1, axis=0), y))
+    found = next(e for e in fit.estimates if e.name == "gamma")
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.value <= found.high  # type: ignore[operator]
+
+
+@pytest.mark.finding("4 focal_temperature well determined")
+def test_acceptable_is_never_empty() -> None:
+    """Count weights make 100 rows as good as 10⁹: nothing but the optimum is acceptable."""
+    p = predictions(400)
+    heavy = Predictions.of(p.logits, p.labels, weights=np.full(400, 1e7), weight_kind="count")
+    for data in (p, heavy):
+        surface_fit = scalers.fit("focal_temperature", data)
+        assert next(e for e in surface_fit.estimates if e.name == "gamma").low is not None
+
+
+# --- optima
+
+
+def penalised(shape: Shape, x: np.ndarray, p: Predictions, theta: np.ndarray, lam: float, mu: float) -> np.ndarray:
+    """Gradient of the mean NLL plus penalty, written out."""
+    w = np.ones(p.n) if p.weights is None else p.weights
+    q = np.exp(log_softmax(shape.scores(theta, x)))
+    q[np.arange(p.n), p.labels] -= 1
+    g = shape.pull(q * (w / w.sum())[:, None], x)
+    k = shape.k
+    if shape.kind == "full":
+        off = theta[: k * k].reshape(k, k) * (1 - np.eye(k))
+        g[: k * k] += (2 * lam / (k * (k - 1)) * off).ravel()
+    g[shape.weights :] += 2 * mu / k * theta[shape.weights :]
+    return g
+
+
+@pytest.mark.finding("1.22")
+@pytest.mark.parametrize("kind", ["full", "diagonal", "scalar"])
+@pytest.mark.parametrize(("k", "lam"), [(2, 0.1), (3, 1e-3), (10, 1e-2), (30, 10.0), (100, 100.0)])
+def test_the_gradient_at_the_optimum_is_as_small_as_stated(kind: str, k: int, lam: float) -> None:
+    from scale import realistic
+
+    z, y = realistic(k, 800)
+    p = Predictions.of(z, y, weights=np.random.default_rng(0).uniform(0, 2, 800))
+    for x in (_log_p(p.logits.astype(np.float64)), _centred(p.logits.astype(np.float64))):
+        shape = Shape(kind, k)
+        regression = Regression(shape, x, p.labels, p.weights)
+        theta = regression.minimise(lam, lam)
+        size = np.abs(penalised(shape, x, p, theta, lam, lam)).max()
+        assert size <= SETTLED
+        assert size == pytest.approx(regression.gradient, abs=1e-10)
+
+
+@pytest.mark.finding("1.22")
+def test_separable_classes_without_a_penalty_are_said() -> None:
+    z = np.random.default_rng(0).standard_normal((60, 3)) * 3
+    fit = scalers.fit("matrix:lam=0,mu=0", Predictions.of(z, z.argmax(axis=1)))
+    assert np.isfinite(fit.scaler.map(z)).all()
+    assert any("separable" in note for note in fit.notes) or np.abs(fit.scaler.parameters["weight"]).max() > 10
+
+
+@pytest.mark.finding("1.22")
+def test_all_methods_on_realistic_rows_are_quick(tmp_path: Path) -> None:
+    """A fifth of the rows of benchmarks/scale.py --commands, in a process of its own."""
+    from scale import realistic
+
+    z, y = realistic(10, 1000)
+    np.savez(tmp_path / "a.npz", logits=z, labels=y)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    run = [sys.executable, "-m", "calibcli", "scale", str(tmp_path / "a.npz"), "--method", "all", "-q", "--json"]
+    subprocess.run(run, check=True, stdout=subprocess.DEVNULL, cwd=REPO)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
+
+
+@pytest.mark.finding("1.22")
+def test_progress_moves_while_penalties_are_searched() -> None:
+    seen: list[float] = []
+    scalers.fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
+    assert len(set(seen)) > 6
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+    seen.clear()
+    scalers.cross_fit("matrix", predictions(200), progress=lambda fraction, text: seen.append(fraction))
+    assert len(set(seen)) > 20
+    assert seen == sorted(seen)
+
+
+# --- calibrators are shown, and checked
+
+
+@pytest.mark.finding("1.19")
+@pytest.mark.parametrize("k", [2, 3, 30])
+@pytest.mark.parametrize("spec", SPECS)
+def test_parameters_are_printed_and_inspected(
+    spec: str, k: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p = predictions(300, k)
+    np.savez(tmp_path / "a.npz", logits=p.logits, labels=p.labels)
+    path = str(tmp_path / "c.safetensors")
+    assert main(["scale", str(tmp_path / "a.npz"), "--method", spec, "-m", "nll", "--save", path, "--json"]) == 0
+    scaled = json.loads(capsys.readouterr().out)
+    assert main(["inspect", path, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    numbers = load_file(path)
+    if "beta" in numbers:
+        assert shown["facts"]["T"] == pytest.approx(1 / float(numbers["beta"]))
+        fitted = [e for e in scaled["estimates"] if e["name"] in ("temperature", "gamma") and not e["of"]]
+        kept = {e["name"]: e for e in shown["estimates"]}
+        for e in fitted:
+            assert (kept[e["name"]]["value"], kept[e["name"]]["low"]) == (e["value"], e["low"])
+        return
+    for result in (scaled, shown):
+        tables = {t["name"]: t for t in result["tables"]}
+        assert "parameters" in tables or "curve" in tables or set(result["facts"]) & {"knots", "slope", "a"}
+        if "parameters" in tables:
+            assert len(tables["parameters"]["rows"]) == min(k, 20)
+    assert shown["facts"]["spec"] == scaled["facts"]["method"]
+    assert shown["facts"]["takes"].startswith("logits")
+
+
+def damaged(path: Path, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> int:
+    save_file(tensors, path, metadata={"calib": json.dumps(about)})
+    codes = {main(["inspect", str(path), "-q", "--json"])}
+    codes.add(main(["apply", str(path), str(path.parent / "a.npz"), "--save", str(path.parent / "o.npz"), "-q"]))
+    assert len(codes) == 1, codes
+    return codes.pop()
+
+
+def header(k: int = 3, **changed: Any) -> dict[str, Any]:
+    fit = {"n": 300, "kind": "logits", "columns": k, "source": "a.npz", "sha256": "", "version": "0"}
+    return {
+        "schema": 1,
+        "what": "calibrator",
+        "spec": "temperature",
+        "k": k,
+        "classes": None,
+        "preserves_accuracy": True,
+        "fit": fit,
+        **changed,
+    }
+
+
+ONE = {"beta": np.array(0.5)}
+
+
+@pytest.mark.finding("4 calibrator files")
+@pytest.mark.parametrize(
+    ("changed", "tensors"),
+    [
+        ({"spec": [1]}, ONE),
+        ({"spec": "temperatur"}, ONE),
+        ({"k": 1e9}, ONE),
+        ({"k": 10**9}, ONE),
+        ({"k": True}, ONE),
+        ({"k": -3}, ONE),
+        ({"schema": "1"}, ONE),
+        ({"classes": [str(i) for i in range(9)]}, ONE),
+        ({"classes": ["a", "a", "b"]}, ONE),
+        ({"classes": {"a": 1}}, ONE),
+        ({"fit": []}, ONE),
+        ({"fit": {"kind": "odds"}}, ONE),
+        ({"fit": {"kind": ["logits"]}}, ONE),
+        ({"fit": {"columns": 7}}, ONE),
+        ({"fit": {"estimates": [1]}}, ONE),
+        ({"fit": {"estimates": [{"name": "temperature"}]}}, ONE),
+        ({}, {"beta": np.array(-0.5)}),
+        ({}, {"beta": np.array(np.nan)}),
+        ({}, {"beta": np.ones(2)}),
+        ({}, {"beta": np.array(1), "extra": np.array(1)}),
+        ({}, {"gamma": np.array(1.0)}),
+        ({}, {"beta": np.ones((1,) * 20)}),
+        ({"spec": "matrix"}, {"weight": np.eye(2), "bias": np.zeros(3)}),
+        ({"spec": "vector"}, {"weight": np.ones(3), "bias": np.zeros(4)}),
+        ({"spec": "beta"}, {"a": -np.ones(3), "b": np.ones(3), "c": np.zeros(3)}),
+        ({"spec": "isotonic"}, {"x": np.arange(3) / 3, "y": np.full(3, 0.5), "knots": np.array([1, 1, 2])}),
+        ({"spec": "isotonic"}, {"x": np.ones(3), "y": np.full(3, 0.5), "knots": np.array([3])}),
+        ({"spec": "isotonic"}, {"x": np.ones(3), "y": np.full(3, 1.0), "knots": np.array([1, 1, 1])}),
+        (
+            {"spec": "isotonic_top"},
+            {"x": np.array([0.5, 0.2]), "y": np.full(2, 0.5), "knots": np.array([2]), "top": np.array(1.0)},
+        ),
+    ],
+)
+def test_damaged_calibrators_are_refused(
+    changed: dict[str, Any], tensors: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    p = predictions()
+    np.savez(tmp_path / "a.npz", logits=p.logits, labels=p.labels)
+    path = tmp_path / "c.safetensors"
+    assert damaged(path, header(), ONE) == 0
+    assert damaged(path, header(**changed), tensors) == 4
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@pytest.mark.finding("4 calibrator files")
+@pytest.mark.parametrize("spec", ["temperature", "focal_temperature", "platt", "matrix:lam=1,mu=1", "isotonic-top"])
+@settings(max_examples=50, deadline=None)
+@given(
+    key=st.sampled_from(["schema", "what", "spec", "k", "classes", "fit", "kind", "columns", "estimates"]), value=JSON
+)
+def test_edited_calibrators_end_in_0_or_4(
+    tmp_path_factory: pytest.TempPathFactory, spec: str, key: str, value: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("edited")
+    p = predictions(60)
+    np.savez(folder / "a.npz", logits=p.logits, labels=p.labels)
+    scaler = scalers.fit(spec, p, report=False).scaler
+    about = header(spec=scaler.spec)
+    (about if key in about else about["fit"])[key] = value
+    assert damaged(folder / "c.safetensors", about, dict(scaler.parameters)) in (0, 4)
+
+
+@pytest.mark.finding("4 calibrator files")
+@pytest.mark.parametrize("spec", SPECS)
+@settings(max_examples=30, deadline=None)
+@given(
+    edit=st.sampled_from(["nan", "inf", "negative", "huge", "short", "deep", "gone", "whole", "half"]),
+    at=st.integers(0, 9),
+)
+def test_edited_parameters_end_in_0_or_4(
+    tmp_path_factory: pytest.TempPathFactory, spec: str, edit: str, at: int
+) -> None:
+    folder = tmp_path_factory.mktemp("edited")
+    p = predictions(60)
+    np.savez(folder / "a.npz", logits=p.logits, labels=p.labels)
+    scaler = scalers.fit(f"{spec}:lam=1,mu=1" if spec in ("matrix", "dirichlet") else spec, p, report=False).scaler
+    tensors = dict(scaler.parameters)
+    name = sorted(tensors)[at % len(tensors)]
+    value = np.array(tensors[name], np.float64)
+    edits: dict[str, Any] = {
+        "nan": lambda: value * np.nan,
+        "inf": lambda: value + np.inf,
+        "negative": lambda: -value - 1,
+        "huge": lambda: value * 1e300,
+        "short": lambda: value.ravel()[:-1],
+        "deep": lambda: value[None],
+        "whole": lambda: value.astype(np.int64),
+        "half": lambda: value.astype(np.float16),
+    }
+    if edit == "gone":
+        del tensors[name]
+    else:
+        with np.errstate(all="ignore"):
+            tensors[name] = np.ascontiguousarray(edits[edit]())
+    assert damaged(folder / "c.safetensors", header(spec=scaler.spec), tensors) in (0, 4)
