@@ -102,11 +102,15 @@ def table(folder: Path = HERE) -> dict[str, list[str]]:
     found = {}
     for line in lines():
         section, _, word = line.partition(" ")
-        named = section in NAMED
+        named, meant = section in NAMED, MARKED.get(word, word)
         found[line] = [
             test
             for marker, tests in by_marker.items()
-            if (marker.startswith(f"{section} ") and MARKED.get(word, word) in marker.lower() if named else marker == line)
+            if (
+                marker.startswith(f"{section} ") and MARKED.get(word, word) in marker.lower()
+                if named
+                else marker == line
+            )
             for test in tests
         ]
     return found

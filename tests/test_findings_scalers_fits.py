@@ -241,7 +241,7 @@ def header(k: int = 3, **changed: Any) -> dict[str, Any]:
 ONE = {"beta": np.array(0.5)}
 
 
-@pytest.mark.finding("4 calibrator files")
+@pytest.mark.finding("4 calibrator-metadata files")
 @pytest.mark.parametrize(
     ("changed", "tensors"),
     [
@@ -296,7 +296,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.finding("4 calibrator files")
+@pytest.mark.finding("4 calibrator-metadata files")
 @pytest.mark.parametrize("spec", ["temperature", "focal_temperature", "platt", "matrix:lam=1,mu=1", "isotonic-top"])
 @settings(max_examples=50, deadline=None)
 @given(
@@ -314,7 +314,7 @@ def test_edited_calibrators_end_in_0_or_4(
     assert damaged(folder / "c.safetensors", about, dict(scaler.parameters)) in (0, 4)
 
 
-@pytest.mark.finding("4 calibrator files")
+@pytest.mark.finding("4 calibrator-metadata files")
 @pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=30, deadline=None)
 @given(
