@@ -106,11 +106,7 @@ def table(folder: Path = HERE) -> dict[str, list[str]]:
         found[line] = [
             test
             for marker, tests in by_marker.items()
-            if (
-                marker.startswith(f"{section} ") and MARKED.get(word, word) in marker.lower()
-                if named
-                else marker == line
-            )
+            if (marker.startswith(f"{section} ") and meant in marker.lower() if named else marker == line)
             for test in tests
         ]
     return found
