@@ -18,7 +18,7 @@ demo: .venv/.ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh sample_data/demo.sh
 
 test: .venv/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: .venv/.ready
 	$(BIN)/ruff format --check calibcli tests benchmarks sample_data
