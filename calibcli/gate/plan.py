@@ -161,6 +161,8 @@ def mean_power(
     alpha: float,
     family: int = 1,
     at_limit: float | None = None,
+    reach: tuple[float, float] = (0.0, 0.0),
+    lost: float = 0.0,
 ) -> Power:
     """Chance of PASS and FAIL for a mean of independent rows.
 
@@ -168,6 +170,8 @@ def mean_power(
         truth, sd: mean and standard deviation of one row.
         better: `lower` (limit is a maximum) or `higher` (a minimum).
         at_limit: standard deviation that the bounds take (that of a share equal to the limit); None: `sd`.
+        reach: how far from the truth, on the worse and on the better side, a row that was not drawn may lie.
+        lost: what n times the bounds are further off for, in the unit of the mean times rows.
     """
     sign = 1.0 if better == "lower" else -1.0
     used = sd if at_limit is None else at_limit
@@ -176,8 +180,11 @@ def mean_power(
     def chance(n: float) -> tuple[float, float]:
         if sd == 0:
             return float(sign * (limit - truth) >= 0), float(sign * (truth - limit) > 0)
-        distance = sign * (limit - truth) * math.sqrt(n)
-        return normal_share((distance - z * used) / sd), normal_share((-distance - z_fail * used) / sd)
+        distance, spread = sign * (limit - truth), used * used / n
+        above = score_bound(lost / n, z, reach[0] / n, spread)
+        below = score_bound(lost / n, z_fail, reach[1] / n, spread)
+        root = math.sqrt(n) / sd
+        return normal_share((distance - above) * root), normal_share((-distance - below) * root)
 
     return chance
 

@@ -18,8 +18,10 @@ from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synth
 from calibcli.gate.verdict import SIDES, rule
 from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import Sample, choose, columns_of, estimates
+from calibcli.metrics.intervals import share_interval
 from calibcli.predictions import Predictions
 from calibcli.result import Curve, Estimate, Plot, Result, Table
+from calibcli.spec import Choice
 
 POWERS = (0.5, 0.8, 0.9, 0.95)
 POINTS = 40
@@ -158,11 +160,11 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, recal_gain")
     truth = e.value if a.truth is None else a.truth
     sd = (e.se or 0.0) * math.sqrt(e.n)
-    at_limit = sd
-    if choice.name == "accuracy":  # Wilson's interval takes the spread that the limit implies
+    at_limit, reach = sd, _reach(choice, pilot, a, truth, side)
+    if choice.name == "accuracy":  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
     how: dict[str, Any] = {"better": "lower" if side == "max" else "higher", "at_limit": at_limit}
-    how |= {"alpha": a.alpha, "family": a.family}
+    how |= {"alpha": a.alpha, "family": a.family, "reach": reach}
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
     chance, *others = (mean_power(truth + z * own, sd, limit, **how) for z in ((0, -NINTH, NINTH) if own else (0,)))
     within = truth <= limit if side == "max" else truth >= limit
@@ -205,10 +207,25 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     delta = pair[1] - pair[0]
     truth, sd = float(delta.mean()), float(delta.std(ddof=1))
     margin = gate.margin or 0.0
+    every = np.arange(len(y))
+    models = [Predictions.of(z * (beta * f), y) for f in (1.0, a.off)]
+    old, new = (baseline.rows(model, columns(model, class_bins=())) for model in models)
+    paired = baseline.Pairing(new=every, base=every, how="")
+    low, high = baseline.reach(new, old, paired, gate.metric)
+    lost = baseline.FITTED * old.cost * len(y) if gate.metric == "recal_gain" else 0.0
     cost = CROSS_FITTED if gate.metric == "recal_gain" else 1.0
 
     def chance_of(truth: float) -> Power:
-        of_mean = mean_power(truth, sd, margin, better="lower", alpha=a.alpha, family=a.family)
+        of_mean = mean_power(
+            truth,
+            sd,
+            margin,
+            better="lower",
+            alpha=a.alpha,
+            family=a.family,
+            reach=(max(high - truth, 0.0), max(truth - low, 0.0)),
+            lost=lost,
+        )
         return lambda n: of_mean(n / cost)
 
     own = sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0
@@ -230,6 +247,15 @@ def _finished(
     return Need(
         rule=text, chance=chance, verdict="pass" if within else "fail", truth=truth, assumed=said, others=others
     )
+
+
+def _reach(choice: Choice, pilot: Predictions, a: Assumptions, truth: float, side: str) -> tuple[float, float]:
+    """How far on the worse and on the better side of the truth a row that was not drawn may lie; 0 for exact bounds."""
+    if "range" not in choice.traits or choice.traits["interval"] is share_interval:
+        return 0.0, 0.0
+    low, high = choice.traits["range"](Sample.of(columns_of(pilot, [choice]), pilot, a.seed))
+    ends = max(high - truth, 0.0), max(truth - low, 0.0)
+    return ends if side == "max" else (ends[1], ends[0])
 
 
 def _synthetic(a: Assumptions) -> Predictions:
