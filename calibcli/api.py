@@ -51,7 +51,7 @@ def measure(
 def fit_scaler(
     scores: Scores, labels: npt.ArrayLike | None = None, spec: str = "temperature", *, seed: int = 0, **how: Any
 ) -> Fit:
-    """Fit a calibration map. `fit.predict_proba(scores)` gives probabilities (N, K), `fit.estimates` T with its interval.
+    """Fit a calibration map: `fit.predict_proba(scores)` gives probabilities, `fit.estimates` T with its interval.
 
     The scaler takes what the fit took: logits, probabilities or log-probabilities, one column or K.
 

@@ -93,8 +93,8 @@ def report(
         "kind": predictions.kind,
         "n": predictions.n,
         "classes": predictions.k,
-        **recommended,
         **done.facts,
+        **recommended,
     }
     return Result(
         command="scale",
