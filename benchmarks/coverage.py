@@ -35,9 +35,20 @@ MODELS = {"calibrated": (5.0, 1.0), "overconfident": (4.0, 1.6), "saturated": (8
 """Spread of the true logits, and what they are multiplied by in the report."""
 TWO_SIDED = [
     *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "gap", "entropy", "entropy_correct", "entropy_wrong"),
-    *("nll_correct", "nll_wrong", "s99", "s99_accuracy", "ece2_debiased", "recal_gain", "cox_slope", "cox_intercept"),
+    *("nll_correct", "nll_wrong", "s99", "s99_accuracy", "recal_gain", "cox_slope", "cox_intercept"),
 ]
-ONE_SIDED = ["ece", "adaece", "ece_l2", "oce", "uce", "overconfidence_error", "classwise_ece", "smece", "mmce"]
+ONE_SIDED = [
+    "ece",
+    "adaece",
+    "ece_l2",
+    "oce",
+    "uce",
+    "overconfidence_error",
+    "classwise_ece",
+    "smece",
+    "mmce",
+    "ece2_debiased",
+]
 START, END = "<!-- coverage -->", "<!-- /coverage -->"
 T, MOVER, SIGNS = "Student's t", "Wilson and t, combined (MOVER)", "true signs above, triangle inequality below"
 METHOD = {
@@ -45,7 +56,7 @@ METHOD = {
     **dict.fromkeys(("accuracy", "s99", "s99_accuracy"), "Wilson"),
     **dict.fromkeys(("nll", "brier", "brier_top", "gap"), MOVER),
     **dict.fromkeys(ONE_SIDED, SIGNS),
-    "ece2_debiased": "score, variance under each value",
+    "ece2_debiased": "score form of the square above, smallest size not refuted below",
     "recal_gain": "Student's t at the folds' temperatures",
     "cox_slope": "t, sandwich variance",
     "cox_intercept": "t, sandwich variance",

@@ -22,7 +22,7 @@ from calibcli.curvature import QUANTITIES, CrossEntropy, Loss, Tensors, measure
 from calibcli.curvature.engine import Engine, Shared
 from calibcli.curvature.problem import Problem
 from calibcli.curvature.settings import second_order
-from calibcli.losses import curvature_form
+from calibcli.losses import final
 
 torch.set_num_threads(1)
 TOLERANCES = (0.3, 0.03, 1e-3)
@@ -128,7 +128,7 @@ def estimator(seeds: int, only: str) -> None:
 
 def sample(samples: int, only: str) -> None:
     print(f"3. 95 % intervals over {samples} samples against the population of 8,000")
-    ce, focal = CrossEntropy(), curvature_form("focal:gamma=2")
+    ce, focal = CrossEntropy(), final("focal:gamma=2")
     for label, spread, criterion, rows in (
         ("hard", 0.8, ce, 256),
         ("easy, heavy tails", 2.0, ce, 256),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy.typing as npt
 
 from calibcli.inputs.logits import read
-from calibcli.inputs.memory import of_arrays
+from calibcli.inputs.memory import Arrays, known, of_arrays
+from calibcli.metrics import BySpec
 from calibcli.metrics import measure as _measure
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Result
@@ -27,9 +28,14 @@ Scores = Predictions | npt.ArrayLike
 
 
 def measure(
-    scores: Scores, labels: npt.ArrayLike | None = None, *specs: str, level: float = 0.95, seed: int = 0, **how: Any
-) -> dict[str, Estimate]:
-    """Metrics with their uncertainty, by canonical spec: the default set, or those named.
+    scores: Scores,
+    labels: npt.ArrayLike | None = None,
+    *specs: str,
+    level: float = 0.95,
+    seed: int = 0,
+    **how: Unpack[Arrays],
+) -> BySpec[Estimate]:
+    """Metrics with their uncertainty, by spec (any spelling of it): the default set, or those named.
 
     >>> found = measure([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], "accuracy", "ece:bins=10")
     >>> round(found["accuracy"].value, 4), found["ece:bins=10"].n
@@ -40,16 +46,22 @@ def measure(
             `from_arrays`) without.
         specs: metric specs such as `ece:bins=30`.
         level: confidence level.  seed: of what is simulated.
-        how: as for `from_arrays`.
+        how: of arrays, as for `from_arrays`; of parts of the rows, measure each part.
 
     Raises:
-        InputError: arrays that are refused.  UsageError: an unknown metric or option.
+        InputError: arrays that are refused.  UsageError: an unknown metric or option.  TypeError: an unknown keyword.
     """
-    return {e.name: e for e in _measure(_given(scores, labels, how), specs or None, level=level, seed=seed)}
+    predictions = _given(scores, labels, how, "measure")
+    return BySpec({e.name: e for e in _measure(predictions, specs or None, level=level, seed=seed)}, predictions.k)
 
 
 def fit_scaler(
-    scores: Scores, labels: npt.ArrayLike | None = None, spec: str = "temperature", *, seed: int = 0, **how: Any
+    scores: Scores,
+    labels: npt.ArrayLike | None = None,
+    spec: str = "temperature",
+    *,
+    seed: int = 0,
+    **how: Unpack[Arrays],
 ) -> Fit:
     """Fit a calibration map: `fit.predict_proba(scores)` gives probabilities, `fit.estimates` T with its interval.
 
@@ -68,7 +80,7 @@ def fit_scaler(
     Raises:
         InputError: arrays that are refused, or that the method cannot be fitted to.  UsageError: an unknown method.
     """
-    return _fit(spec, _given(scores, labels, how), seed=seed)
+    return _fit(spec, _given(scores, labels, how, "fit_scaler"), seed=seed)
 
 
 def check(
@@ -77,9 +89,11 @@ def check(
     *,
     max: Mapping[str, float] | None = None,
     min: Mapping[str, float] | None = None,
-    **how: Any,
+    **how: Unpack[Arrays],
 ) -> Result:
     """The release gate on arrays: PASS, FAIL or INCONCLUSIVE for each limit, in `result.checks`.
+
+    The result as a whole: `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`.
 
     >>> [c.outcome for c in check([[9.0, 0.0]] * 400, [0] * 400, max={"ece": 0.5}, min={"accuracy": 0.9}).checks]
     ['pass', 'pass']
@@ -91,7 +105,7 @@ def check(
     gates = [limit_rule(f"{name}={value}", "max") for name, value in (max or {}).items()]
     gates += [limit_rule(f"{name}={value}", "min") for name, value in (min or {}).items()]
     config = Config(gates=tuple(gates))
-    return judge(Source(_given(scores, labels, how), config), config)
+    return judge(Source(_given(scores, labels, how, "check"), config), config)
 
 
 def loss(spec: str) -> Loss:
@@ -106,9 +120,14 @@ def loss(spec: str) -> Loss:
     return objective(spec).loss
 
 
-def _given(scores: Scores, labels: npt.ArrayLike | None, how: Mapping[str, Any]) -> Predictions:
+def _given(scores: Scores, labels: npt.ArrayLike | None, how: Arrays, function: str) -> Predictions:
+    known(how, Arrays.__annotations__, function)
     if isinstance(scores, Predictions):
+        if labels is not None or how:
+            raise TypeError(
+                f"{function}(predictions) takes neither labels nor options of arrays: these are read already"
+            )
         return scores
     if labels is None:
-        raise TypeError("labels are missing: measure(scores, labels)")
+        raise TypeError(f"labels are missing: {function}(scores, labels)")
     return of_arrays(scores, labels, **how)

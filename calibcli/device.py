@@ -34,13 +34,19 @@ def pick(name: str = "auto") -> torch.device:
     import torch
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
+    together = int(os.environ.get("LOCAL_WORLD_SIZE", str(world())))
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        return torch.device("cuda", local % count) if count else torch.device("cpu")
-    if name == "cpu":
+    if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")
-    if name == "cuda" or (name.startswith("cuda:") and name[5:].isdigit()):
-        index = int(name[5:]) if ":" in name else local % max(count, 1)
+    if name in ("auto", "cuda") or (name.startswith("cuda:") and name[5:].isdigit()):
+        if together > 1 and ":" in name:
+            raise UsageError(f"--device {name} is one device for {together} processes", "pass --device cuda")
+        if together > count > 0:
+            raise UsageError(
+                f"{together} processes share {count} CUDA device(s)",
+                f"start as many as there are devices (--nproc-per-node {count}), or pass --device cpu",
+            )
+        index = int(name[5:]) if ":" in name else local
         if index >= count:
             raise UsageError(f"no device '{name}': this machine has {count} CUDA device(s)", "pass --device cpu")
         return torch.device("cuda", index)
@@ -67,11 +73,16 @@ def process_group(device: torch.device) -> Iterator[None]:
     if world() == 1:
         yield
         return
+    import torch
     import torch.distributed as dist
 
     joined = not dist.is_initialized()
     if joined:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # object collectives take the current one
+            dist.init_process_group("nccl", device_id=device)
+        else:
+            dist.init_process_group("gloo")
     try:
         yield
     finally:
@@ -115,12 +126,43 @@ def full_float32() -> Iterator[None]:
     """Products and convolutions in float32 proper: no TF32 within the block."""
     import torch
 
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
     try:
+        with cudnn(allow_tf32=False):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@contextlib.contextmanager
+def cudnn(**settings: bool) -> Iterator[None]:
+    """cuDNN with these settings (`enabled`, `deterministic`, `benchmark`, `allow_tf32`) and its others as they are.
+
+    `torch.backends.cudnn.flags` sets all of them: what is not named there, `enabled` among it, goes to a default of
+    False.
+    """
+    import torch
+
+    backend = torch.backends.cudnn
+    before = {name: getattr(backend, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            setattr(backend, name, value)
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        for name, value in before.items():
+            setattr(backend, name, value)
+
+
+def array(given: Any) -> Any:
+    """`given` as a NumPy array: any array-like; torch tensors of any device, with a graph or in bfloat16 included."""
+    import numpy as np
+
+    if hasattr(given, "detach") and hasattr(given, "cpu"):
+        given = given.detach().cpu()
+        given = given.float() if str(given.dtype) == "torch.bfloat16" else given
+    return np.asarray(given)
 
 
 def set_threads(count: int) -> None:

@@ -17,6 +17,7 @@ class Exit(IntEnum):
     REFUSED = 4  # an input was refused
     NOT_RUN = 5  # a gate could not run, or none was configured
     BUG = 70  # a bug in calib
+    HUNG_UP = 129  # SIGHUP
     INTERRUPTED = 130  # Ctrl-C
     TERMINATED = 143  # SIGTERM
 
@@ -46,10 +47,20 @@ class UsageError(CalibError):
     code = Exit.USAGE
 
 
+class WriteError(UsageError):
+    """A file could not be written: no room, or a medium that takes none (exit 2). Nothing of it is left behind."""
+
+
 class InputError(CalibError):
     """An input was read and refused (exit 4)."""
 
     code = Exit.REFUSED
+
+
+class GateFailed(CalibError):
+    """A gate did not pass; `code` is what the command would exit with."""
+
+    code = Exit.FAIL
 
 
 def printable(text: str, most: int = 800) -> str:

@@ -10,11 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
 
 
 def normal_quantile(level: float) -> float:
     """z with Φ(z) = level."""
     return NormalDist().inv_cdf(level)
+
+
+def normal_share(z: float) -> float:
+    """Φ(z)."""
+    return NormalDist().cdf(z)
 
 
 @lru_cache(maxsize=256)
@@ -60,5 +66,5 @@ def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
     length nearly 0. a = max(z², -ln α) unseen, with Φ(z) = 1 - α: where nothing was seen, a share h stays unseen with
     probability (1 - h)^n, which is α at -ln α / n, not at z² / n.
     """
-    a = unseen * max(z * z, -math.log(NormalDist().cdf(-z)))
+    a = unseen * max(z * z, -math.log(max(normal_share(-z), TINY)))
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2

@@ -121,8 +121,16 @@ class Predictions:
         return self.scores.shape[1]
 
     @property
-    def binary(self) -> bool:
-        return self.k == 2
+    def event(self) -> str:
+        """What two classes are measured for: the name of class 1, `y = 1` where it has none; "" of more classes."""
+        if self.k != 2:
+            return ""
+        return "y = 1" if self.classes is None else str(self.classes[1])
+
+    @property
+    def event_fact(self) -> dict[str, str]:
+        """The event as a fact of a result; empty of more than two classes."""
+        return {"event": self.event} if self.event else {}
 
     @property
     def logits(self) -> Array:
@@ -165,13 +173,15 @@ class Predictions:
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
 
 
-def as_array(values: Any) -> Array:
-    """Any array-like as an array; torch tensors from wherever they are, with gradients or without."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        if not hasattr(np, str(values.dtype).removeprefix("torch.")):  # bfloat16, which NumPy does not have
-            values = values.float()
-    return np.asarray(values)
+def notes_of(*inputs: Predictions) -> list[str]:
+    """Remarks of the readers, each once; where there are several inputs, with the files that it is about."""
+    found: dict[str, list[str]] = {}
+    for one in inputs:
+        for note in one.notes:
+            found.setdefault(note, []).append(one.source)
+    if len(inputs) == 1:
+        return list(found)
+    return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
 
 
 def two_columns(score: Floats, kind: Kind) -> Floats:

@@ -7,13 +7,22 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from calibcli.errors import InputError
+from calibcli import wellformed
+from calibcli.errors import Exit, GateFailed, InputError, printable
+from calibcli.spec import Range, alike, normal
 
-SCHEMA = 1
+SCHEMA = 2  # 1: of two classes `ece` and its like were of the predicted class, `brier` was twice as large
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
-Cell = str | float | int | None
+Cell = str | bool | int | float | None
+EXITS: dict[Outcome, Exit] = {
+    "fail": Exit.FAIL,
+    "not_run": Exit.NOT_RUN,
+    "inconclusive": Exit.INCONCLUSIVE,
+    "pass": Exit.OK,
+}
+WORST_FIRST = tuple(EXITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +52,15 @@ class Estimate:
     value: float | None
     low: float | None = None
     high: float | None = None
-    level: float | None = None
+    level: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | None = None
     sided: Literal["two", "lower", "upper", "each"] = "two"
     of: str = ""
     unit: str = ""
     better: str = ""
     how: str = ""
     reason: str = ""
-    n: int | None = None
-    se: float | None = None
+    n: Annotated[int, Range(0, 10**15)] | None = None
+    se: Annotated[float, Range(0)] | None = None
     null: float | None = None
     null_high: float | None = None
     detail: Mapping[str, Cell] = field(default_factory=dict)
@@ -71,6 +80,17 @@ class Estimate:
         if self.level is not None:  # 1 - 2 * 0.05 is 0.9 to the reader
             object.__setattr__(self, "level", round(float(self.level), 12))
         object.__setattr__(self, "detail", {k: _finite(v) for k, v in self.detail.items()})
+
+    def problem(self) -> str:
+        """What of a number that was read cannot be: a value of no rows, bounds that do not hold it; or ""."""
+        if self.n == 0 and self.value is not None:
+            return f"n is 0 beside a value of {self.value:g}"
+        slack = 1e-9 * (1 + abs(self.value or 0.0))
+        for lower, upper in (("low", "high"), ("low", "value"), ("value", "high")):
+            a, b = getattr(self, lower), getattr(self, upper)
+            if a is not None and b is not None and a > b + slack:
+                return f"{lower} is {a:g}, above the {upper} of {b:g}"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +215,7 @@ class Check:
         message: one sentence with the numbers behind the verdict.
         estimate: the number that was judged.
         limit: what it was judged against.  of: slice or class.
+        kind: how a binned metric is binned (`binned, 15 bins`), or "".
         n_needed: rows that would decide an inconclusive rule.
         fatal: whether this outcome fails the run (an inconclusive rule may only warn).
         file, line: where the rule is written.
@@ -206,10 +227,16 @@ class Check:
     estimate: Estimate | None = None
     limit: float | None = None
     of: str = ""
+    kind: str = ""
     n_needed: int | None = None
     fatal: bool = True
     file: str = ""
     line: int | None = None
+
+    @property
+    def said(self) -> str:
+        """The rule as a reader is shown it: `ece <= 0.03 (binned, 15 bins)`."""
+        return f"{self.rule} ({self.kind})" if self.kind else self.rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,16 +267,81 @@ class Result:
         for key in ("facts", "artefacts", "provenance"):
             object.__setattr__(self, key, _finite(dict(getattr(self, key))))
 
+    def problem(self) -> str:
+        """The same number twice."""
+        seen = set()
+        for estimate in self.estimates:
+            if (estimate.name, estimate.of) in seen:
+                return f"{estimate.name}{' of ' + estimate.of if estimate.of else ''} is there twice"
+            seen.add((estimate.name, estimate.of))
+        return ""
+
     def get(self, name: str, of: str = "") -> Estimate:
-        """The estimate of that name.
+        """The estimate of that name: a spec in any spelling (`ece:bins=15` is `ece`), or the name alone where one spec
+        of it was measured (`lambda_max` for `lambda_max:tol=0.01`).
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is none, or several that may be meant; says which there are.
         """
-        for estimate in self.estimates:
-            if estimate.name == name and estimate.of == of:
-                return estimate
-        raise KeyError(f"no estimate '{name}'" + (f" of '{of}'" if of else ""))
+        there = {e.name: e for e in reversed(self.estimates) if e.of == of}
+        for spec in (name, *sorted(alike(name))):
+            if spec in there:
+                return there[spec]
+        family = [e for spec, e in there.items() if spec.partition(":")[0] == normal(name)]
+        if len(family) == 1:
+            return family[0]
+        known = sorted({e.name for e in family} or there)
+        about = f" of '{of}'" if of else ""
+        raise KeyError(f"no estimate '{name}'{about}, but {', '.join(known) or 'none'}")
+
+    @property
+    def verdict(self) -> Outcome | None:
+        """The worst outcome of the checks: fail, not_run, inconclusive, pass; None where nothing was judged.
+
+        A check that only warns counts as well: `exit_code` is what leaves it out.
+        """
+        outcomes = {check.outcome for check in self.checks}
+        return next((o for o in WORST_FIRST if o in outcomes), None)
+
+    @property
+    def exit_code(self) -> int:
+        """What `calib` exits with, the worst of its fatal checks: 1 fail, 5 not run, 3 inconclusive, else 0."""
+        outcomes = {check.outcome for check in self.checks if check.fatal}
+        return int(next((EXITS[o] for o in WORST_FIRST if o in outcomes), Exit.OK))
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was judged and nothing fails the run.
+
+        Raises:
+            ValueError: nothing was judged.
+        """
+        if not self.checks:
+            raise ValueError(f"calib {self.command} judges nothing: pass it to check, with limits")
+        return self.exit_code == 0
+
+    def raise_if_failed(self) -> Result:
+        """This result, if it passed.
+
+        Raises:
+            GateFailed: a check fails the run; says which and why.
+            ValueError: nothing was judged.
+        """
+        if self.passed:
+            return self
+        lines = []
+        for c in self.checks:
+            if c.outcome != "pass" and c.fatal:
+                part, why = f" ({c.of})" if c.of else "", f": {c.message}" if c.message else ""
+                lines.append(f"{c.outcome.upper().replace('_', ' ')} {c.rule}{part}{why}")
+        failed = GateFailed("\n".join(lines))
+        failed.code = Exit(self.exit_code)
+        raise failed
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a result is neither true nor false: ask .passed, .verdict or .exit_code, or .raise_if_failed()"
+        )
 
     def to_json(self) -> str:
         """Strict JSON (no NaN or Infinity), two-space indent, final newline."""
@@ -260,44 +352,23 @@ class Result:
         """Read what `to_json` wrote.
 
         Raises:
-            InputError: not JSON, not a result, or written by a newer schema.
+            InputError: not JSON, not a result, written by a newer schema, or with numbers that cannot be.
         """
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{source} is not JSON ({error})", "pass the .json that a calib command wrote") from None
+            raise InputError(
+                f"{source} is not JSON ({printable(str(error), 100)})", "pass the .json that a calib command wrote"
+            ) from None
         if not isinstance(data, dict) or "command" not in data or "schema" not in data:
             raise InputError(f"{source} is JSON but not a calib result", "pass the .json that a calib command wrote")
         if data["schema"] != SCHEMA:
             raise InputError(
-                f"{source} has schema {data['schema']}, this version reads {SCHEMA}",
+                f"{source} has schema {printable(str(data['schema']), 40)}, this version reads {SCHEMA}",
                 "upgrade calibcli, or write the result again with this version",
             )
-        try:
-            lists = {
-                "estimates": [_build(Estimate, e) for e in data.get("estimates", ())],
-                "tables": [_build(Table, t) for t in data.get("tables", ())],
-                "plots": [
-                    _build(Plot, {**p, "curves": [_build(Curve, c) for c in p.get("curves", ())]})
-                    for p in data.get("plots", ())
-                ],
-                "checks": [
-                    _build(Check, {**c, "estimate": _build(Estimate, c["estimate"]) if c.get("estimate") else None})
-                    for c in data.get("checks", ())
-                ],
-            }
-            return _build(cls, {**data, **lists})
-        except (TypeError, AttributeError, KeyError, ValueError) as error:
-            raise InputError(f"{source} is not a well-formed calib result ({error})", "write it again") from None
-
-
-T = TypeVar("T")
-
-
-def _build(cls: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass from a mapping, ignoring keys that a later minor version may have added."""
-    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return cls(**{k: v for k, v in data.items() if k in known})
+        made: Result = wellformed.read(data, cls, source, "write it again: this is not what calib writes")
+        return made
 
 
 def _finite(value: Any) -> Any:

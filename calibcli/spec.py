@@ -22,6 +22,30 @@ def normal(name: str) -> str:
     return name.strip().lower().replace("-", "_")
 
 
+def whole(text: str) -> int:
+    """A whole number in decimal digits; Python alone also reads `1_0`, as 10.
+
+    Raises:
+        ValueError: it is none, or has more digits than Python converts.
+    """
+    return int(_plain(text))
+
+
+def real(text: str) -> float:
+    """A number in decimal digits, as `whole`; `nan` and `inf` are numbers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return float(_plain(text))
+
+
+def _plain(text: str) -> str:
+    if "_" in text:
+        raise ValueError(f"'{text[:40]}' has an underscore")
+    return text
+
+
 @dataclass(frozen=True)
 class Range:
     """Numbers that an option may be, in its annotation: `bins: Annotated[int, Range(1, 100_000)] = 15`.
@@ -97,9 +121,19 @@ class Entry:
         }
 
     @property
+    def about(self) -> str:
+        """The docstring."""
+        return inspect.getdoc(self.target) or ""
+
+    @property
     def summary(self) -> str:
         """First line of the docstring."""
-        return (inspect.getdoc(self.target) or "").split("\n", 1)[0]
+        return self.about.split("\n", 1)[0]
+
+    @property
+    def signature(self) -> str:
+        """`bins=15,edges=right|left,tau`: options with their defaults, or their choices, the default first."""
+        return ",".join(_brief(name, p) for name, p in self.options.items())
 
 
 @dataclass(frozen=True)
@@ -121,7 +155,7 @@ class Choice:
     def spec(self) -> str:
         """Canonical spec: only options that differ from their defaults, in signature order."""
         changed = [
-            f"{key}={_text(self.options[key])}"
+            f"{key}={spelled(self.options[key])}"
             for key, p in self.entry.options.items()
             if key in self.options and self.options[key] != p.default
         ]
@@ -131,12 +165,28 @@ class Choice:
         return self.entry.target(*args, **{**self.options, **kwargs})
 
 
+_SHELVES: list[Shelf] = []
+
+
+def alike(spec: str) -> set[str]:
+    """Specs that say the same as this one: its canonical form on every shelf that has it."""
+    found = {spec}
+    for shelf in _SHELVES:
+        if spec.partition(":")[0] in shelf:
+            try:
+                found.add(shelf.choose(spec).spec)
+            except UsageError:
+                continue
+    return found
+
+
 class Shelf:
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
-    def __init__(self, kind: str, dash: str = "_") -> None:
-        """`dash` is what the docs write between the words of a name; both are understood."""
-        self.kind, self.dash = kind, dash
+    def __init__(self, kind: str, joint: str = "_") -> None:
+        """joint: what stands between the words of a name where names are listed, as the docs spell them."""
+        self.kind, self.joint = kind, joint
+        _SHELVES.append(self)
         self.entries: dict[str, Entry] = {}
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
@@ -157,6 +207,10 @@ class Shelf:
     def __contains__(self, name: str) -> bool:
         return normal(name) in self.entries
 
+    def _names_like(self, name: str) -> str:
+        spelled = [entry.replace("_", self.joint) for entry in self.entries]
+        return did_you_mean(normal(name).replace("_", self.joint), spelled)
+
     def choose(self, spec: str, **defaults: Any) -> Choice:
         """Parse `name:key=value,...` into a Choice.
 
@@ -170,10 +224,7 @@ class Shelf:
         name, _, rest = spec.partition(":")
         entry = self.entries.get(normal(name))
         if entry is None:
-            names = [known.replace("_", self.dash) for known in self.entries]
-            raise UsageError(
-                f"unknown {self.kind} '{name.strip()}'", did_you_mean(normal(name).replace("_", self.dash), names)
-            )
+            raise UsageError(f"unknown {self.kind} '{name.strip()}'", self._names_like(name))
         options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}
         given = {k: v for k, v in defaults.items() if k in entry.options and v is not None}
         for key, value in given.items():
@@ -202,25 +253,17 @@ class Shelf:
             )
         return Choice(entry, options)
 
-    def help(self) -> list[tuple[str, str, str]]:
-        """Rows (name, options with defaults, summary) for `--help` and the docs."""
-        return [
-            (
-                e.name,
-                ",".join(k if p.default is p.empty else f"{k}={_text(p.default)}" for k, p in e.options.items()),
-                e.summary,
-            )
-            for e in self
-        ]
 
-
-def _text(value: Any) -> str:
+def spelled(value: Any) -> str:
+    """A value as a spec spells it."""
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     if isinstance(value, tuple):
-        return "/".join(_text(v) for v in value)
+        return "/".join(spelled(v) for v in value)
     return str(value)
 
 
@@ -256,9 +299,7 @@ def convert(text: str, kind: Any, where: str, needs: str = "") -> Any:
             return text.lower() in ("true", "yes", "1")
         raise UsageError(f"{where}{_short(text)} is not true or false", f"write {where}true")
     try:
-        if "_" in text and kind in (int, float):  # Python reads 1_0 as 10
-            raise ValueError
-        return kind(text)
+        return {int: whole, float: real}.get(kind, kind)(text)
     except (ValueError, OverflowError):
         fix = f"pass {needs or _noun(kind)}"
         raise UsageError(f"{where}{_short(text)} is not {_noun(kind)}", fix) from None
@@ -296,7 +337,7 @@ def within(value: Any, kind: Any, where: str, text: str = "") -> None:
         return
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int | float) and number not in bounds:
-            raise OutOfRange(f"{where}{_short(text or _text(value))} is out of range", f"pass {_noun(kind)} {bounds}")
+            raise OutOfRange(f"{where}{_short(text or spelled(value))} is out of range", f"pass {_noun(kind)} {bounds}")
 
 
 def _range(kind: Any) -> Range | None:
@@ -307,6 +348,29 @@ def _range(kind: Any) -> Range | None:
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
+
+
+def values(kind: Any) -> str:
+    """What an option of this annotation takes, in words: `a whole number from 1 to 100000`, `right, left`."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return " ".join([values(args[0]), *(str(bounds) for bounds in args[1:] if isinstance(bounds, Range))])
+    if origin in (Union, types.UnionType):
+        return " or ".join("none" if arg is type(None) else values(arg) for arg in args)
+    if origin is Literal:
+        return ", ".join(map(str, args))
+    if origin is tuple:
+        return f"{_noun(args[0]).removeprefix('a ')}s with / between, each"
+    return "true or false" if kind is bool else _noun(kind)
+
+
+def _brief(name: str, p: inspect.Parameter) -> str:
+    kinds = [p.annotation, *(get_args(p.annotation) if get_origin(p.annotation) in (Union, types.UnionType) else ())]
+    choices = [str(arg) for kind in kinds if get_origin(kind) is Literal for arg in get_args(kind)]
+    if p.default is p.empty:
+        return name
+    first = "" if p.default is None or p.default == () else spelled(p.default)
+    return f"{name}=" + "|".join([first, *(c for c in choices if c != first)])
 
 
 def _noun(kind: Any) -> str:

@@ -20,10 +20,14 @@ HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "pandas", "skle
 
 def calib(*argv: str, flags: tuple[str, ...] = ()) -> tuple[subprocess.CompletedProcess[str], float]:
     """A command in a process of its own, and the CPU seconds it took."""
+    return python(*flags, "-m", "calibcli", *argv)
+
+
+def python(*argv: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Python in a process of its own, and the CPU seconds it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *flags, "-m", "calibcli", *argv]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *argv], env=environment, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -67,6 +71,10 @@ def test_light_commands_import_nothing_heavy(argv: tuple[str, ...]) -> None:
     assert not {m for m in loaded if m.startswith(tuple(h for h in HEAVY if argv != ("--help",) or h != "rich"))}
 
 
-@pytest.mark.parametrize(("argv", "most"), [(("--help",), 0.5), (("metrics", TEST), 1.2)], ids=["help", "metrics"])
+@pytest.mark.finding("5 --help")
+@pytest.mark.parametrize(("argv", "most"), [(("--help",), 7), (("metrics", TEST), 12)], ids=["help", "metrics"])
 def test_start_is_quick(argv: tuple[str, ...], most: float) -> None:
-    assert min(calib(*argv)[1] for _ in range(3)) < most
+    """In units of what Typer alone takes on this machine now; torch takes twenty."""
+    times = [(calib(*argv)[1], python("-c", "import typer")[1]) for _ in range(3)]
+    ours, typer = (min(column) for column in zip(*times))
+    assert ours < most * typer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -112,14 +111,6 @@ def test_refused(spec: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         build(spec)
     assert caught.value.fix == fix
-
-
-def test_the_docs_list_every_option_with_its_default() -> None:
-    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `")]
-    for name, options, _ in ARCHITECTURES.help():
-        row = next(line for line in rows if f"`{name}`" in line.split("|")[1])
-        listed = re.sub(r" \([^)]*\)", "", row.split("|")[2]).replace("`", "").replace(" ", "")
-        assert listed == options
 
 
 def test_the_docs_metadata_is_accepted(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_ours_round_trip(model: nn.Module, tmp_path: Path, suffix: str) -> None:
         ({"data": {"test": "/etc/passwd"}}, "not a relative path"),
         ({"data": {"test": "os:listdir"}}, "not a relative path"),
         ({"schema": 2}, "has schema 2"),
-        ({"classes": "abc"}, "metadata 'classes' is a str"),
+        ({"classes": "abc"}, "classes is 'abc', not a list"),
         ({"preprocess": {"scale": "1/255"}}, "preprocess 'scale' is '1/255'"),
         ({"preprocess": {"mean": [0.1, None]}}, "preprocess 'mean' is"),
     ],

@@ -60,14 +60,18 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoint.build(None, "factory_net.py")
 
 
-def test_hugging_face_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugging_face_folder_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["BertForSequenceClassification"]}')
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "transformers", None)
-        with pytest.raises(InputError, match="transformers is not installed") as caught:
-            checkpoint.load(tmp_path)
-        assert "calibcli[hf]" in caught.value.fix
-    transformers = pytest.importorskip("transformers")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError, match="transformers is not installed") as caught:
+        checkpoint.load(tmp_path)
+    assert "calibcli[hf]" in caught.value.fix
+
+
+@pytest.mark.extra
+def test_hugging_face_folder(tmp_path: Path) -> None:
+    import transformers
+
     config = transformers.BertConfig(
         vocab_size=30,
         hidden_size=8,

@@ -83,13 +83,13 @@ def test_no_options_needed(files: Path, capsys: pytest.CaptureFixture[str], suff
     assert any("as the checkpoint says" in note for note in result["notes"])
 
 
-def test_wilson_interval() -> None:
+def test_interval_of_accuracy() -> None:
     from scipy.stats import binomtest
 
     from calibcli.cli.logits import accuracy
 
     for right, rows in ((0, 5), (915, 1000), (7, 7), (1, 3)):
-        oracle = binomtest(right, rows).proportion_ci(0.95, "wilson")
+        oracle = binomtest(right, rows).proportion_ci(0.95, "exact")
         made = accuracy(right, rows)
         assert (made.low, made.high) == pytest.approx((oracle.low, oracle.high), abs=1e-12)
 

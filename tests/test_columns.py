@@ -19,7 +19,7 @@ def direct(z: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
         "confidence": p.max(axis=1),
         "rest": np.sort(p, axis=1)[:, :-1].sum(axis=1),
         "nll": -(d[rows, y] - np.log(np.exp(d).sum(axis=1))),
-        "brier": ((p - np.eye(z.shape[1])[y]) ** 2).sum(axis=1),
+        "brier": ((p - np.eye(z.shape[1])[y]) ** 2).sum(axis=1) / (2 if z.shape[1] == 2 else 1),
         "entropy": -(p * log_p).sum(axis=1),
         "predicted": z.argmax(axis=1),
     }

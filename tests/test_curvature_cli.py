@@ -14,7 +14,7 @@ from calibcli.architectures import ARCHITECTURES
 from calibcli.cli.app import main
 from calibcli.curvature import CrossEntropy
 from calibcli.inputs import checkpoint
-from calibcli.losses import curvature_form
+from calibcli.losses import final
 from calibcli.result import Result
 
 ARCH = "mlp:inputs=4,hidden=5,classes=3"
@@ -90,7 +90,7 @@ def test_losses_side_by_side(files: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("spec", ["focal:gamma=0.5", "focal:gamma=3", "label_smoothing:epsilon=0.1", "brier"])
 def test_the_losses_we_train_with(files: Path, capsys: pytest.CaptureFixture[str], spec: str) -> None:
     found = call(capsys, files / "model.safetensors", "-w", "trace:exact=true", "--loss", spec, "--dtype", "float64")
-    assert found.estimates[0].value == pytest.approx(float(oracle(files, curvature_form(spec)).trace()), rel=1e-9)
+    assert found.estimates[0].value == pytest.approx(float(oracle(files, final(spec)).trace()), rel=1e-9)
 
 
 def test_options_reach_the_engine(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,6 +201,8 @@ def test_image_folder(tmp_path: Path) -> None:
 def test_pictures_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.png").write_bytes(b"")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x.png").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(InputError, match="Pillow is not installed") as caught:
         dataset.load(tmp_path)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibcli import render
 from calibcli.cli.app import main
 from calibcli.gate import session
-from calibcli.render import FORMATS
 
-STDOUT_FORMATS = [name for name, f in FORMATS.items() if f.stdout]
+STDOUT_FORMATS = [name for name in render.NAMES if render.to_stdout(name)]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibcli.errors import UsageError
+from calibcli.errors import InputError, UsageError
 from calibcli.gate.config import Config, Gate, gate_lines, limit_rule, load
 
 FULL = """\
@@ -120,7 +120,7 @@ def test_mistakes(tmp_path: Path, text: str, problem: str, fix: str) -> None:
 
 
 def test_missing_file_is_a_mistake_only_when_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(InputError, match="cannot read"):
         load(tmp_path / "none.toml")
 
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
-from calibcli.gate import baseline, paired
+from calibcli.gate import baseline
 from calibcli.gate.verdict import Claim, at_level, judge, rule, scaled
+from calibcli.metrics import paired
 from calibcli.metrics.gain import folds_of
+from calibcli.metrics.intervals import Rows
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 
@@ -85,23 +88,25 @@ def test_levels() -> None:
 
 def test_mean_against_definitions() -> None:
     x = np.random.default_rng(0).normal(1, 2, 50)
-    m = paired.mean(x)
+    m = Rows(x, None, False, None)
     assert (m.value, m.se) == pytest.approx((x.mean(), x.std(ddof=1) / math.sqrt(50)))
-    assert m.half(0.05) == pytest.approx(1.6448536 * m.se)
     times = np.random.default_rng(1).integers(1, 4, 50)
-    counted, repeated = paired.mean(x, weights=times, weight_kind="count"), paired.mean(np.repeat(x, times))
-    assert (counted.value, counted.se, counted.n) == pytest.approx((repeated.value, repeated.se, repeated.n))
-    grouped = paired.mean(np.repeat(x, 5), groups=np.repeat(np.arange(50), 5))
-    assert (grouped.value, grouped.se) == pytest.approx((m.value, m.se))
-    assert grouped.half(0.05) == pytest.approx(1.6765509 * m.se)  # Student's t with 49 degrees
-    half = paired.mean(np.zeros(100)).half(0.05, counts=True)
-    assert half == pytest.approx(1.6448536**2 / 100)  # no difference seen is not no difference
+    counted, repeated = Rows(x, times.astype(float), True, None), Rows(np.repeat(x, times), None, False, None)
+    assert (counted.value, counted.se, counted.units) == pytest.approx((repeated.value, repeated.se, repeated.units))
+    grouped = Rows(np.repeat(x, 5), None, False, np.repeat(np.arange(50), 5))
+    assert (grouped.value, grouped.se, grouped.units) == pytest.approx((m.value, m.se, 50))
+    assert grouped.bounds(0.05, -9, 9) == pytest.approx(m.bounds(0.05, -9, 9))
+    t, below = stats.t.ppf(0.95, 49), m.value + 9  # h² = t² se² + a h
+    a = max(t * t, -math.log(stats.norm.sf(t))) * below / 50
+    assert m.value - m.bounds(0.05, -9, 9)[0] == pytest.approx((a + math.sqrt(a * a + 4 * (t * m.se) ** 2)) / 2)
+    low, high = Rows(np.zeros(100), None, False, None).bounds(0.05, -1, 1)
+    assert high == -low > 1.6448536**2 / 100  # no difference seen is not no difference
 
 
 def test_p_value_and_holm() -> None:
     x = np.array([1.0, -1.0] * 50) + 0.2
-    assert paired.mean(x).se == pytest.approx(1 / math.sqrt(99))
-    assert paired.mean(x).p_value() == pytest.approx(math.erfc(0.2 * math.sqrt(99) / math.sqrt(2)))
+    p = Rows(x, None, False, None).p_value(-2, 2)
+    assert p == pytest.approx(2 * stats.t.sf(0.2 / math.sqrt(1 / 99 + 0.01 * 2.2 * 0.2), 99))
     assert paired.holm([0.01, 0.04, 0.03, 0.005]).tolist() == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
@@ -116,23 +121,23 @@ def test_rows_survive_a_file() -> None:
     p = predictions()
     rows = baseline.rows(p, columns(p))
     again = baseline.Rows.unpack(rows.pack(), "x")
-    for key in ("nll", "brier", "gain", "correct", "ids"):
+    for key in ("nll", "brier", "gain", "correct", "ids", "least", "most", "beta"):
         assert np.array_equal(getattr(again, key), getattr(rows, key)), key
     assert (again.n, again.salt, again.labels) == (rows.n, rows.salt, rows.labels)
     other = baseline.rows(p, columns(p))
     assert not np.array_equal(other.ids, rows.ids)  # type: ignore[arg-type]
-    assert sum(len(v) for v in rows.pack().values() if isinstance(v, str)) < 30 * p.n
+    assert sum(len(v) for v in rows.pack().values() if isinstance(v, str)) < 36 * p.n
 
 
 @pytest.mark.parametrize("damage", ["n", "nll", "ids", "correct", "salt"])
 def test_damaged_rows_are_refused(damage: str) -> None:
     packed = baseline.rows(predictions(), columns(predictions())).pack()
     del packed[damage]
-    with pytest.raises(InputError, match="damaged"):
+    with pytest.raises(InputError, match=r"facts\.rows"):
         baseline.Rows.unpack(packed, "base.json")
     if damage in ("nll", "ids", "correct"):
         for bad in ("!!", "AAAA", packed["nll" if damage == "ids" else "ids"]):
-            with pytest.raises(InputError, match="damaged"):
+            with pytest.raises(InputError, match=r"damaged|facts\.rows"):
                 baseline.Rows.unpack({**packed, damage: bad}, "base.json")
 
 

@@ -12,18 +12,20 @@ ROOT = Path(__file__).parent.parent / "calibcli"
 ORDER = [
     ("errors",),
     ("spec", "files", "numerics"),
+    ("wellformed",),
     ("result",),
     ("links", "device", "derivatives"),
     ("predictions",),
     ("columns",),
-    ("metrics", "curvature", "architectures"),
-    ("losses", "scalers"),
+    ("metrics", "architectures", "losses"),
+    ("curvature", "scalers"),
     ("inputs",),
     ("train",),
     ("study",),
     ("gate",),
     ("api",),
     ("render",),
+    ("catalogue",),
     ("cli",),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
@@ -40,7 +42,7 @@ HEAVY = {
         "train",
         "study",
     ),
-    "rich": ("render/table", "render/progress"),
+    "rich": ("render/formats/table", "render/progress"),
     "matplotlib": ("render/figure",),
     "typer": ("cli",),
 }

@@ -193,9 +193,10 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     assert "pip install 'calibcli[parquet]'" in error.value.fix
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("lists", [False, True])
 def test_parquet(tmp_path: Path, lists: bool) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
     from pyarrow import parquet
 
     columns = {"logits": list(Z)} if lists else {f"logit_{i}": Z[:, i] for i in range(4)}

@@ -324,13 +324,13 @@ def test_proper_focal_is_proper() -> None:
     torch.testing.assert_close(g, torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("spec", [s for s in SPECS if losses.curvature_form(s).has_pairs])
+@pytest.mark.parametrize("spec", [s for s in SPECS if losses.final(s).pair_terms(torch.zeros(1)) is not None])
 def test_pair_weights_are_the_hessian(spec: str) -> None:
     torch.manual_seed(5)
     z, y = 2 * torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1])
-    form = losses.curvature_form(spec)
-    if isinstance(form.loss, losses.AdaFocal):
-        form.loss.bin_gammas[::2] = -0.7
+    form = losses.final(spec)
+    if isinstance(form, losses.AdaFocal):
+        form.bin_gammas[::2] = -0.7
     weights = form.pair_weights(z, y)
     assert weights is not None
     u = torch.eye(4, dtype=torch.float64) - z.softmax(1).unsqueeze(1)  # (n, c, k): e_c - p
@@ -350,10 +350,10 @@ def test_binary_curvature_vectors() -> None:
 def test_forms_without_pairs() -> None:
     z, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
     for spec in ("brier", "dual_focal:gamma=2", "focal:gamma=2,smoothing=0.1", "proper_focal:gamma=1"):
-        assert losses.curvature_form(spec).pair_weights(z, y) is None
-    scheduled = losses.curvature_form("fls-531")
+        assert losses.final(spec).pair_weights(z, y) is None
+    scheduled = losses.final("fls-531")
     assert torch.equal(scheduled(z, y), of("focal:gamma=1")(z, y))
-    assert losses.curvature_form("focal:gamma=2+trace:weight=1").name == "focal:gamma=2"
+    assert losses.final("focal:gamma=2+trace:weight=1").spec == "focal:gamma=2"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def value(z: np.ndarray, y: np.ndarray, spec: str, **fields: object) -> float:
-    return metrics.values(Predictions.of(z, y, **fields), [spec])[metrics.METRICS.choose(spec).spec]
+    return metrics.values(Predictions.of(z, y, **fields), [spec])[spec]
 
 
 class TestTorchmetrics:
@@ -57,7 +57,7 @@ class TestTorchmetrics:
         z, y = data(k=2)
         p = torch.from_numpy(softmax(z)[:, 1])
         theirs = float(self.tm.binary_calibration_error(p, torch.from_numpy(y), n_bins=10, norm="l1"))
-        assert value(z, y, "ece:bins=10,edges=torchmetrics,of=positive") == pytest.approx(theirs, rel=2e-6)
+        assert value(z, y, "ece:bins=10,edges=torchmetrics") == pytest.approx(theirs, rel=2e-6)
 
 
 class TestSklearn:
@@ -80,9 +80,13 @@ class TestSklearn:
         assert value(z, np.array([1, 0]), "nll") == pytest.approx(450 + np.log1p(np.exp(-3)) / 2)
         assert theirs < 25
 
-    def test_binary_brier_is_half_of_ours(self) -> None:
-        z, y = data(k=2)
-        assert value(z, y, "brier") == pytest.approx(2 * self.sk.brier_score_loss(y, softmax(z)[:, 1]), rel=1e-12)
+    @pytest.mark.finding("1.5")
+    @pytest.mark.parametrize("k", [2, 5, 100])
+    def test_brier_is_theirs(self, k: int) -> None:
+        z, y = data(k=k)
+        p = softmax(z)
+        theirs = self.sk.brier_score_loss(y, p[:, 1] if k == 2 else p, labels=range(k), scale_by_half="auto")
+        assert value(z, y, "brier") == pytest.approx(theirs, rel=1e-12)
 
     def test_top_k_accuracy(self) -> None:
         from calibcli.metrics.report import Options, report

@@ -16,7 +16,8 @@ import render_cases as cases
 import render_odd
 
 from calibcli import render
-from calibcli.render import csv, layout, markdown, numbers, stream, table, terminal
+from calibcli.render import layout, numbers, stream, terminal
+from calibcli.render.formats import csv, markdown, table
 from calibcli.result import Curve, Estimate, Plot, Result, Table
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -64,6 +64,7 @@ def test_any_encoding_of_stdout(name: str, encoding: str) -> None:
         assert Result.from_json(text[:end]) == cases.metrics()
 
 
+@pytest.mark.finding("5 seconds")
 def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
     shown = []
@@ -79,8 +80,8 @@ def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.Capt
         if suffix == ".json":
             one_json, two_json = json.loads(one), json.loads(two)
             for data in (one_json, two_json):
-                for key in ("started", "seconds"):
-                    assert data["provenance"].pop(key)
+                assert data["provenance"].pop("started")
+                assert data["provenance"].pop("seconds") >= 0
             assert one_json == two_json
         else:
             assert one == two, suffix

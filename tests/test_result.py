@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibcli.errors import InputError
-from calibcli.result import Check, Curve, Estimate, Plot, Result, Table
+from calibcli.result import SCHEMA, Check, Curve, Estimate, Plot, Result, Table
 
 
 def full() -> Result:
@@ -38,7 +38,7 @@ def test_round_trip() -> None:
 
 def test_infinite_is_null_with_a_reason() -> None:
     data = json.loads(full().to_json(), parse_constant=lambda s: pytest.fail(f"JSON holds {s}"))
-    assert data["schema"] == 1
+    assert data["schema"] == SCHEMA
     assert data["estimates"][1]["value"] is None
     assert data["estimates"][1]["reason"] == "value is infinite"
 

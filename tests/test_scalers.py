@@ -111,9 +111,8 @@ def test_pruned_grid_equals_the_whole_grid(objective: str, grid: str, weighted: 
         p = predictions(400, 4, 1.5 + 0.4 * seed, seed)
         if weighted:
             p = Predictions.of(p.logits, p.labels, weights=np.random.default_rng(seed).uniform(0.5, 2, p.n))
-        hit = (p.logits.argmax(1) == p.labels).astype(float)
-        error = getattr(search, objective)
-        whole = [error(np.exp(log_softmax(p.logits / t)).max(1), hit, p.weights, 15) for t in GRIDS[grid]]
+        error = search.Error(p, objective, 15)
+        whole = [error(np.exp(log_softmax(p.logits / t)).max(1)) for t in GRIDS[grid]]
         found = search.best_temperature(p, GRIDS[grid], objective)
         assert found.temperature == GRIDS[grid][int(np.argmin(np.round(whole, 13)))]
         assert found.value == pytest.approx(min(whole), rel=1e-12)
@@ -132,7 +131,7 @@ def test_objectives_are_the_metrics(name: str, spec: str) -> None:
     p = predictions(407, 4)
     p = Predictions.of(np.round(p.logits, 1), p.labels)  # ties
     confidence = np.exp(log_softmax(p.logits)).max(1)
-    got = getattr(search, name)(confidence, (p.logits.argmax(1) == p.labels).astype(float), None, 15)
+    got = search.Error(p, name, 15)(confidence)
     assert got == pytest.approx(metrics.measure(p, [spec])[0].value, rel=1e-12)
 
 
@@ -252,7 +251,6 @@ def test_acceptable_interpolates() -> None:
 def test_komisarenko_grid_equals_brute_force() -> None:
     p = predictions(150, 3)
     temperatures, gammas = GRIDS["komisarenko"], (-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1, 3, 5)
-    hit = (p.logits.argmax(1) == p.labels).astype(float)
     rows = np.arange(p.n)
     for objective in ("nll", "adaece", "ece", "brier"):
         table = np.empty((100, 11))
@@ -262,8 +260,8 @@ def test_komisarenko_grid_equals_brute_force() -> None:
                 q = np.exp(log_p)
                 table[i, j] = {
                     "nll": lambda log_p=log_p: -log_p[rows, p.labels].mean(),
-                    "ece": lambda q=q: search.ece(q.max(1), hit, None, 15),
-                    "adaece": lambda q=q: search.adaece(q.max(1), hit, None, 15),
+                    "ece": lambda q=q: search.Error(p, "ece", 15)(q.max(1)),
+                    "adaece": lambda q=q: search.Error(p, "adaece", 15)(q.max(1)),
                     "brier": lambda q=q: ((q - np.eye(3)[p.labels]) ** 2).sum(1).mean(),
                 }[objective]()
         i, j = divmod(int(table.argmin()), 11)

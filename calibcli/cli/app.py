@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import pkgutil
-import signal
 import sys
-from collections.abc import Sequence
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
-from calibcli import __version__, cli
+from calibcli import __version__, cli, files
+from calibcli.cli.process import ENDS, Terminated, surroundings
 from calibcli.cli.run import Run
-from calibcli.errors import CalibError, Exit
+from calibcli.errors import CalibError, Exit, UsageError
 
-NOT_COMMANDS = {"app", "loading", "options", "reading", "run"}
+NOT_COMMANDS = {"app", "loading", "options", "process", "reading", "run"}
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in NOT_COMMANDS)
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived; long runs save what they have on the way out."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `calib` with these arguments and return its exit code. Never raises, never leaves a traceback."""
     args = list(sys.argv[1:] if argv is None else argv)
     Run.argv = args
-    _open_closed_streams()
-    stdout, previous = sys.stdout, _on_sigterm()
+    with surroundings():
+        return _outcome(args)
+
+
+def _outcome(args: list[str]) -> int:
     try:
         code = _run(args)
         if code == Exit.INTERRUPTED:  # what Typer makes of Ctrl-C
@@ -41,31 +39,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:  # what Typer's Click makes of a reader that went away while it wrote
         return Run.latest_code
     except BrokenPipeError:  # the reader went away (`calib ... | head`): not an error
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at exit)
+        _forget_stdout()
         return Run.latest_code
-    except KeyboardInterrupt:
-        return _say("interrupted", "", Exit.INTERRUPTED)
-    except Terminated:
-        return _say("terminated", "", Exit.TERMINATED)
+    except (KeyboardInterrupt, Terminated) as end:
+        said, code = ENDS[type(end)]
+        return _say(said, "", code)
     except CalibError as error:
         return _say(error.problem, error.fix, error.code)
     except MemoryError:
         return _say("out of memory", "use a smaller input, or fewer rows at a time", Exit.REFUSED)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    except ModuleNotFoundError as error:  # of an installation without everything
+        missing = (error.name or "calibcli").partition(".")[0]
+        if missing == "calibcli":
             return _bug(error)
-        return _say(f"cannot write ({_lower(str(error.strerror))})", "free some space, or write elsewhere", Exit.USAGE)
+        return _say(f"this needs {missing}, which is not installed", f"pip install {missing}", Exit.USAGE)
+    except OSError as error:
+        reason = files.no_room(error)
+        if reason is None:
+            return _bug(error)
+        _forget_stdout()
+        return _say(f"cannot write to stdout ({reason})", "free some space, or write elsewhere", Exit.USAGE)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
             return _say(_lower(error.format_message()), _usage_fix(error), Exit.USAGE)
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
-    finally:
-        if sys.stdout is sys.stderr:  # of a run that did not finish
-            sys.stdout = stdout
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+
+
+def _forget_stdout() -> None:
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at exit)
+
+
+class Command(TyperCommand):
+    """A command whose options are given once, unless they are lists: the last of two would win without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        seen: set[str] = set()
+        for option in self.make_parser(ctx).parse_args(args=list(args))[2]:
+            if not isinstance(option, TyperOption) or option.multiple or option.is_flag:
+                continue
+            if option.opts[0] in seen:
+                raise UsageError(f"{option.opts[0]} was given more than once", "pass it once")
+            seen.add(option.opts[0])
+        return super().parse_args(ctx, args)
 
 
 def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
@@ -82,12 +99,21 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
 
     for name in names:
         module = importlib.import_module(f"calibcli.cli.{name}")
-        app.command(name, rich_help_panel=module.PANEL)(module.command)
+        app.command(name, cls=Command, rich_help_panel=module.PANEL)(_readers_tell(module.command))
     return app
 
 
 def cli_help() -> str:
     return "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
+
+
+def _readers_tell(command: Callable[..., int]) -> Callable[..., int]:
+    """Leave it to a file's reader to say that it cannot be read, exit 4 as for a missing one; Typer would exit 2."""
+    for hint in get_type_hints(command, include_extras=True).values():
+        for about in getattr(hint, "__metadata__", ()):
+            if hasattr(about, "readable"):
+                about.readable = False
+    return command
 
 
 def _version(asked: bool) -> None:
@@ -103,23 +129,6 @@ def _run(args: list[str]) -> int:
     names = [args[0]] if args and args[0] in COMMANDS else COMMANDS
     code = build(names)(args, prog_name="calib", standalone_mode=False)
     return int(code or 0)
-
-
-def _open_closed_streams() -> None:
-    """A closed stdout or stderr (`calib ... >&-`) is None in Python: what is written there goes nowhere."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the interpreter ends)
-
-
-def _on_sigterm() -> Any:
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise Terminated
-
-    try:
-        return signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: the caller owns the signals
-        return None
 
 
 def _bug(error: Exception) -> int:

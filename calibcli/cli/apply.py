@@ -9,9 +9,10 @@ import typer
 
 from calibcli.cli import options as opt
 from calibcli.cli import reading as read_options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import named, reads
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError, did_you_mean
+from calibcli.files import unchanged
 from calibcli.result import Result
 
 PANEL = "Fix"
@@ -50,9 +51,11 @@ def command(
         raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
     if reading["multilabel"]:
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
-    target = writer.known_target(save, [calibrator, *files])
-    scaler = scalers.load(calibrator)
-    run.input(calibrator)
+    target = writer.known_target(save)
+    run.claim([calibrator, *files, *named(reading)], target)
+    with unchanged(calibrator):
+        scaler = scalers.load(calibrator)
+        run.input(calibrator)
     predictions = read_options.read(run, files[0] if len(files) == 1 else files, reading, need_labels=False)
     written = scalers.stream(
         scaler,

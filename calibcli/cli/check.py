@@ -9,7 +9,7 @@ import typer
 
 from calibcli import spec
 from calibcli.cli import options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import named, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -51,7 +51,7 @@ def command(
     ] = None,
     bounds: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--bounds", help="Bounds of ece: score, or sharp (fewer rows decide); default: score."),
+        typer.Option("--bounds", help="Bounds of ece: sharp (fewer rows decide), or score; default: sharp."),
     ] = None,
     config: Annotated[
         Optional[Path],  # noqa: UP045
@@ -104,7 +104,7 @@ def command(
         seed=seed,
     )
     settings = session.settings(request)
-    result = session.run(request, settings, run.progress("checking"))
-    for path in session.inputs(request, settings):
-        run.input(path)
+    run.claim([*session.named(settings), *named(reading)])
+    result, files = session.run(request, settings, run.progress("checking"))
+    run.inputs += files
     return run.finish(result, seed=settings.seed)

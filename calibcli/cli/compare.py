@@ -9,7 +9,7 @@ import typer
 
 from calibcli import spec
 from calibcli.cli import options
-from calibcli.cli.reading import no_parts, reads
+from calibcli.cli.reading import named, no_parts, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -41,17 +41,20 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli.gate import compare
     from calibcli.gate.reading import read_result, read_scores
+    from calibcli.inputs.logits import provenance
 
     names = compare.names_of(inputs)
+    run.claim([*inputs, *named(reading)])
     kinds = {path.suffix == ".json" for path in inputs}
-    for path in inputs:
-        run.input(path)
     if kinds == {True}:
-        return run.finish(compare.results([read_result(path) for path in inputs], names, alpha), seed=0)
+        read = [read_result(path) for path in inputs]
+        run.inputs += [entry for _, entry in read]
+        return run.finish(compare.results([result for result, _ in read], names, alpha), seed=0)
     if len(kinds) > 1:
         from calibcli.errors import UsageError
 
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
     how = no_parts(reading, "compare")
     found = [read_scores(path, how) for path in inputs]
+    run.inputs += [entry for predictions in found for entry in provenance(predictions)]
     return run.finish(compare.scores(found, names, metric or None, alpha), seed=0)

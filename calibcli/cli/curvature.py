@@ -11,6 +11,7 @@ import typer
 from calibcli import spec
 from calibcli.cli import options as opt
 from calibcli.cli.loading import loads
+from calibcli.cli.process import ENDS
 from calibcli.cli.run import Run
 from calibcli.errors import Exit, UsageError
 
@@ -59,22 +60,23 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli import curvature, losses
     from calibcli import device as devices
-    from calibcli.cli.app import Terminated
     from calibcli.inputs import checkpoint, dataset
 
     if memory not in ("auto", "low", "high"):
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
+    run.claim([model, data, network["arch_file"]])
     where, precision = devices.pick(device), devices.dtype(dtype)
     devices.set_threads(threads)
     for quantity in what or ():
         curvature.QUANTITIES.choose(quantity)
-    measured = losses.curvature_form(loss)
+    measured = losses.final(loss)
     loaded = checkpoint.load(model, **network)
     beside = train_loss or str(loaded.metadata.get("training", {}).get("loss") or "none")
-    second = None if beside == "none" else losses.curvature_form(beside)
-    if second is not None and second.name == measured.name:
+    second = None if beside == "none" else losses.final(beside)
+    if second is not None and second.spec == measured.spec:
         second = None
     found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
+    run.claim([found.source])
     dataset.check(found, loaded.model)
     run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     first = devices.rank() == 0
@@ -93,7 +95,7 @@ def command(
             memory=cast(Literal["auto", "low", "high"], memory),
             seed=seed,
             progress=run.progress("curvature") if first else None,
-            interrupts=(KeyboardInterrupt, Terminated),
+            interrupts=tuple(ENDS),
         )
     if not first:
         return int(Exit.OK)
@@ -107,5 +109,5 @@ def command(
     }
     result = dataclasses.replace(result, facts=facts, notes=[*loaded.notes, *found.notes, *result.notes])
     code = run.finish(result, seed=seed, device=str(where), dtype=dtype)
-    stopped = {"KeyboardInterrupt": Exit.INTERRUPTED, "Terminated": Exit.TERMINATED}
+    stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
     return int(stopped.get(str(result.facts["interrupted"]), code))

@@ -112,6 +112,7 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet or devices.rank() > 0)
     from calibcli.train.command import Setup, run_all
 
+    run.claim([model, data, validation, test, network["arch_file"]])
     devices.set_threads(threads)
     setup = Setup(
         model=model,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from calibcli.cli import options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import named, reads
 from calibcli.cli.run import Run
 
 PANEL = "Inspect"
@@ -33,6 +33,7 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli.inputs import recognise
 
+    run.claim([*files, *named(reading)])
     progress = run.progress("reading")
     result, inputs = recognise.inspect(files, reading, progress)
     run.inputs.extend(inputs)

@@ -11,6 +11,7 @@ from calibcli.cli.reading import gives
 ROWS: dict[str, tuple[Any, Any]] = {
     "mean": (opt.Mean, None),
     "std": (opt.Std, None),
+    "size": (opt.Size, None),
     "layout": (opt.Layout, None),
     "inputs_key": (opt.InputsKey, None),
     "labels_key": (opt.LabelsKey, None),

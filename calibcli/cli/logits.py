@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from calibcli.cli import options as opt
 from calibcli.cli.loading import loads
 from calibcli.cli.run import Run
-from calibcli.metrics.intervals import wilson
+from calibcli.numerics import clopper_pearson
 from calibcli.result import Estimate, Result
 
 PANEL = "Measure"
@@ -47,10 +46,12 @@ def command(
     from calibcli.inputs import checkpoint
 
     target = checkpoint.known_suffix(save)
+    run.claim([model, data, network["arch_file"]], *checkpoint.paths(target))
     where, precision = devices.pick(device), devices.dtype(dtype)
     devices.set_threads(threads)
     loaded = checkpoint.load(model, **network)
     found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
+    run.claim([found.source], *checkpoint.paths(target))
     run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     written = checkpoint.write_logits(
         loaded.model,
@@ -81,9 +82,9 @@ def command(
 
 
 def accuracy(correct: int, rows: int) -> Estimate:
-    """Share of rows whose largest logit is the label, with its 95 % interval (Wilson 1927)."""
+    """Share of rows whose largest logit is the label, with its 95 % interval (Clopper and Pearson 1934)."""
     p = correct / rows
-    low, high = wilson(p, rows, NormalDist().inv_cdf(0.975))
+    low, high = clopper_pearson(correct, rows, 0.025)
     return Estimate(
         name="accuracy",
         value=p,
@@ -92,6 +93,6 @@ def accuracy(correct: int, rows: int) -> Estimate:
         level=0.95,
         better="higher",
         unit="probability",
-        how="share of rows whose largest logit is the label; Wilson interval",
+        how="share of rows whose largest logit is the label; Clopper-Pearson interval",
         n=rows,
     )

@@ -50,6 +50,7 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli.metrics import report as reports
 
+    run.claim([*files, *read_options.named(reading)])
     options = reports.Options(
         specs=metric or None,
         bins=bins,

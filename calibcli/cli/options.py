@@ -53,6 +53,10 @@ Std = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--std", help="Per-channel standard deviation, such as 0.2,0.2,0.2."),
 ]
+Size = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--size", help="Pictures to that size: 224 (shorter side, then the middle), 256/224, 224x192, none."),
+]
 Layout = Annotated[Optional[str], typer.Option("--layout", help="NHWC, NCHW or flat.")]  # noqa: UP045
 InputsKey = Annotated[
     Optional[str],  # noqa: UP045

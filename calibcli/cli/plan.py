@@ -9,7 +9,7 @@ import typer
 
 from calibcli import spec
 from calibcli.cli import options
-from calibcli.cli.reading import no_parts, reads
+from calibcli.cli.reading import named, no_parts, reads
 from calibcli.cli.run import Run
 
 PANEL = "Gate"
@@ -64,6 +64,7 @@ def command(
     from calibcli.errors import UsageError
     from calibcli.gate import config, planning
     from calibcli.gate import reading as inputs
+    from calibcli.inputs.logits import provenance
 
     gates = [config.limit_rule(text, "max") for text in max or ()]
     gates += [config.limit_rule(text, "min") for text in min or ()]
@@ -71,9 +72,10 @@ def command(
     if not gates:
         raise UsageError("no gate to plan", "write --max ece=0.02")
     found = None
+    run.claim([pilot, *named(reading)])
     if pilot is not None:
         found = inputs.read_scores(pilot, no_parts(reading, "plan"))
-        run.input(pilot)
+        run.inputs += provenance(found)
     assumed = planning.Assumptions(
         pilot=found,
         accuracy=accuracy,

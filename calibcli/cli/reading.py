@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, get_type_hints
@@ -40,6 +41,12 @@ READING: dict[str, tuple[Any, Any]] = {
     ),
     "classes": (
         Annotated[Text, _reading("--classes", metavar="A,B,..|FILE", help="Class names, in the order of the scores.")],
+        None,
+    ),
+    "event": (
+        Annotated[
+            Text, _reading("--event", metavar="NAME", help="Of two classes, the one that is measured [the second].")
+        ],
         None,
     ),
     "kind": (
@@ -125,6 +132,11 @@ def gives(command: Callable[..., int], into: str, options: Mapping[str, tuple[An
     wrapper.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
     return wrapper
+
+
+def named(reading: Mapping[str, Any]) -> list[str]:
+    """Files that these options may name, beside those that hold the scores."""
+    return [reading[key] for key in ("labels", "classes") if reading.get(key) and os.path.isfile(reading[key])]
 
 
 def no_parts(reading: Mapping[str, Any], command: str) -> dict[str, Any]:

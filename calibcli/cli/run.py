@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from calibcli import __version__, render
-from calibcli.errors import Exit
-from calibcli.files import sha256
+from calibcli.errors import CalibError, Exit
+from calibcli.files import may_write, sha256
 from calibcli.result import Result
 
 Progress = Callable[[float, str], None]
@@ -38,6 +38,14 @@ class Run:
         self.started = time.time()
         self.inputs: list[dict[str, Any]] = []
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
+
+    def claim(self, inputs: Iterable[str | Path | None], *targets: Path) -> None:
+        """Refuse outputs, and the further files `targets`, that would replace or fall into an input.
+
+        Raises:
+            UsageError: as `files.may_write`.
+        """
+        may_write([*targets, *(file for path in self.outputs for file in render.files(path))], inputs)
 
     def note(self, text: str) -> None:
         """A remark on stderr."""
@@ -73,22 +81,19 @@ class Run:
         if not (self.format == "table" and sys.stdout.isatty()):  # there the table ends with them
             for note in result.notes:
                 self.note(note)
+        code = stamped.exit_code
+        failed: CalibError | None = None
         for path in self.outputs:
-            render.write(stamped, path)
-        code = exit_code(stamped)
-        Run.latest_code = code
+            try:
+                render.write(stamped, path)
+            except CalibError as error:  # the other places still get the result
+                failed = failed or error
+        Run.latest_code = code if failed is None else int(failed.code)
         render.show(stamped, self.format)
+        if failed is not None:
+            raise failed
         return code
 
 
 def _silent(fraction: float, text: str = "") -> None:
     pass
-
-
-def exit_code(result: Result) -> int:
-    """The worst of the checks: 1 (fail) > 5 (not run) > 3 (inconclusive) > 0."""
-    outcomes = {check.outcome for check in result.checks if check.fatal}
-    for outcome, code in (("fail", Exit.FAIL), ("not_run", Exit.NOT_RUN), ("inconclusive", Exit.INCONCLUSIVE)):
-        if outcome in outcomes:
-            return int(code)
-    return int(Exit.OK)

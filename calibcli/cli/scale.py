@@ -11,7 +11,7 @@ import typer
 from calibcli import spec
 from calibcli.cli import options as opt
 from calibcli.cli import reading as read_options
-from calibcli.cli.reading import reads
+from calibcli.cli.reading import named, reads
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError
 
@@ -69,8 +69,7 @@ def command(
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     if save is not None and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    if save is not None and not save.parent.is_dir():
-        raise UsageError(f"no folder '{save.parent}' to write '{save.name}' into", f"mkdir -p {save.parent}")
+    run.claim([*files, test, *named(reading)], *([save] if save else []))
     options = reports.Options(
         methods=method or ("temperature",),
         specs=metric or None,

@@ -17,7 +17,7 @@ from calibcli.columns.table import Columns, bin_index
 from calibcli.predictions import Floats, Ints
 
 CELLS = 25_200
-NAMES = ("confidence", "rest", "nll", "brier", "entropy")
+NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
 
 
 class Cells:

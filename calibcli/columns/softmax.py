@@ -37,19 +37,30 @@ class Block:
     """
 
     def __init__(
-        self, z: Array, labels: Ints, buffer: Buffer, out: Mapping[str, Floats], weights: Floats | None
+        self,
+        z: Array,
+        labels: Ints,
+        buffer: Buffer,
+        out: Mapping[str, Floats],
+        weights: Floats | None,
+        masked: bool = True,
     ) -> None:
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
         self.found: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
         with np.errstate(invalid="ignore", under="ignore", divide="ignore"):
-            r, squares, first, gap = (self._narrow if buffer.narrow else self._wide)(z)
+            r, squares, first, gap, deep = (self._narrow if buffer.narrow else self._wide)(z)
             odd = np.flatnonzero(~np.isfinite(first))
             if len(odd):  # 0 * -inf of a class with probability 0
                 first[odd] = _first_moment(z[odd], self.top[odd])
-            self._columns(r, squares, first, gap, out)
+            without = np.flatnonzero(~np.isfinite(deep))
+            if masked and len(without):
+                deep[without] = _deepest(z[without])
+            self._columns(r, squares, first, gap, deep, out)
 
-    def _columns(self, r: Floats, squares: Floats, first: Floats, gap: Floats, out: Mapping[str, Floats]) -> None:
+    def _columns(
+        self, r: Floats, squares: Floats, first: Floats, gap: Floats, deep: Floats, out: Mapping[str, Floats]
+    ) -> None:
         """From the sums over the other classes: of exp(z - z_top), of p² and of p (z - z_top)."""
         confidence, rest, brier = out["confidence"], out["rest"], out["brier"]
         total = r + 1
@@ -61,6 +72,7 @@ class Block:
         total *= confidence
         log_sum += total
         np.add(log_sum, gap, out=out["nll"])
+        np.add(log_sum, deep, out=out["most"])
         np.subtract(log_sum, first, out=out["entropy"])
         np.multiply(rest, rest, out=brier)
         brier += squares
@@ -72,12 +84,12 @@ class Block:
     def _wide(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
         self.top = np.empty(n, np.int64)
-        sums, gap = np.empty((5, n), z.dtype), np.empty(n)
+        sums, gap, deep = np.empty((5, n), z.dtype), np.empty(n), np.empty(n)
         listed: list[tuple[Ints, Array]] = []
         step = max(1, PIECE // k)
         for start in range(0, n, step):
             rows = slice(start, start + step)
-            listed += self._piece(z[rows], start, sums[:, rows], self.top[rows], gap[rows])
+            listed += self._piece(z[rows], start, sums[:, rows], self.top[rows], gap[rows], deep[rows])
         r, squares, first, own, shift = sums.astype(np.float64)
         r /= own
         scale = 1 / (own * (1 + r))
@@ -88,9 +100,11 @@ class Block:
             at, p = np.concatenate([part[0] for part in listed]), np.concatenate([part[1] for part in listed])
             row = at // k
             self.found.append((row, at - row * k, p * scale[row]))
-        return r, squares, first, gap
+        return r, squares, first, gap, deep
 
-    def _piece(self, z: Array, start: int, sums: Array, top: Ints, gap: Floats) -> list[tuple[Ints, Array]]:
+    def _piece(
+        self, z: Array, start: int, sums: Array, top: Ints, gap: Floats, deep: Floats
+    ) -> list[tuple[Ints, Array]]:
         """Rows from `start`: fills in the rest, and returns where among the scores of all rows the listed ones are."""
         n, k = z.shape
         buffer, rows = self.buffer, slice(start, start + n)
@@ -101,6 +115,7 @@ class Block:
         at_top = here + top
         z_top = z_flat[at_top]
         np.subtract(z_top, z_flat[here + self.labels[rows]], out=gap, dtype=np.float64)
+        np.subtract(z_top, z.min(axis=1), out=deep, dtype=np.float64)
         if z_top.min() >= -SAFE and z_top.max() <= SAFE:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
@@ -138,6 +153,7 @@ class Block:
             np.maximum(z_top, d[c], out=z_top)
         self.top = top.astype(np.int64)
         d -= z_top
+        deep = -d.min(axis=0).astype(np.float64)
         rows = buffer.rows[:n]
         gap = -d.reshape(-1)[self.labels * n + rows].astype(np.float64)
         np.exp(d, out=e)
@@ -150,7 +166,7 @@ class Block:
         d *= e
         first = (buffer.ones @ d).astype(np.float64)
         np.multiply(e, e, out=d)
-        return r, (buffer.ones @ d).astype(np.float64), first, gap
+        return r, (buffer.ones @ d).astype(np.float64), first, gap, deep
 
     def _tables(self, p: Array) -> None:
         k, n = p.shape
@@ -170,6 +186,13 @@ def _first_moment(z: Array, top: Ints) -> Floats:
     e = np.exp(d)
     moment: Floats = np.einsum("ij,ij->i", e, np.maximum(d, -1e4)) / e.sum(axis=1)
     return moment
+
+
+def _deepest(z: Array) -> Floats:
+    """(n,) the largest score minus the smallest that is finite."""
+    there = np.isfinite(z)
+    found: Floats = np.where(there, z, -np.inf).max(axis=1) - np.where(there, z, np.inf).min(axis=1)
+    return found
 
 
 class Buffer:

@@ -43,7 +43,9 @@ class Columns:
     Attributes:
         confidence: probability of the top class.  rest: 1 - confidence, with all its digits.
         correct: bool, whether the predicted class is the label.  predicted: int64.
-        nll: -log p_y in nats, inf where p_y = 0.  brier: sum over classes of (p_k - 1[k=y])^2.
+        nll: -log p_y in nats, inf where p_y = 0.  most: -log of the smallest probability of the row, what its worst
+            label would cost; -inf logits, which mask a class, are left out.
+        brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
         entropy: of p, in nats.
         labels, weights, groups, slices: as in `Predictions`.
         classes: class tables by how they are binned.
@@ -56,6 +58,7 @@ class Columns:
     correct: npt.NDArray[np.bool_]
     predicted: Ints
     nll: Floats
+    most: Floats
     brier: Floats
     entropy: Floats
     labels: Ints

@@ -119,13 +119,18 @@ class _Work:
             out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
         else:
             out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
+        masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
         for first in range(0, n, buffer.height):
             part = slice(first, first + buffer.height)
             w = None if weights is None else weights[part]
-            block = Block(scores[part], labels[part], buffer, {name: column[part] for name, column in out.items()}, w)
+            block = Block(
+                scores[part], labels[part], buffer, {name: column[part] for name, column in out.items()}, w, masked
+            )
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)
+        if k == 2:
+            out["brier"] *= 0.5
         tables = []
         if sums:
             hit = (predicted == labels).astype(np.int64)

@@ -15,12 +15,13 @@ from torch import nn
 
 from calibcli.curvature import figures
 from calibcli.curvature.engine import Engine, Progress, Shared
-from calibcli.curvature.loss import CrossEntropy, Loss, name
+from calibcli.curvature.loss import CrossEntropy, Loss, Placed, name
 from calibcli.curvature.problem import Forward, Memory, Problem, call
 from calibcli.curvature.quantities import QUANTITIES, Found
 from calibcli.curvature.rows import Source, Tensors
 from calibcli.curvature.selftest import check
 from calibcli.curvature.settings import plain_recurrence, second_order
+from calibcli.losses import final
 from calibcli.result import Cell, Estimate, Plot, Result, Table
 from calibcli.spec import Choice
 
@@ -33,8 +34,8 @@ def measure(
     model: nn.Module,
     data: Source | tuple[Any, torch.Tensor],
     *quantities: str,
-    loss: Loss | None = None,
-    train_loss: Loss | None = None,
+    loss: Loss | str | None = None,
+    train_loss: Loss | str | None = None,
     params: str = "*",
     forward: Forward = call,
     device: torch.device | str | None = None,
@@ -56,7 +57,7 @@ def measure(
         data: (inputs, labels) in memory, inputs a tensor or a dict of tensors by argument name; or an indexed data
             set with `len()`, `labels` and `batch(rows, device=, dtype=)`.
         quantities: specs from the shelf `QUANTITIES`, `DEFAULT` when none are given.
-        loss: `(logits, labels) -> (N,)`; cross-entropy by default.
+        loss: `(logits, labels) -> (N,)`, or the spec of one, `focal:gamma=3`; cross-entropy by default.
         train_loss: a second loss, measured beside it; its estimates are `of="loss=NAME"`.
         params: which trainable parameters count, as globs separated by commas.
         forward: `(model, inputs) -> logits (n, K)`.
@@ -85,7 +86,8 @@ def measure(
         batch_size=batch_size,
         memory=memory,
     )
-    losses: list[Loss] = [loss or CrossEntropy(), *([train_loss] if train_loss is not None else [])]
+    given = [loss or CrossEntropy(), *([train_loss] if train_loss is not None else [])]
+    losses: list[Loss] = [Placed(final(one) if isinstance(one, str) else one, where) for one in given]
     with second_order(where), plain_recurrence(problem.model):
         certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)

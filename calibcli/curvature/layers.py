@@ -111,7 +111,8 @@ def layer_norms(
     found = {}
     for (name, module, a, _), d in zip(seen, slopes):
         for part, norms in RULES[type(module)](module, a, d):
-            found[f"{name}.{part}".removeprefix(".")] = norms
+            if len(norms) == len(logits):  # else it does not see rows: position embeddings, windows of an image
+                found[f"{name}.{part}".removeprefix(".")] = norms
     return found
 
 

@@ -6,10 +6,15 @@ u_c = e_c - p); otherwise it is the eigendecomposition of A by automatic differe
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+import copy
+from typing import Any, Protocol, cast
 
 import torch
+from torch import nn
 from torch.nn import functional as F
+
+from calibcli import device as devices
+from calibcli.errors import InputError
 
 MOST_CLASSES = 256  # of a loss that does not know its split: an eigendecomposition per row beyond this is too dear
 
@@ -45,6 +50,47 @@ def known_weights(loss: Loss, logits: torch.Tensor, labels: torch.Tensor) -> tor
         return None
     weights = cast(torch.Tensor | None, loss.pair_weights(logits, labels))
     return None if weights is None else weights.detach()
+
+
+class Placed:
+    """A loss where the model is: called with logits of any device, with values that come back to theirs.
+
+    A module is copied to the device. A loss that refuses float64, as one with float32 class weights does, gets float32.
+
+    Raises:
+        InputError: at a call, where the loss does not give one value per row.
+    """
+
+    def __init__(self, loss: Loss, device: torch.device) -> None:
+        self.loss: Any = copy.deepcopy(loss).to(device) if isinstance(loss, nn.Module) else loss
+        self.device, self.name, self.narrow = device, name(loss), False
+        if hasattr(loss, "pair_weights"):
+            self.pair_weights = self._pair_weights
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        z, y = logits.to(self.device), labels.to(self.device)
+        values = self._values(z, y)
+        if values.shape != y.shape:
+            raise InputError(
+                f"the loss gives shape {tuple(values.shape)} for {len(y)} rows",
+                'pass a loss with one value per row: reduction="none"',
+            )
+        return values.to(logits.device, logits.dtype)
+
+    def _values(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if not self.narrow:
+            try:
+                return cast(torch.Tensor, self.loss(z, labels))
+            except RuntimeError as error:
+                if z.dtype != torch.float64 or devices.is_out_of_memory(error):
+                    raise
+        values = cast(torch.Tensor, self.loss(z.float(), labels))
+        self.narrow = True
+        return values
+
+    def _pair_weights(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        found = known_weights(self.loss, logits.to(self.device), labels.to(self.device))
+        return None if found is None else found.to(logits.device)
 
 
 class Pairs:

@@ -165,7 +165,7 @@ class Problem:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in own:
                 held[storage.data_ptr()] = storage.nbytes()
-            return tensor
+            return tensor.detach()  # the tensor itself would make a cycle of a saved output and its node
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             gradients = self.gradients(rows, scalar)

@@ -38,19 +38,19 @@ class Tensors:
 
     Args:
         inputs: (N, ...) tensor, or a dict of them by argument name. Floating inputs are cast to the model's dtype.
-        labels: (N,) int64.
+        labels: (N,) integers, a tensor or an array.
 
     Raises:
         InputError: the rows of inputs and labels differ, or there are none.
     """
 
-    def __init__(self, inputs: Inputs, labels: torch.Tensor) -> None:
+    def __init__(self, inputs: Inputs, labels: Any) -> None:
         parts = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
         if not len(labels) or any(len(part) != len(labels) for part in parts):
             found = " and ".join(str(len(part)) for part in parts)
             raise InputError(f"{found} rows of inputs, {len(labels)} labels", "pass one label per row, at least one")
         self.inputs = inputs
-        self.labels = labels
+        self.labels = torch.as_tensor(labels)
 
     def __len__(self) -> int:
         return len(self.labels)

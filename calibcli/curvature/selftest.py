@@ -106,6 +106,11 @@ def _products(problem: Problem, rows: range, loss: Loss, vectors: list[torch.Ten
     except RuntimeError as error:
         if devices.is_out_of_memory(error):
             raise
+        if "same device" in str(error):
+            raise InputError(
+                f"the model or its loss holds tensors that did not move to {problem.device}",
+                "register them as buffers (register_buffer), or make them on the device of what they are used with",
+            ) from None
         raise InputError(
             f"the model has no second derivative ({str(error).splitlines()[0]})",
             "use operations whose backward pass is differentiable, or --params to leave out those that lack it",

@@ -23,11 +23,10 @@ def second_order(device: torch.device) -> Iterator[None]:
     in its fused inference path.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
-    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.mha.set_fastpath_enabled(False)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
         with (
+            devices.full_float32(),
             devices.unchanged_rng(device),
             torch.inference_mode(False),
             torch.enable_grad(),
@@ -37,14 +36,13 @@ def second_order(device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
 @contextlib.contextmanager
 def plain_recurrence(model: nn.Module) -> Iterator[None]:
     """cuDNN off around a model that holds recurrent layers: its kernels have no second derivative."""
     if any(isinstance(m, nn.RNNBase) for m in model.modules()):
-        with torch.backends.cudnn.flags(enabled=False):
+        with devices.cudnn(enabled=False):
             yield
     else:
         yield

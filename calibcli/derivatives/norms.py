@@ -1,7 +1,8 @@
 """Normalisations that are right at every order of differentiation.
 
-From the third order on PyTorch's own are not: the second derivatives of its batch, layer and group norms take the saved
-mean and spread as constants, so that the gradient of a Hessian trace through them is wrong. Signatures are those of
+From the third order on PyTorch's own are not: the second derivatives of its batch, instance and layer norms take the
+saved mean and spread as constants, so that the gradient of a Hessian trace through them is wrong. Its group and RMS
+norms are right in 2.13; they are here because older versions and fused kernels need not be. Signatures are those of
 `torch.nn.functional`.
 """
 

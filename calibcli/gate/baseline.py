@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
+import re
 import secrets
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from calibcli import wellformed
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
-from calibcli.gate.paired import Mean
 from calibcli.links import cross_fit_beta
 from calibcli.metrics.gain import FOLDS, folds_of
+from calibcli.metrics.intervals import IMPOSSIBLE
+from calibcli.metrics.intervals import Rows as Mean
+from calibcli.metrics.proper import UNSEEN, high
 from calibcli.predictions import Predictions
+from calibcli.spec import Range
 
 Array = npt.NDArray[Any]
 CAP = 1_000_000
-FITTED = 60  # rows: 1 + FITTED / n is what fitting the temperatures adds to the variance of gains, by simulation
+FITTED = 1.92  # times V / (n F''): 95 % quantile of what fitting the temperatures costs, half a chi-square
 KEPT = ("nll", "brier", "gain")
+REACH = ("least", "most", "beta")
+UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"
 METRICS = {"recal_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
 """What can be compared with a baseline, and the column that holds it."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """What a comparison by rows needs: 20 bytes a row.
+    """What a comparison by rows needs: 26 bytes a row.
 
     Attributes:
         n: rows.
@@ -39,7 +45,11 @@ class Rows:
         ids: (N,) uint64 hashes, or None when the rows have no ids.
         labels: sha256 of the label sequence.
         nll, brier: (N,) float32.  correct: (N,) bool.
-        gain: (N,) float32, nats that a re-fitted temperature would save on the row (fitted without its fold).
+        gain: (N,) float32, nats that a re-fitted temperature would save on the row (fitted without its fold); NaN
+            where a label has probability 0 or some fold has no temperature.
+        least, most: (N,) float16, what the row's best and worst label would cost in nats.
+        beta: (N,) float16, 1/T that the gain was measured with.
+        cost: nats per row, twice what fitting the temperature is expected to cost: V / (n F'') of the folds' fits.
     """
 
     n: int
@@ -50,6 +60,10 @@ class Rows:
     brier: npt.NDArray[np.float32]
     gain: npt.NDArray[np.float32]
     correct: npt.NDArray[np.bool_]
+    least: npt.NDArray[np.float16]
+    most: npt.NDArray[np.float16]
+    beta: npt.NDArray[np.float16]
+    cost: float
 
     def column(self, metric: str) -> Array:
         return np.asarray(getattr(self, METRICS[metric]), dtype=np.float64)
@@ -69,9 +83,11 @@ class Rows:
             "salt": self.salt,
             "labels_sha256": self.labels,
             "folds": FOLDS,
+            "cost": self.cost,
             "ids": None if self.ids is None else _packed(self.ids.astype("<u8")),
             "correct": _packed(np.packbits(self.correct)),
             **{key: _packed(getattr(self, key).astype("<f4")) for key in KEPT},
+            **{key: _packed(getattr(self, key).astype("<f2")) for key in REACH},
         }
 
     @classmethod
@@ -81,27 +97,67 @@ class Rows:
         Raises:
             InputError: not that.
         """
+        fix = "write the baseline again with --keep-rows"
+        packed: Packed = wellformed.read(data, Packed, source, fix, "facts.rows")
+        n = packed.n
         try:
-            n = int(data["n"])
-            ids = None if data["ids"] is None else _unpacked(data["ids"], "<u8", n).astype(np.uint64)
-            floats = {key: _unpacked(data[key], "<f4", n).astype(np.float32) for key in KEPT}
-            bits = _unpacked(data["correct"], "u1", (n + 7) // 8)
-            correct = np.unpackbits(bits, count=n).astype(bool)
-            return cls(
-                n=n, salt=str(data["salt"]), ids=ids, labels=str(data["labels_sha256"]), correct=correct, **floats
-            )
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
-            raise InputError(
-                f"the rows kept in {source} are damaged ({error})", "write the baseline again with --keep-rows"
-            ) from None
+            ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n).astype(np.uint64)
+            kept: dict[str, Any] = {key: _unpacked(getattr(packed, key), "<f4", n).astype(np.float32) for key in KEPT}
+            kept |= {key: _unpacked(getattr(packed, key), "<f2", n).astype(np.float16) for key in REACH}
+            bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
+        except (ValueError, zlib.error) as error:
+            raise InputError(f"the rows kept in {source} are damaged ({error})", fix) from None
+        if not ((kept["nll"] >= 0).all() and ((kept["brier"] >= 0) & (kept["brier"] <= 2)).all()):
+            raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
+        correct = np.unpackbits(bits, count=n).astype(bool)
+        return cls(
+            n=n,
+            salt=packed.salt,
+            ids=ids,
+            labels=packed.labels_sha256,
+            correct=correct,
+            cost=packed.cost,
+            **kept,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """`Rows` as they lie in the facts of a result: arrays compressed, in base64."""
+
+    n: Annotated[int, Range(1, CAP)]
+    salt: str
+    labels_sha256: str
+    folds: int
+    ids: str | None
+    correct: str
+    nll: str
+    brier: str
+    gain: str
+    least: str
+    most: str
+    beta: str
+    cost: Annotated[float, Range(0)]
+
+    def problem(self) -> str:
+        """A salt that is no key, or gains of other folds than these rows have."""
+        if not re.fullmatch("[0-9a-f]{1,64}", self.salt):
+            return "salt is not a hexadecimal number"
+        return "" if self.folds == FOLDS else f"gains are of {self.folds} folds, not {FOLDS}"
 
 
 def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     """The rows of one evaluation; a new salt unless one is given."""
     salt = salt or secrets.token_hex(8)
-    gain: Array = np.full(predictions.n, np.nan)  # where a label has probability 0 no temperature helps
+    gain, beta = np.full(predictions.n, np.nan), np.ones(predictions.n)
+    cost = 0.0
     if np.isfinite(columns.nll).all():
-        gain, _ = cross_fit_beta(predictions.logits, predictions.labels, folds_of(predictions), predictions.weights)
+        fold = np.unique(folds_of(predictions), return_inverse=True)[1]
+        if fold.max() > 0:
+            found, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
+            if all(fit.status == "ok" for fit in fits):
+                gain, beta = found, np.array([fit.beta for fit in fits])[fold]
+                cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))
     return Rows(
         n=predictions.n,
         salt=salt,
@@ -109,18 +165,87 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
         labels=label_digest(predictions),
         nll=columns.nll.astype(np.float32),
         brier=columns.brier.astype(np.float32),
-        gain=np.asarray(gain).astype(np.float32),
+        gain=gain.astype(np.float32),
         correct=columns.correct,
+        least=-np.log(columns.confidence).astype(np.float16),
+        most=columns.most.astype(np.float16),
+        beta=beta.astype(np.float16),
+        cost=cost,
     )
 
 
-def half(moments: Mean, metric: str, alpha: float) -> float:
-    """Distance from a mean difference to its bound at 1 - alpha.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Difference:
+    """Mean difference of a metric on shared rows.
 
-    Gains of one fold share a fitted temperature, so that few rows vary together; counts allow for what was not seen.
+    Attributes:
+        mean: over rows.
+        low, high: the range of what a row may add to it.
+        lost: by how much it may be too high, and too low, as each model's temperature was fitted.
     """
-    distance = moments.half(alpha, counts=metric == "accuracy")
-    return distance * math.sqrt(1 + FITTED / moments.n) if metric == "recal_gain" else distance
+
+    mean: Mean
+    low: float
+    high: float
+    lost: tuple[float, float] = (0.0, 0.0)
+
+    def bounds(self, alpha: float) -> tuple[float, float]:
+        """One-sided bounds, each at 1 - alpha: the score form, in which unseen rows may be at the ends of the range."""
+        low, high = self.mean.bounds(alpha, self.low, self.high)
+        return low - self.lost[0], high + self.lost[1]
+
+    def p_value(self) -> float:
+        """Two-sided p-value of no difference."""
+        value = self.mean.value
+        left = max(abs(value) - self.lost[0 if value > 0 else 1], 0.0)
+        return self.mean.p_value(self.low, self.high, left / abs(value) if value else 1.0)
+
+
+def difference(
+    new: Rows, base: Rows, pairing: Pairing, metric: str, weights: Any, counts: bool, groups: Any
+) -> Difference | str:
+    """The metric of `new` minus that of `base` (METRICS) on the rows of the pairing, or why it is not known.
+
+    A cross-fitted gain is that of a fitted temperature: less than that of the best one, by about a chi-square.
+    """
+    i, j = pairing.new, pairing.base
+    values = new.column(metric)[i] - base.column(metric)[j]
+    if not np.isfinite(values).all():
+        fitted = np.isfinite(new.nll[i]).all() and np.isfinite(base.nll[j]).all()
+        return UNFITTED if metric == "recal_gain" and fitted else IMPOSSIBLE
+    pick = [None if column is None else column[i] for column in (weights, groups)]
+    mean = Mean(values, pick[0], counts, pick[1])
+    if mean.lacking:
+        return mean.lacking
+    low, top = reach(new, base, pairing, metric)
+    lost = (FITTED * base.cost, FITTED * new.cost) if metric == "recal_gain" else (0.0, 0.0)
+    return Difference(mean=mean, low=low, high=top, lost=lost)
+
+
+def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[float, float]:
+    """How far below and above 0 the difference of a row may be.
+
+    A regression in a few rows is easily not seen, but the scores tell what it may cost: the 95 % quantile over rows of
+    the new model's worst label less the baseline's best. (The largest difference for one and the same label is not
+    enough: where the models agree on every row seen it is 0, and a regression in .2 % of rows passes half the time.)
+    """
+    if metric in ("accuracy", "brier"):
+        most = 1.0 if metric == "accuracy" else 2.0
+        return -most, most
+    (low, top), (base_low, base_top) = _range(new, metric), _range(base, metric)
+    i, j = pairing.new, pairing.base
+    return -high(base_top[j] - low[i], UNSEEN), high(top[i] - base_low[j], UNSEEN)
+
+
+def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
+    """Smallest and largest value of the metric over the labels of each row."""
+    least, most = rows.least.astype(np.float64), rows.most.astype(np.float64)
+    if metric == "nll":
+        return least, most
+    # the gain is linear in the label's logit: nll(z) - nll(βz) = gain_y - (1 - β)(z_k - z_y), z_y = -nll_y + const
+    slope = 1.0 - rows.beta.astype(np.float64)
+    ends = [rows.gain - slope * (rows.nll - end) for end in (least, most)]
+    return np.minimum(*ends), np.maximum(*ends)
 
 
 def label_digest(predictions: Predictions) -> str:

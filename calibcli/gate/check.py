@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.gate import baseline, paired
+from calibcli.gate import baseline, limits, words
 from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Results, Scores, Source, ece_estimate
+from calibcli.gate.sources import Missing, Scores, Source, at, ece_estimate
 from calibcli.gate.verdict import SIDES, Claim, Side, Verdict, judge, rule
-from calibcli.metrics.bounds import ece_bounds
+from calibcli.metrics.intervals import BOUNDLESS
+from calibcli.metrics.sample import average
 from calibcli.result import Check, Estimate, Outcome, Result, Table
 
 MOST_SLICES = 1000
@@ -42,7 +42,10 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         if gate.baseline:
             checks.append(_against_baseline(gate, config, source, rows))
         else:
-            checks += _within_limit(gate, side, limit, source, config.alpha)
+            choice = source.judged(gate)
+            kind = words.kind(choice) if choice is not None else ""
+            found = _within_limit(gate, side, limit, source, config.alpha)
+            checks += [dataclasses.replace(one, kind=kind) for one in found]
     if progress:
         progress(1.0, "")
     if not checks:
@@ -54,7 +57,9 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
             )
         )
     estimates = list({(e.name, e.of): e for c in checks if (e := c.estimate) is not None}.values())
-    return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config))
+    judged = [choice for gate in config.gates if not gate.baseline and (choice := source.judged(gate)) is not None]
+    notes = [said for said in dict.fromkeys(words.unseen(choice) for choice in judged) if said]
+    return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config), notes=notes)
 
 
 def _side(gate: Gate, source: Source) -> tuple[Side, float]:
@@ -64,8 +69,10 @@ def _side(gate: Gate, source: Source) -> tuple[Side, float]:
         name = gate.metric
         if name not in baseline.METRICS:
             raise UsageError(
-                f"{_where(gate)}{name} is not compared with a baseline row by row", did_you_mean(name, baseline.METRICS)
+                f"{at(gate)}{name} is not compared with a baseline row by row", did_you_mean(name, baseline.METRICS)
             )
+    limits.check(gate, better)
+    if gate.baseline:
         return SIDES[better], gate.margin or 0.0
     if gate.max is not None:
         return "max", gate.max
@@ -73,9 +80,9 @@ def _side(gate: Gate, source: Source) -> tuple[Side, float]:
         return "min", gate.min
     assert gate.limit is not None
     if better not in SIDES:
-        raise UsageError(f"{_where(gate)}neither end of {gate.metric} is better", "write max or min instead of limit")
+        raise UsageError(f"{at(gate)}neither end of {gate.metric} is better", "write max or min instead of limit")
     if better == "zero" and gate.limit < 0:
-        raise UsageError(f"{_where(gate)}limit {gate.limit:g} for a distance from 0", "write a limit that is positive")
+        raise UsageError(f"{at(gate)}limit {gate.limit:g} for a distance from 0", "write a limit that is positive")
     return SIDES[better], gate.limit
 
 
@@ -86,7 +93,7 @@ def _within_limit(gate: Gate, side: Side, limit: float, source: Source, alpha: f
         return [_check(gate, text, "not_run", limit=limit, message=parts)]
     if len(parts) > MOST_SLICES:
         raise UsageError(
-            f"{_where(gate)}'{gate.by}' has {len(parts)} values, more than {MOST_SLICES}", "choose a coarser column"
+            f"{at(gate)}'{gate.by}' has {len(parts)} values, more than {MOST_SLICES}", "choose a coarser column"
         )
     checks = [
         _check(gate, text, "not_run", of=f"{gate.by}={value}", limit=limit, message="this slice is missing")
@@ -99,11 +106,11 @@ def _within_limit(gate: Gate, side: Side, limit: float, source: Source, alpha: f
         of = f"{gate.by}={name}" if gate.by else gate.of
         if name not in judged:
             why = f"{sizes[name]} rows are fewer than min_n = {gate.min_n}"
-            checks.append(_check(gate, text, "not_run", of=of, limit=limit, message=why))
+            checks.append(_check(gate, text, "not_run", gate.on_not_run == "warn", of=of, limit=limit, message=why))
             continue
         claim = source.claim(gate, part, alpha, len(judged))
         if isinstance(claim, str):
-            checks.append(_check(gate, text, "not_run", of=of, limit=limit, message=claim))
+            checks.append(_check(gate, text, "not_run", gate.on_not_run == "warn", of=of, limit=limit, message=claim))
             continue
         checks.append(_judged(gate, text, of, judge(claim, side, limit), limit))
     return checks
@@ -114,6 +121,7 @@ def _judged(gate: Gate, text: str, of: str, verdict: Verdict, limit: float) -> C
         gate,
         text,
         verdict.outcome,
+        verdict.outcome == "not_run" and gate.on_not_run == "warn",
         of=of,
         limit=limit,
         message=verdict.message,
@@ -131,59 +139,56 @@ def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged |
     text = rule(f"{gate.metric} - baseline", side, limit)
     found = rows(gate.baseline) if rows is not None else "this input has no rows"
     if isinstance(found, str):
-        return _check(gate, text, "not_run", limit=limit, message=found)
+        excused = gate.missing == "warn" and isinstance(found, Missing)
+        return _check(gate, text, "not_run", excused, limit=limit, message=found)
     new, base = found
     pairing = baseline.pair(new, base)
     if isinstance(pairing, str):
         return _check(gate, text, "not_run", limit=limit, message=pairing)
     n = len(pairing.new)
     if n < gate.min_n:
-        return _check(gate, text, "not_run", limit=limit, message=f"{n} shared rows are fewer than {gate.min_n}")
-    i, j = pairing.new, pairing.base
-    new_values, base_values = new.column(gate.metric)[i], base.column(gate.metric)[j]
-    if not (np.isfinite(new_values).all() and np.isfinite(base_values).all()):
-        return _check(gate, text, "not_run", limit=limit, message="a label has probability 0 (--clip bounds it)")
-    delta = new_values - base_values
-    weights, groups, kind = _design(source)
-    moments = paired.mean(
-        delta,
-        weights=None if weights is None else weights[i],
-        weight_kind=kind,
-        groups=None if groups is None else groups[i],
-    )
-    same = baseline.identical(new, base, pairing)
-    half = 0.0 if same else baseline.half(moments, gate.metric, config.alpha)
+        few = f"{n} shared rows are fewer than {gate.min_n}"
+        return _check(gate, text, "not_run", gate.on_not_run == "warn", limit=limit, message=few)
+    common: dict[str, Any] = {
+        "name": gate.metric,
+        "of": "minus baseline",
+        "unit": "nats" if gate.metric in ("nll", "recal_gain") else "",
+        "better": "higher" if higher else "lower",
+        "n": n,
+    }
+    delta = baseline.difference(new, base, pairing, gate.metric, *_design(source))
+    if isinstance(delta, str):
+        return _check(gate, text, "not_run", limit=limit, message=delta)
+    low, high = delta.bounds(config.alpha)
     estimate = Estimate(
-        name=gate.metric,
-        of="minus baseline",
-        value=moments.value,
-        low=moments.value - half,
-        high=moments.value + half,
+        **common,
+        value=delta.mean.value,
+        low=low,
+        high=high if math.isfinite(high) else None,
         level=1 - 2 * config.alpha,
         sided="each",
-        unit="nats" if gate.metric in ("nll", "recal_gain") else "",
-        better="higher" if higher else "lower",
-        how="mean of differences on the same rows" + (", clustered by group" if groups is not None else ""),
-        n=n,
-        se=moments.se,
+        how=f"mean of differences on the same rows, score form with unseen rows{delta.mean.clustered}",
+        reason="" if math.isfinite(high) else BOUNDLESS,
+        se=delta.mean.se,
     )
     verdict = judge(Claim(estimate=estimate, low=estimate.low, high=estimate.high), side, limit)
-    said = "the same predictions" if same else pairing.how
-    message = f"{verdict.message}; {said}" if verdict.message else said
+    same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
+    message = "; ".join(filter(None, [verdict.message, pairing.how, same]))
     check = _judged(gate, text, "minus baseline", verdict, limit)
     return dataclasses.replace(check, message=message)
 
 
-def _design(source: Source) -> tuple[Any, Any, str]:
-    """Weights, groups and the kind of the weights of the input's rows."""
+def _design(source: Source) -> tuple[Any, bool, Any]:
+    """Weights, whether they are counts, and groups of the input's rows."""
     if isinstance(source, Scores):
         p = source.predictions
-        return p.weights, p.groups, p.weight_kind
-    return None, None, "sampling"
+        return p.weights, p.weight_kind == "count", p.groups
+    return None, False, None
 
 
-def _check(gate: Gate, text: str, outcome: Outcome, **fields: Any) -> Check:
-    warns = outcome == "inconclusive" and gate.on_inconclusive == "warn"
+def _check(gate: Gate, text: str, outcome: Outcome, excused: bool = False, **fields: Any) -> Check:
+    """A verdict of this gate; `excused` says that it does not fail the run though nothing was judged."""
+    warns = excused or (outcome == "inconclusive" and gate.on_inconclusive == "warn")
     return Check(rule=text, outcome=outcome, fatal=not warns, file=gate.file, line=gate.line, **fields)
 
 
@@ -202,30 +207,9 @@ def _tables(source: Source, config: Config) -> list[Table]:
         rows: list[Sequence[Any]] = []
         for value, part in parts.items():
             c = part.columns
-            single = c.groups is not None and len(set(c.groups.tolist())) < 2
-            bounds = ece_bounds(
-                c.confidence,
-                c.correct,
-                bins=config.bins,
-                edges=config.edges,  # type: ignore[arg-type]
-                alpha=config.alpha,
-                weights=c.weights,
-                weight_kind="count" if c.weight_kind == "count" else "sampling",
-                groups=None if single else c.groups,
-                seed=config.seed,
-            )
-            e = ece_estimate(bounds, "ece")
-            accuracy = paired.mean(c.correct, weights=c.weights, weight_kind=c.weight_kind).value
+            e = ece_estimate(source.bounds(source.choice(Gate(metric="ece")), c, config.alpha), "ece")
+            accuracy = average(c.correct, c.weights)
             rows.append([value, c.n, accuracy, e.value, e.low, e.high, e.null])
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))
     return tables
-
-
-def _where(gate: Gate) -> str:
-    if not gate.file:
-        return ""
-    return f"{gate.file}:{gate.line}: " if gate.line else f"{gate.file}: "
-
-
-__all__ = ["Results", "Scores", "check"]

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
-from calibcli.gate import baseline, paired
-from calibcli.gate.baseline import Rows
-from calibcli.metrics import DEFAULT, Sample, choose, columns_of, estimates
-from calibcli.predictions import Array, Predictions
+from calibcli.gate import baseline
+from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
+from calibcli.metrics import DEFAULT, choose, columns_of, estimates
+from calibcli.metrics.paired import holm
+from calibcli.predictions import Array, Predictions, notes_of
 from calibcli.result import Curve, Estimate, Plot, Result, Table
 from calibcli.spec import Choice
 
-LEVEL = 0.95
 NOT_COMPARED = ("mce", "calibration_p", "spiegelhalter_z")
 """Metrics of the default set that have no difference worth an interval."""
 METRICS_COMPARED = tuple(name for name in DEFAULT if name not in NOT_COMPARED)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Model:
-    """One model's predictions of the shared rows."""
-
-    name: str
-    predictions: Predictions
-    columns: Columns
-    rows: Rows
-
-    @property
-    def sample(self) -> Sample:
-        return Sample.of(self.columns, self.predictions)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A later model minus the first in one metric."""
-
-    metric: str
-    against: str
-    estimate: Estimate
-    p: float | None
 
 
 def scores(
@@ -54,8 +26,10 @@ def scores(
 ) -> Result:
     """Paired differences of every metric between each later model and the first, on the rows they share.
 
-    Means over rows: mean of the row differences, Student's t or normal. Other metrics: from the two intervals (Zou and
-    Donner 2008), which is wider than it must be as it leaves out that the rows are the same.
+    Accuracy: McNemar's exact test. Means over rows: the score form for the row differences. Binned errors (ece,
+    adaece): differences of signed gaps by row. Others: from the two intervals (Zou and Donner 2008), wider than they
+    must be as that leaves out that the rows are the same. The p-value is always that of the statistic whose interval
+    is shown.
 
     Raises:
         InputError: the rows are not the same.
@@ -65,16 +39,17 @@ def scores(
     values = [estimates(m.sample, choices, level=LEVEL) for m in models]
     differences = []
     for model, own in zip(models[1:], values[1:], strict=True):
-        for choice, first, second in zip(choices, values[0], own, strict=True):
-            name = f"{model.name} - {models[0].name}"
-            rows = _row_difference(models[0], model, choice)
-            differences.append(
-                _combined(first, second, name, model.name)
-                if rows is None
-                else _paired(rows, models[0], choice, second, name, model.name)
-            )
+        for choice, *both in zip(choices, values[0], own, strict=True):
+            differences.append(difference(models[0], model, choice, both))
     names = [m.name for m in models]
-    return _result(differences, values, names, alpha, [how], {"n": len(models[0].columns.confidence)})
+    return _result(
+        differences,
+        values,
+        names,
+        alpha,
+        [how, *notes_of(*inputs)],
+        {"n": len(models[0].columns.confidence), **inputs[0].event_fact},
+    )
 
 
 def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05) -> Result:
@@ -89,11 +64,18 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
         raise InputError(
             f"{names[0]} and {names[1]} have no number in common", "compare results of the same command and options"
         )
+    events = [r.facts.get("event") for r in inputs]
+    for name, event in zip(names, events, strict=True):
+        if event != events[0]:
+            raise InputError(
+                f"{names[0]} is about {events[0] or 'no event'}, {name} about {event or 'none'}",
+                "measure both for the same class: --event NAME",
+            )
     values = [[r.get(*key) for key in shared] for r in inputs]
     differences = []
     for name, own in zip(names[1:], values[1:], strict=True):
         for a, b in zip(values[0], own, strict=True):
-            differences.append(_combined(a, b, f"{name} - {names[0]}", name))
+            differences.append(combined(a, b, f"{name} - {names[0]}", name))
     note = "results are compared as independent: pass the scores of the same rows for paired, narrower intervals"
     return _result(differences, values, names, alpha, [note], {"pairing": "unpaired"})
 
@@ -104,6 +86,8 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
     for p, name in zip(inputs, names, strict=True):
         if p.k != first.k:
             raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
+        if p.event != first.event:
+            raise InputError(f"{names[0]} is about {first.event}, {name} about {p.event}", "pass --event NAME")
     keys = [_key(p) for p in inputs]
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
     how = "paired by position: no ids, but the same label sequence"
@@ -136,10 +120,10 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
     return models, "rows " + how
 
 
-def _key(p: Predictions) -> Rows:
+def _key(p: Predictions) -> baseline.Rows:
     """What pairing needs of a model's rows."""
     empty = np.empty(0, np.float32)
-    return Rows(
+    return baseline.Rows(
         n=p.n,
         salt="",
         ids=None if p.ids is None else baseline.hashes(p.ids, ""),
@@ -148,77 +132,11 @@ def _key(p: Predictions) -> Rows:
         brier=empty,
         gain=empty,
         correct=np.empty(0, bool),
+        least=empty.astype(np.float16),
+        most=empty.astype(np.float16),
+        beta=empty.astype(np.float16),
+        cost=0.0,
     )
-
-
-def _row_difference(first: Model, second: Model, choice: Choice) -> Any:
-    """(N,) differences of a metric that is a mean over all rows, else None."""
-    if choice.name == "recal_gain":
-        return second.rows.gain.astype(np.float64) - first.rows.gain
-    if "rows" not in choice.traits:
-        return None
-    parts = [choice.traits["rows"](m.sample, **choice.options) for m in (first, second)]
-    if any(mask is not None for _, mask in parts):
-        return None
-    (a, _), (b, _) = parts
-    return np.asarray(b, np.float64) - np.asarray(a, np.float64)
-
-
-def _paired(rows: Any, first: Model, choice: Choice, shape: Estimate, of: str, against: str) -> Difference:
-    p = first.predictions
-    common: dict[str, Any] = {"name": choice.spec, "of": of, "unit": shape.unit, "better": shape.better, "n": len(rows)}
-    if not np.isfinite(rows).all():
-        return Difference(
-            metric=choice.spec,
-            against=against,
-            estimate=Estimate(**common, value=None, reason="a label has probability 0 (--clip bounds it)"),
-            p=None,
-        )
-    moments = paired.mean(rows, weights=p.weights, weight_kind=p.weight_kind, groups=p.groups)
-    half = moments.half((1 - LEVEL) / 2, counts=choice.name == "accuracy" and bool(rows.any()))
-    clustered = ", clustered by group" if p.groups is not None else ""
-    estimate = Estimate(
-        **common,
-        value=moments.value,
-        low=moments.value - half,
-        high=moments.value + half,
-        level=LEVEL,
-        how=f"paired: mean of differences by row{clustered}",
-        se=moments.se,
-    )
-    return Difference(metric=choice.spec, against=against, estimate=estimate, p=moments.p_value())
-
-
-def _combined(a: Estimate, b: Estimate, of: str, against: str) -> Difference:
-    """b - a from their two intervals: each end takes the distances of its two parts in quadrature."""
-    common: dict[str, Any] = {"name": b.name, "unit": b.unit, "better": b.better, "n": b.n if a.n == b.n else None}
-    common["of"] = of if not b.of else f"{b.of}, {of}"
-    if a.value is None or b.value is None:
-        estimate = Estimate(**common, value=None, reason=a.reason or b.reason or "no value")
-        return Difference(metric=b.name, against=against, estimate=estimate, p=None)
-    value = b.value - a.value
-    ends = [_ends(e) for e in (a, b)]
-    if None in ends:
-        reason = a.reason or b.reason or "one of them has no interval"
-        estimate = Estimate(**common, value=value, reason=reason)
-        return Difference(metric=b.name, against=against, estimate=estimate, p=None)
-    (low_a, high_a), (low_b, high_b) = ends  # type: ignore[misc]
-    down, up = math.hypot(b.value - low_b, high_a - a.value), math.hypot(high_b - b.value, a.value - low_a)
-    estimate = Estimate(
-        **common, value=value, low=value - down, high=value + up, level=LEVEL, how="from the intervals of both (MOVER)"
-    )
-    reach = down if value > 0 else up
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    p = 1.0 if value == 0 else 0.0 if reach == 0 else math.erfc(abs(value) / reach * z / math.sqrt(2))
-    return Difference(metric=b.name, against=against, estimate=estimate, p=p)
-
-
-def _ends(e: Estimate) -> tuple[float, float] | None:
-    """The interval of an estimate with two sides at LEVEL."""
-    from calibcli.gate.verdict import at_level
-
-    low, high = at_level(e, (1 - LEVEL) / 2)
-    return None if low is None or high is None else (low, high)
 
 
 def _result(
@@ -230,7 +148,7 @@ def _result(
     facts: dict[str, Any],
 ) -> Result:
     known = [d for d in differences if d.p is not None]
-    adjusted = dict(zip(map(id, known), paired.holm([d.p for d in known]).tolist(), strict=True))
+    adjusted = dict(zip(map(id, known), holm([d.p for d in known]).tolist(), strict=True))
     rows: list[list[Any]] = []
     for d in differences:
         p = adjusted.get(id(d))

@@ -6,6 +6,7 @@ A key set in a stronger source replaces that key of a weaker one; the list of ga
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import UsageError, did_you_mean, printable
+from calibcli.inputs.source import Source
 from calibcli.spec import Alpha, Count, Limit, Rows, Seed, convert, normal, within
 
 SCHEMA = 1
@@ -33,8 +35,10 @@ class Gate:
         values: slices that must be there; one that is missing is NOT RUN.
         of: which estimate of a result file: `before`, `after`, `layer=conv1`, ...
         min_n: rows below which the gate (or slice) is NOT RUN.
-        on_inconclusive: `fail` or `warn`.
+        on_inconclusive, on_not_run: `fail` or `warn`; of what is NOT RUN, parts with few rows or without a valid bound
+            may warn, a column, slice or number that is missing may not.
         baseline: earlier result (written with --keep-rows) or scores file to compare with; `margin` is then allowed.
+        missing: `fail` or `warn` where there is no such file yet.
         file, line: where the rule is written; line None where that is not known.
     """
 
@@ -47,7 +51,9 @@ class Gate:
     of: str = ""
     min_n: int = MIN_N
     on_inconclusive: str = "fail"
+    on_not_run: str = "fail"
     baseline: str = ""
+    missing: str = "fail"
     margin: float | None = None
     file: str = ""
     line: int | None = None
@@ -59,11 +65,11 @@ class Config:
 
     Attributes:
         eval, fit: scores files; `fit` is what a calibrator was fitted on and must not overlap `eval`.
-        slices, group, weights, weight_kind, ids, scores, labels, kind, classes: how the scores files are read, as the
-            options of those names.
+        slices, group, weights, weight_kind, ids, scores, labels, kind, classes, event: how the scores files are read,
+            as the options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
-        bounds: of `ece`: `score`, or `sharp` for independent rows.
-        sources: files that were read.
+        bounds: of `ece`: `sharp` (rows in groups: `score` all the same), or `score`.
+        sources: files that were read.  files: path and sha256 of each.
     """
 
     eval: str = ""
@@ -77,13 +83,15 @@ class Config:
     labels: str = ""
     kind: str = ""
     classes: tuple[str, ...] = ()
+    event: str = ""
     alpha: float = 0.05
     bins: int = 15
     edges: str = "right"
-    bounds: str = "score"
+    bounds: str = "sharp"
     seed: int = 0
     gates: tuple[Gate, ...] = ()
     sources: tuple[str, ...] = ()
+    files: tuple[Mapping[str, str], ...] = ()
 
     def over(self, **values: Any) -> Config:
         """This configuration with the values that are not None in its place."""
@@ -94,7 +102,8 @@ def load(path: Path | None = None, folder: Path = Path()) -> Config:
     """The configuration of `path`, or of calib.toml and pyproject.toml in `folder`.
 
     Raises:
-        UsageError: unreadable, not TOML, an unknown key, or a value of the wrong kind; says where.
+        InputError: it cannot be read.
+        UsageError: not TOML, an unknown key, or a value of the wrong kind; says where.
     """
     found: dict[str, Any] = {}
     if path is not None:
@@ -126,29 +135,30 @@ def limit_rule(text: str, side: str, **keys: Any) -> Gate:
 
 def _read(path: Path, *, required: bool) -> dict[str, Any]:
     """Fields of `Config` that this file sets."""
-    if not required and not path.is_file():
+    if not required and not (os.path.isfile(path) and os.path.getsize(path)):
         return {}
+    source = Source(path)
     try:
-        text = path.read_bytes().decode()
+        text = source.read().decode()
         data: Mapping[str, Any] = tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror})", "check the path of --config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML ({_lower(error)})", "correct that line") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply", "write the tables that docs/gate.md shows") from None
     prefix = ""
     if path.name == "pyproject.toml":
         data = data.get("tool", {}).get("calib") or {}
         prefix = "tool.calib."
         if not data:
             return {}
-    return _fields(data, path, prefix, text)
+    return {**_fields(data, path, prefix, text), "sources": (str(path),), "files": (source.entry(),)}
 
 
 def _fields(data: Mapping[str, Any], path: Path, prefix: str, text: str) -> dict[str, Any]:
     _known(data, ("schema", "data", "stats", "gate"), str(path), prefix.rstrip("."))
     if data.get("schema", SCHEMA) != SCHEMA:
         raise UsageError(f"{path} has schema {data['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}")
-    found: dict[str, Any] = {"sources": (str(path),)}
+    found: dict[str, Any] = {}
     for section, kinds in (("data", DATA), ("stats", STATS)):
         where = f"{path}, [{prefix}{section}]"
         table = _table(data.get(section, {}), where)
@@ -175,6 +185,7 @@ def _gates(tables: Any, path: Path, prefix: str, text: str) -> list[Gate]:
             raise UsageError(f"{where}: a gate without a metric", 'write metric = "ece"')
         fields = {key: GATE[key](value, f"{where}, {key}") for key, value in table.items()}
         fields["metric"] = _spec(fields["metric"])
+        fields |= fields.pop("baseline", {})
         if "baseline" in fields:
             fields["baseline"] = _beside(path, fields["baseline"])
         gates.append(_checked(Gate(**fields, file=str(path), line=line), where))
@@ -201,6 +212,8 @@ def _checked(gate: Gate, where: str) -> Gate:
     if gate.baseline and (given or gate.by):
         word = given[0] if given else "by"
         raise UsageError(f"{where}: a gate against a baseline takes no {word}", "write margin, and a second gate")
+    if gate.values and not gate.by:
+        raise UsageError(f"{where}: values without by", 'write by = "COLUMN", whose values these are')
     if not gate.baseline and len(given) != 1:
         said = " and ".join(given) or "no limit"
         raise UsageError(f"{where}: {gate.metric} has {said}", "write one of limit, max, min (or baseline and margin)")
@@ -287,6 +300,15 @@ def alpha(value: Any, where: str) -> float:
     return number
 
 
+def _baseline(value: Any, where: str) -> dict[str, str]:
+    """`"result.json"`, or `{ file = "result.json", missing = "warn" }`."""
+    if not isinstance(value, dict):
+        return {"baseline": _text(value, where)}
+    _known(value, ("file", "missing"), where)
+    missing = _one_of("fail", "warn")(value.get("missing", "fail"), f"{where}.missing")
+    return {"baseline": _text(value.get("file"), f"{where}.file"), "missing": missing}
+
+
 Reader = Callable[[Any, str], Any]
 DATA: dict[str, Reader] = {
     **dict.fromkeys(("eval", "fit", "group", "weights", "ids", "scores", "labels", "kind"), _text),
@@ -302,9 +324,10 @@ STATS: dict[str, Reader] = {
     "seed": _count(Seed),
 }
 GATE: dict[str, Reader] = {
-    **dict.fromkeys(("metric", "by", "of", "baseline"), _text),
+    **dict.fromkeys(("metric", "by", "of"), _text),
+    "baseline": _baseline,
     **dict.fromkeys(("limit", "max", "min", "margin"), _number),
     "values": _values,
     "min_n": _count(Rows),
-    "on_inconclusive": _one_of("fail", "warn"),
+    **dict.fromkeys(("on_inconclusive", "on_not_run"), _one_of("fail", "warn")),
 }

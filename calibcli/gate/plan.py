@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import NormalDist
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import Edges, bin_index
-from calibcli.metrics.bounds import norm_quantile
+from calibcli.metrics import sharp
+from calibcli.metrics.bounds import Method, norm_quantile
+from calibcli.numerics import normal_quantile, normal_share, score_bound
 
 Floats = npt.NDArray[np.float64]
 LARGEST = 10**9
@@ -28,11 +29,13 @@ class EcePopulation:
         gap: (B,) population d_b = E[(c - y) 1_b].
         square: (B,) E[(c - y)² 1_b].
         null: (B,) E[c (1 - c) 1_b].
+        fourth: (B,) E[(c - y)⁴ 1_b].
     """
 
     gap: Floats
     square: Floats
     null: Floats
+    fourth: Floats
 
     @property
     def ece(self) -> float:
@@ -63,50 +66,84 @@ class EcePopulation:
         def per_bin(x: Floats) -> Floats:
             return np.bincount(index, weights=share * x, minlength=width).astype(np.float64)
 
-        gap, square = per_bin(c - y), per_bin((c - y) ** 2)
+        raw = cls(
+            gap=per_bin(c - y), square=per_bin((c - y) ** 2), null=per_bin(c * (1 - c)), fourth=per_bin((c - y) ** 4)
+        )
+        return raw.taken(raw.gap, float(share @ share), truth)
+
+    def taken(self, gap: Floats, noise: float, truth: float | None) -> EcePopulation:
+        """With a pilot's gaps, scaled to `truth`, or shrunk by their noise (`noise`: 1 / effective rows)."""
         if truth is not None:
-            mass = per_bin(np.ones_like(c))
-            shape = gap if np.abs(gap).sum() > 0 else mass
+            shape = gap if np.abs(gap).sum() > 0 else self.square
             gap = shape * (truth / np.abs(shape).sum())
         else:
-            noise = float((square - gap**2).sum() * (share @ share))
             energy = float(gap @ gap)
-            gap = gap * math.sqrt(max(0.0, 1 - noise / energy)) if energy > 0 else gap
-        return cls(gap=gap, square=square, null=per_bin(c * (1 - c)))
+            less = float((self.square - gap**2).sum()) * noise
+            gap = gap * math.sqrt(max(0.0, 1 - less / energy)) if energy > 0 else gap
+        return replace(self, gap=gap)
+
+    def pilots(self, noise: float, truth: float | None, count: int, seed: int) -> list[EcePopulation]:
+        """What other pilots of this population, as large as the one at hand, would have led to."""
+        draws = np.random.default_rng([seed, count]).standard_normal((count, len(self.gap)))
+        root = np.sqrt(np.maximum(self.square - self.gap**2, 0) * noise)
+        return [self.taken(self.gap + root * z, noise, truth) for z in draws]
 
     @classmethod
-    def assumed(cls, accuracy: float, truth: float, *, bins: int = 15, edges: Edges = "right") -> EcePopulation:
-        """Confidences spread as Beta(6, 6 (1 - a) / a) with mean a, each too high by `truth`."""
+    def assumed(
+        cls, accuracy: float, truth: float, *, bins: int = 15, edges: Edges = "right", event: bool = False
+    ) -> EcePopulation:
+        """Confidences spread as Beta(6, 6 (1 - a) / a) with mean a, each too high by `truth`.
+
+        Args:
+            event: they are of two classes, either of which is predicted as often; the rows are P(class 1).
+        """
         grid = (np.arange(200_000) + 0.5) / 200_000
         from scipy.special import betaincinv
 
         c = betaincinv(6.0, 6 * (1 - accuracy) / accuracy, grid)
+        hit = np.clip(c - truth, 0, 1)
+        if event:
+            c, hit = np.concatenate([c, 1 - c]), np.concatenate([hit, 1 - hit])
         index = bin_index(c, bins, edges)
         width = bins + (edges == "torchmetrics")
-        hit = np.clip(c - truth, 0, 1)
 
         def per_bin(x: Floats) -> Floats:
             return np.bincount(index, weights=x, minlength=width) / len(c)
 
-        square = hit * (1 - c) ** 2 + (1 - hit) * c**2
-        return cls(gap=per_bin(c - hit), square=per_bin(square), null=per_bin(c * (1 - c)))
+        square, fourth = (hit * (1 - c) ** m + (1 - hit) * c**m for m in (2, 4))
+        return cls(gap=per_bin(c - hit), square=per_bin(square), null=per_bin(c * (1 - c)), fourth=per_bin(fourth))
 
-    def power(self, limit: float, *, alpha: float, family: int = 1, draws: int = DRAWS, seed: int = 0) -> Power:
+    def power(
+        self,
+        limit: float,
+        *,
+        alpha: float,
+        family: int = 1,
+        draws: int = DRAWS,
+        seed: int = 0,
+        method: Method = "sharp",
+    ) -> Power:
         """Chance of PASS and of FAIL at n rows, from normal bins around the population's gaps."""
         used = self.square > 0
         covariance = np.diag(self.square[used]) - np.outer(self.gap[used], self.gap[used])
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))
         noise = np.random.default_rng(seed).standard_normal((draws, int(used.sum()))) @ root.T
-        gap, total = self.gap[used], float(self.square.sum())
-        z = NormalDist().inv_cdf(1 - alpha)
-        reach = norm_quantile(np.diag(np.maximum(self.square, self.null)), 1 - alpha / family, seed)
+        gap, square = self.gap[used], self.square[used]
+        variance, fourth = np.maximum(square, self.null[used]), self.fourth[used]
+        z, error = normal_quantile(1 - alpha), alpha / family
+        whole = error * sharp.WHOLE if method == "sharp" else error
+        reach = norm_quantile(np.diag(variance), 1 - whole, seed)
 
         def chance(n: float) -> tuple[float, float]:
-            found = np.abs(gap + noise / math.sqrt(n)).sum(axis=1)
-            a = z * z / n
-            upper = found + (a + math.sqrt(a * a + 4 * a * total)) / 2
-            return float((upper <= limit).mean()), float((found - reach / math.sqrt(n) > limit).mean())
+            d = gap + noise / math.sqrt(n)
+            found = np.abs(d).sum(axis=1)
+            length = score_bound(0.0, z, 1 / n, float(square.sum()) / n)
+            most, lower = limit - length, found - reach / math.sqrt(n)
+            if method == "sharp":
+                most = sharp.largest(limit, length, gap, square / n, fourth / n**3, 1 / n, alpha)
+                lower = np.maximum(lower, sharp.signed(d, variance / n, error - whole))
+            return float((found <= most).mean()), float((lower > limit).mean())
 
         return chance
 
@@ -132,16 +169,15 @@ def mean_power(
         better: `lower` (limit is a maximum) or `higher` (a minimum).
         at_limit: standard deviation that the bounds take (that of a share equal to the limit); None: `sd`.
     """
-    normal = NormalDist()
     sign = 1.0 if better == "lower" else -1.0
     used = sd if at_limit is None else at_limit
-    z, z_fail = normal.inv_cdf(1 - alpha), normal.inv_cdf(1 - alpha / family)
+    z, z_fail = normal_quantile(1 - alpha), normal_quantile(1 - alpha / family)
 
     def chance(n: float) -> tuple[float, float]:
         if sd == 0:
             return float(sign * (limit - truth) >= 0), float(sign * (truth - limit) > 0)
         distance = sign * (limit - truth) * math.sqrt(n)
-        return normal.cdf((distance - z * used) / sd), normal.cdf((-distance - z_fail * used) / sd)
+        return normal_share((distance - z * used) / sd), normal_share((-distance - z_fail * used) / sd)
 
     return chance
 
@@ -163,11 +199,13 @@ def rows_for(chance: Callable[[float], float], power: float, start: int = 10) ->
     return high
 
 
-def to_decide(population: EcePopulation, limit: float, *, alpha: float, family: int, power: float = 0.8) -> int | None:
+def to_decide(
+    population: EcePopulation, limit: float, *, alpha: float, family: int, power: float = 0.8, method: Method = "sharp"
+) -> int | None:
     """Rows at which a gate on ECE reaches the verdict that is true of this population with the given chance."""
     if population.ece == limit:
         return None
-    chance = population.power(limit, alpha=alpha, family=family, draws=QUICK)
+    chance = population.power(limit, alpha=alpha, family=family, draws=QUICK, method=method)
     side = 0 if population.ece < limit else 1
     return rows_for(lambda n: chance(n)[side], power)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.gate import baseline
+from calibcli.gate import baseline, limits
 from calibcli.gate.config import MIN_N, Gate
 from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synthetic_logits
 from calibcli.gate.verdict import SIDES, rule
@@ -23,6 +24,8 @@ from calibcli.result import Curve, Estimate, Plot, Result, Table
 POWERS = (0.5, 0.8, 0.9, 0.95)
 POINTS = 40
 
+PILOTS, QUICK = 25, 500  # other pilots that are tried, and the draws of their chances
+NINTH = 1.2815515655446004  # normal quantile of .9
 CROSS_FITTED = 1.14  # the temperatures that gains are measured with are fitted too: more rows needed, by simulation
 
 
@@ -51,13 +54,17 @@ class Assumptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """A gate's chances as a function of n; `verdict` is the one that is true."""
+    """A gate's chances as a function of n; `verdict` is the one that is true.
+
+    `others`: the chances that other pilots of the same size would have said.
+    """
 
     rule: str
     chance: Power
     verdict: Literal["pass", "fail"]
     truth: float
     assumed: str
+    others: Sequence[Power] = ()
 
     def reached(self, n: float) -> float:
         return self.chance(n)[0 if self.verdict == "pass" else 1]
@@ -85,7 +92,9 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
         columns=["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)],
         rows=rows,
     )
-    facts = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
+    facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
+    if a.pilot is not None:
+        facts |= a.pilot.event_fact
     plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]
     return Result(command="plan", estimates=found, tables=[table], plots=plots, notes=_notes(found, a), facts=facts)
 
@@ -104,22 +113,44 @@ def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
 def _rows(need: Need, a: Assumptions) -> Estimate:
     n = rows_for(need.reached, a.power)
     how = f"{need.verdict.upper()} with a chance of {a.power:.0%}; {need.assumed}"
+    low, high = _range(need, a.power)
+    of: dict[str, Any] = {"name": "n", "of": need.rule, "unit": "rows"}
+    if low is not None:
+        said = f"{low} to {high}" if high is not None else f"{low} to more than 10⁹"
+        how += f"; pilots of this size say {said} in 8 of 10 cases"
+        of |= {"low": low, "high": high, "level": 0.8 if high is not None else 0.9}
+        of |= {"sided": "two" if high is not None else "lower"}
     if n is None:
-        return Estimate(name="n", of=need.rule, value=None, unit="rows", reason="more than 10⁹ rows", how=how)
-    return Estimate(name="n", of=need.rule, value=n, unit="rows", how=how, detail={"truth": need.truth})
+        return Estimate(value=None, reason="more than 10⁹ rows", how=how, **of)
+    return Estimate(value=n, how=how, detail={"truth": need.truth}, **of)
+
+
+def _range(need: Need, power: float) -> tuple[int | None, int | None]:
+    """10 and 90 % quantiles of n over the pilots that could have been drawn; None: none, or beyond 10⁹."""
+    side = 0 if need.verdict == "pass" else 1
+    found = sorted(rows_for(partial(_side, chance, side), power) or math.inf for chance in need.others)
+    if not found:
+        return None, None
+    ends = [found[round(share * (len(found) - 1))] for share in (0.1, 0.9)]
+    low, high = (None if math.isinf(end) else int(end) for end in ends)
+    return low, high
+
+
+def _side(chance: Power, side: int, n: float) -> float:
+    return chance(n)[side]
 
 
 def _need(gate: Gate, a: Assumptions) -> Need:
     if gate.baseline:
+        limits.check(gate, "")
         return _against_baseline(gate, a)
     k = a.pilot.k if a.pilot is not None else a.classes
     choice = choose([gate.metric], k)[0]
     better = str(choice.traits.get("better", ""))
+    limits.check(gate, better)
     side = "max" if gate.max is not None else "min" if gate.min is not None else SIDES.get(better, "max")
     limit = next(v for v in (gate.max, gate.min, gate.limit) if v is not None)
     if choice.name == "ece":
-        if side == "min":
-            raise UsageError(f"--min {gate.metric} cannot be planned", "write --max")
         return _ece(choice.options, choice.spec, limit, a)
     pilot = a.pilot if a.pilot is not None else _synthetic(a)
     [e] = estimates(Sample.of(columns_of(pilot, [choice]), pilot, a.seed), [choice], level=0.9)
@@ -130,34 +161,32 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     at_limit = sd
     if choice.name == "accuracy":  # Wilson's interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
-    chance = mean_power(
-        truth,
-        sd,
-        limit,
-        better="lower" if side == "max" else "higher",
-        alpha=a.alpha,
-        family=a.family,
-        at_limit=at_limit,
-    )
+    how: dict[str, Any] = {"better": "lower" if side == "max" else "higher", "at_limit": at_limit}
+    how |= {"alpha": a.alpha, "family": a.family}
+    own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
+    chance, *others = (mean_power(truth + z * own, sd, limit, **how) for z in ((0, -NINTH, NINTH) if own else (0,)))
     within = truth <= limit if side == "max" else truth >= limit
-    return _finished(rule(choice.spec, side, limit), chance, truth, limit, within, _said(a, choice.spec, truth))
+    said = _said(a, choice.spec, truth)
+    return _finished(rule(choice.spec, side, limit), chance, truth, limit, within, said, others)
 
 
 def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
-    if options.get("of") == "positive":
-        raise UsageError(f"{spec} cannot be planned", "plan ece")
     how = {"bins": options["bins"], "edges": options["edges"]}
     if a.pilot is None:
-        population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, **how)
+        event = a.classes == 2 and options["of"] == "auto"
+        population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, event=event, **how)
         said = f"confidences spread around {a.accuracy:g}, each too high by {a.truth or 0.0:g}"
+        pilots: list[EcePopulation] = []
     else:
-        c = columns(a.pilot, class_bins=())
-        population = EcePopulation.from_rows(c.confidence, c.correct, truth=a.truth, weights=c.weights, **how)
+        view = Sample.of(columns(a.pilot, class_bins=())).view(options["of"])
+        population = EcePopulation.from_rows(view.p, view.hit, truth=a.truth, weights=view.weights, **how)
         said = f"confidences of the pilot, true ECE {population.ece:.4g}"
         said += " (its own, less what is noise)" if a.truth is None else ""
-    chance = population.power(limit, alpha=a.alpha, family=a.family, seed=a.seed)
+        pilots = population.pilots(1 / view.effective, a.truth, PILOTS, a.seed)
+    power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.family, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
-    return _finished(rule(spec, "max", limit), chance, truth, limit, truth <= limit, said)
+    others = [power(pilot, draws=QUICK) for pilot in pilots]
+    return _finished(rule(spec, "max", limit), power(population), truth, limit, truth <= limit, said, others)
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
@@ -176,24 +205,31 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     delta = pair[1] - pair[0]
     truth, sd = float(delta.mean()), float(delta.std(ddof=1))
     margin = gate.margin or 0.0
-    of_mean = mean_power(truth, sd, margin, better="lower", alpha=a.alpha, family=a.family)
     cost = CROSS_FITTED if gate.metric == "recal_gain" else 1.0
 
-    def chance(n: float) -> tuple[float, float]:
-        return of_mean(n / cost)
+    def chance_of(truth: float) -> Power:
+        of_mean = mean_power(truth, sd, margin, better="lower", alpha=a.alpha, family=a.family)
+        return lambda n: of_mean(n / cost)
+
+    own = sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0
+    chance, *others = (chance_of(truth + z * own) for z in ((0, -NINTH, NINTH) if own else (0,)))
 
     text = rule(f"{gate.metric} - baseline", "max", margin)
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
     said = f"logits {a.off:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
-    return _finished(text, chance, truth, margin, truth <= margin, said)
+    return _finished(text, chance, truth, margin, truth <= margin, said, others)
 
 
-def _finished(text: str, chance: Power, truth: float, limit: float, within: bool, said: str) -> Need:
+def _finished(
+    text: str, chance: Power, truth: float, limit: float, within: bool, said: str, others: Sequence[Power] = ()
+) -> Need:
     if truth == limit:
         raise UsageError(
             f"{text}: the truth assumed is the limit itself, which no number of rows decides", "pass --truth"
         )
-    return Need(rule=text, chance=chance, verdict="pass" if within else "fail", truth=truth, assumed=said)
+    return Need(
+        rule=text, chance=chance, verdict="pass" if within else "fail", truth=truth, assumed=said, others=others
+    )
 
 
 def _synthetic(a: Assumptions) -> Predictions:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calibcli.columns import columns
-from calibcli.errors import CalibError, InputError
+from calibcli.errors import CalibError
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config
-from calibcli.gate.sources import BY_CLASS, Results, Scores
+from calibcli.gate.sources import BY_CLASS, Missing, Scores
+from calibcli.gate.stored import Results
 from calibcli.inputs import keys, logits
 from calibcli.inputs.fingerprints import refuse_overlap
+from calibcli.inputs.source import Source
 from calibcli.predictions import Predictions
 from calibcli.result import Result
 
@@ -34,19 +37,21 @@ def read_source(
         InputError: refused, or `config.fit` overlaps it.
     """
     if Path(path).suffix == ".json":
-        return Results(read_result(path), str(path))
+        result, entry = read_result(path)
+        return Results(result, str(path), files=[entry])
     wanted = [gate.by for gate in config.gates if gate.by and gate.by != BY_CLASS]
     found = read_scores(path, reading, [*config.slices, *wanted], progress)
     return Scores(found, config)
 
 
-def read_result(path: str | Path) -> Result:
-    """The result in a JSON file."""
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
-    return Result.from_json(text, str(path))
+def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
+    """The result in a JSON file, and path and sha256 of the bytes that it was read from.
+
+    Raises:
+        InputError: it cannot be read, or is no result.
+    """
+    source = Source(path)
+    return Result.from_json(source.read(), str(path)), source.entry()
 
 
 def read_scores(
@@ -68,14 +73,14 @@ def read_scores(
     return logits.predictions(contents, sources, dataclasses.replace(how, by=there), progress)
 
 
-def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> str:
-    """A note on rows that are in `fit` too, or "".
+def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """A note on rows that are in `fit` too, or ""; and path and sha256 of what was read.
 
     Raises:
         InputError: more than 1 % are.
     """
     fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None})
-    return refuse_overlap(fitted, found, way_out="")
+    return refuse_overlap(fitted, found, way_out=""), logits.provenance(fitted)
 
 
 class Baselines:
@@ -86,6 +91,7 @@ class Baselines:
         self.reading = reading
         self.own: Rows | None = None
         self.used: dict[str, Rows | str] = {}
+        self.files: list[dict[str, Any]] = []
 
     def __call__(self, path: str) -> tuple[Rows, Rows] | str:
         """(rows of the input, hashed with the baseline's salt; rows of the baseline), or why there are none."""
@@ -111,12 +117,15 @@ class Baselines:
         return self.own
 
     def _read(self, path: str) -> Rows | str:
-        if not Path(path).is_file():
-            return f"no baseline at {path}"
+        if not os.path.isfile(path):
+            return Missing(f"no baseline at {path}")
         if Path(path).suffix == ".json":
-            kept = kept_rows(read_result(path), path)
+            result, entry = read_result(path)
+            self.files.append(entry)
+            kept = kept_rows(result, path)
             return kept if kept is not None else f"{path} holds no rows; write it with --keep-rows"
         found = read_scores(path, {**self.reading, "weights": None, "group": None})
+        self.files += logits.provenance(found)
         return baseline.rows(found, columns(found, class_bins=()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from calibcli.errors import UsageError
 from calibcli.gate import check, config, reading
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
+from calibcli.gate.stored import Results
+from calibcli.inputs import logits
 from calibcli.result import Result
 
 
@@ -59,7 +62,7 @@ def settings(request: Request) -> Config:
         bins=request.bins,
         bounds=request.bounds,
         seed=request.seed,
-        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind") if how.get(key)},
+        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind", "event") if how.get(key)},
     )
     if not found.eval:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
@@ -89,36 +92,67 @@ def _gates(request: Request, found: Config) -> list[Gate]:
     return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
 
 
-def run(request: Request, settings: Config, progress: reading.Progress | None = None) -> Result:
-    """Read the input and judge every gate."""
+def run(
+    request: Request, settings: Config, progress: reading.Progress | None = None
+) -> tuple[Result, list[dict[str, Any]]]:
+    """Read the input and judge every gate; also path and sha256 of each file behind the result, as it was read."""
     how = _reading(request.reading, settings)
     source = reading.read_source(settings.eval, settings, how)
+    if not isinstance(source, Scores):
+        _refuse_settings_of_scores(request)
     baselines = reading.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
     notes: list[str] = []
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
-    if isinstance(source, Scores):
+    files: list[dict[str, Any]] = []
+    if isinstance(source, Results):
+        files += source.files
+    else:
         p = source.predictions
+        files += logits.provenance(p)
         notes += p.notes
-        facts |= {"n": p.n, "classes": p.k, "kind": p.kind}
+        facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(float(p.weights.sum() ** 2 / (p.weights @ p.weights)), 1)
         if p.groups is not None:
             facts["groups"] = len(set(p.groups.tolist()))
-        if settings.fit and (overlap := reading.check_overlap(settings.fit, p, how)):
-            notes.append(overlap)
+        if settings.fit:
+            overlap, read = reading.check_overlap(settings.fit, p, how)
+            notes += [overlap] if overlap else []
+            files += read
     if request.keep_rows:
         rows = baselines.rows()
         if rows is None:
             raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
         facts["rows"] = rows.pack()
-    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts)
+    files += [*baselines.files, *map(dict, settings.files)]
+    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts), files
 
 
-def inputs(request: Request, settings: Config) -> list[str]:
-    """Files behind the result, for its provenance."""
-    named = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
-    return [path for path in dict.fromkeys(named) if path and (path == "-" or Path(path).is_file())]
+def _refuse_settings_of_scores(request: Request) -> None:
+    """A stored result is as it was computed: what would compute or read it otherwise is refused, not ignored.
+
+    Raises:
+        UsageError: such an option was given.
+    """
+    given = {"bins": request.bins, "bounds": request.bounds, "fit": request.fit}
+    given |= {key: value for key, value in request.reading.items() if key != "by" and value != DEFAULTS.get(key)}
+    for key, value in given.items():
+        if value not in (None, False, (), ""):
+            raise UsageError(
+                f"--{key.replace('_', '-')} has no effect on a stored result", "leave it out, or pass the scores"
+            )
+
+
+DEFAULTS = {"weight_kind": "sampling"}
+
+
+def named(settings: Config) -> list[str]:
+    """Every file that a check may read, there or not."""
+    paths = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
+    if os.path.isfile(settings.labels):  # not the name of an array
+        paths.append(settings.labels)
+    return list(filter(None, dict.fromkeys(paths)))
 
 
 def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
@@ -126,7 +160,7 @@ def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
     found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):
         raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
-    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes"):
+    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes", "event"):
         value = getattr(settings, key)
         if value and not found.get(key):
             found[key] = list(value) if isinstance(value, tuple) else value

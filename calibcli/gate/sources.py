@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from calibcli.columns import Columns, columns
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.errors import UsageError
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdict import Claim, at_level
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
-from calibcli.metrics.bounds import Bounds, ece_bounds
+from calibcli.metrics.bounds import Bounds, view_bounds
 from calibcli.predictions import Array, Predictions
-from calibcli.result import Estimate, Result
+from calibcli.result import Estimate
 from calibcli.spec import Choice
 
 CURVATURE = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
@@ -35,6 +35,9 @@ class Source(Protocol):
         Raises:
             UsageError: no such metric.
         """
+
+    def judged(self, gate: Gate) -> Choice | None:
+        """The metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
 
     def slices(self, gate: Gate) -> Mapping[str, Any] | str:
         """The parts that the gate judges, by name; {"": ...} for everything."""
@@ -62,17 +65,20 @@ class Scores:
         name = gate.metric.partition(":")[0]
         if name in (*CURVATURE, *FITTED):
             raise UsageError(
-                f"{_at(gate)}{name} is not measured on scores", "pass the result.json of the command that measures it"
+                f"{at(gate)}{name} is not measured on scores", "pass the result.json of the command that measures it"
             )
         try:
             found = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
             return choose([found.spec], self.predictions.k)[0]
         except UsageError as error:
-            raise UsageError(_at(gate) + error.problem, error.fix) from None
+            raise UsageError(at(gate) + error.problem, error.fix) from None
+
+    def judged(self, gate: Gate) -> Choice | None:
+        return self.choice(gate)
 
     def better(self, gate: Gate) -> str:
         if gate.of:
-            raise UsageError(f"{_at(gate)}of = '{gate.of}' chooses among the numbers of a result", "leave it out")
+            raise UsageError(f"{at(gate)}of = '{gate.of}' chooses among the numbers of a result", "leave it out")
         return str(self.choice(gate).traits.get("better", ""))
 
     def slices(self, gate: Gate) -> Mapping[str, Any] | str:
@@ -115,42 +121,39 @@ class Scores:
             if "class_bins" in choice.traits or choice.traits.get("needs_scores"):
                 [found] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
             else:
-                sample = Sample.of(part.columns, None, self.config.seed)
-                [found] = estimates(sample, [choice], level=level)
+                part.sample = part.sample or Sample.of(part.columns, None, self.config.seed)
+                [found] = estimates(part.sample, [choice], level=level)
             part.memo[key] = found
         return part.memo[key]
 
     def _ece(self, choice: Choice, c: Columns, gate: Gate, alpha: float, family: int) -> Claim | str:
-        options = choice.options
-        positive = options.get("of") == "positive"
-        confidence, correct = (c.positive, c.labels == 1) if positive else (c.confidence, c.correct)
-        if c.groups is not None and len(np.unique(c.groups)) < 2:
-            return "all rows are of one group"
-        bounds = ece_bounds(
-            confidence,
-            correct,
-            bins=options["bins"],
-            edges=options["edges"],
-            alpha=alpha,
-            family=family,
-            weights=c.weights,
-            weight_kind="count" if c.weight_kind == "count" else "sampling",
-            groups=c.groups,
-            method="sharp" if self.config.bounds == "sharp" else "score",
-            seed=self.config.seed,
-        )
+        bounds = self.bounds(choice, c, alpha, family)
+        if bounds.reason:
+            return bounds.reason
         estimate = ece_estimate(bounds, choice.spec)
         needed = None
         limit = gate.limit if gate.limit is not None else gate.max
         if limit is not None and bounds.lower <= limit < bounds.upper and c.groups is None:
-            population = EcePopulation.from_rows(
-                confidence, correct, bins=options["bins"], edges=options["edges"], weights=c.weights
-            )
+            how = {"bins": choice.options["bins"], "edges": choice.options["edges"]}
+            view = Sample.of(c).view(choice.options["of"])
+            population = EcePopulation.from_rows(view.p, view.hit, weights=view.weights, **how)
             design = bounds.n / bounds.n_eff
-            rows = to_decide(population, limit, alpha=alpha, family=family)
+            rows = to_decide(population, limit, alpha=alpha, family=family, method=bounds.method)
             needed = None if rows is None else max(bounds.n + 1, round(rows * design))
             needed = needed or NEVER
         return Claim(estimate=estimate, low=bounds.lower, high=bounds.upper, needed=needed)
+
+    def bounds(self, choice: Choice, c: Columns, alpha: float, family: int = 1) -> Bounds:
+        """The ECE of a part."""
+        return view_bounds(
+            Sample.of(c).view(choice.options["of"]),
+            bins=choice.options["bins"],
+            edges=choice.options["edges"],
+            alpha=alpha,
+            family=family,
+            method="score" if self.config.bounds == "score" else "sharp",
+            seed=self.config.seed,
+        )
 
     def _part(self, by: str, name: str, mask: Array) -> Part:
         key = (by, name)
@@ -176,6 +179,7 @@ class Part:
     parent: Predictions | None = None
     mask: Array | None = None
     memo: dict[tuple[str, float], Estimate] = field(default_factory=dict)
+    sample: Sample | None = None  # shared, so that tables and simulated levels are worked out once
 
     @cached_property
     def predictions(self) -> Predictions:
@@ -194,14 +198,15 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
     if round(bounds.n_eff) != bounds.n:
         detail["n_eff"] = round(bounds.n_eff, 1)
     if bounds.groups:
-        detail["groups"] = bounds.groups
+        detail |= {"groups": bounds.groups, "effective_groups": round(bounds.effective, 1)}
     return Estimate(
         name=name,
         value=bounds.value,
-        low=bounds.lower,
-        high=bounds.upper,
-        level=1 - 2 * bounds.alpha,
+        low=None if bounds.reason else bounds.lower,
+        high=None if bounds.reason else bounds.upper,
+        level=None if bounds.reason else 1 - 2 * bounds.alpha,
         sided="each",
+        reason=bounds.reason,
         unit="probability",
         better="lower",
         how=f"one-sided {bounds.method} bounds, each {1 - bounds.alpha:.4g}{clustered}{family}",
@@ -212,69 +217,13 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
     )
 
 
-@dataclass(eq=False)
-class Results:
-    """Gates on the estimates of a result file."""
+class Missing(str):
+    """Why there are no rows of a baseline: there is no such file (yet)."""
 
-    result: Result
-    source: str
-
-    def better(self, gate: Gate) -> str:
-        found = self._found(gate)
-        if not found:
-            name = gate.metric.partition(":")[0]
-            known = {e.name for e in self.result.estimates} | {e.name for e in METRICS} | {*CURVATURE, *FITTED}
-            if name not in {k.partition(":")[0] for k in known}:
-                raise UsageError(f"{_at(gate)}unknown metric '{name}'", did_you_mean(gate.metric, sorted(known)))
-            return METRICS.entries[name].traits.get("better", "") if name in METRICS else "lower"
-        better = found[0].better
-        return better or ("lower" if found[0].name.partition(":")[0] in CURVATURE else "")
-
-    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
-        found = self._found(gate)
-        if not found:
-            return f"{self.source} holds no {gate.metric}"
-        if gate.by:
-            parts = {e.of.removeprefix(f"{gate.by}="): e for e in found if e.of.startswith(f"{gate.by}=")}
-            return parts or f"{self.source} holds no {gate.metric} by {gate.by}"
-        chosen = gate.of if any(e.of for e in found) else ""  # a number that is there once needs no choice
-        wanted = [e for e in found if e.of == chosen]
-        if not wanted and not gate.of and len(found) == 1:
-            wanted = found
-        if not wanted:
-            ofs = sorted({e.of for e in found if e.of})
-            if gate.of:
-                return f"{self.source} holds no {gate.metric} of {gate.of}"
-            raise UsageError(
-                f"{_at(gate)}{self.source} holds {gate.metric} of " + ", ".join(ofs),
-                f"say which: of = '{ofs[-1]}', or --of '{ofs[-1]}'",
-            )
-        names = sorted({e.name for e in wanted})
-        if len(names) > 1:
-            raise UsageError(f"{_at(gate)}'{gate.metric}' may be " + " or ".join(names), "write it in full")
-        return {"": wanted[0]}
-
-    def rows(self, part: Any, gate: Gate) -> int | None:
-        n: int | None = part.n
-        return n if gate.metric.partition(":")[0] in METRICS else None
-
-    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
-        estimate: Estimate = part
-        low, high = at_level(estimate, alpha)
-        error = alpha / family / (2 if estimate.better == "zero" and gate.limit is not None else 1)
-        far_low, far_high = at_level(estimate, error)
-        shown = dataclasses.replace(estimate, low=low, high=high, level=1 - 2 * alpha, sided="each")
-        if (low is None and high is None) and estimate.value is not None and not estimate.reason:
-            shown = dataclasses.replace(shown, reason="no interval was computed for it")
-        return Claim(estimate=shown, low=far_low, high=far_high)
-
-    def _found(self, gate: Gate) -> list[Estimate]:
-        """Estimates of the gate's metric: the exact spec, else those of that name."""
-        exact = [e for e in self.result.estimates if e.name == gate.metric]
-        return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
+    __slots__ = ()
 
 
-def _at(gate: Gate) -> str:
+def at(gate: Gate) -> str:
     if not gate.file:
         return ""
     return f"{gate.file}:{gate.line}: " if gate.line else f"{gate.file}: "

@@ -14,6 +14,8 @@ from calibcli.inputs.source import Source
 from calibcli.predictions import Array, Ints
 
 PIECE = 1 << 23  # bytes read at once
+DIMENSIONS = 32  # most that every NumPy holds
+LONGEST = 1 << 48
 
 
 class Named(Protocol):
@@ -248,6 +250,18 @@ def rows_of(array: Named) -> int:
 def whole(array: Named) -> Array:
     """All of it in memory."""
     return np.ascontiguousarray(array.read(0, array.shape[0]))
+
+
+def known_shape(shape: Sequence[int], name: str, where: str) -> tuple[int, ...]:
+    """`shape`, unless NumPy has no such arrays.
+
+    Raises:
+        InputError: too many dimensions, or too long.
+    """
+    if len(shape) > DIMENSIONS or any(size > LONGEST for size in shape):
+        text = f"{len(shape)} dimensions" if len(shape) > DIMENSIONS else f"a dimension of {max(shape):.3g} numbers"
+        raise InputError(f"array '{name[:40]}' in {where} has {text}", "save scores as (N, K), labels as (N,)")
+    return tuple(shape)
 
 
 def known_dtype(dtype: np.dtype[Any], name: str, where: str) -> np.dtype[Any]:

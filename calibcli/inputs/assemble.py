@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs import keys, per_row, shape
+from calibcli.inputs import event, keys, per_row, shape
 from calibcli.inputs.arrays import Contents, Joined, Named, Picked, whole
 from calibcli.inputs.labels import Labels, read_labels
 from calibcli.inputs.readers import load_any
@@ -25,12 +26,15 @@ from calibcli.inputs.validate import (
     refuse_double_softmax,
     refuse_empty,
     refuse_nonfinite,
+    reversed_classes,
+    ties,
 )
 from calibcli.predictions import Ints, Kind, Predictions
 
 Progress = Callable[[float, str], None]
 
 
+@np.errstate(all="ignore")  # what is not finite is counted and told
 def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
@@ -49,20 +53,33 @@ def predictions(
     scores = shape.two_dimensional(raw, name, where, None if needed is None else needed.shape[0])
     scores = shape.held(scores)
     n, width = scores.shape
+    if width == 1:
+        keys.refuse_verdicts(name, label_name, where)
     k = max(width, 2)
     classes, confirmed = _classes(first, reading, name, k)
     notes: list[str] = [remark for c in contents for remark in c.about]
+    try:
+        of = event.two(reading, name, width, classes, raw_labels, label_name)
+    except InputError as error:
+        if reading.need_labels:
+            raise
+        notes.append(f"labels are not used: {error.problem}")
+        of = event.two(reading, name, width, classes, None, "")
+    classes, raw_labels = of.classes, of.labels
     with Digests([*sources, *label_file]) as digests:
         labels = _labels(raw_labels, label_name, scores, classes, reading, notes)
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
+        notes += _remarks(found, kind, reading, classes)
         if labels is not None and found.predicted:
             predicted, compared = np.concatenate(found.predicted), np.concatenate(found.compared)
             sure = (confirmed and not labels.names) or not reading.need_labels
             order = refuse_class_order(predicted, compared, k, classes, sure)
             notes += [order] if order else []
+        if labels is not None and width <= 2:
+            notes += reversed_classes(found, classes or ("y = 0", "y = 1"))
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
-    return Predictions(
+    read = Predictions(
         scores=shape.as_scores(rows.scores, kind, clip=reading.clip),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
@@ -85,6 +102,7 @@ def predictions(
         },
         **further,
     )
+    return event.swapped(read) if of.first else read
 
 
 @dataclass(frozen=True)
@@ -171,7 +189,6 @@ def _checked(
         kind = decide_kind(found, declared, forced, name)
         refuse_nonfinite(found, kind, masks, half)
     refuse_empty(found, kind)
-    notes += _remarks(found, kind, forced is not None, reading, scores.shape[1])
     return rows, found, kind
 
 
@@ -198,11 +215,11 @@ def label_array(
 ) -> tuple[str, Named | None, list[Source]]:
     """Name and array of the labels, of all files (None when there are none), and the file they have of their own."""
     wanted = reading.labels
-    if wanted and wanted not in contents[0].arrays and Path(wanted).is_file():
+    if wanted and wanted not in contents[0].arrays and os.path.isfile(wanted):
         source = Source(wanted)
         return wanted, _only(load_any(source), source), [source]
     beside = Path(sources[0].path).with_suffix(".labels.npy")
-    if not wanted and len(sources) == 1 and contents[0].format == "npy" and beside.is_file():
+    if not wanted and len(sources) == 1 and contents[0].format == "npy" and os.path.isfile(beside):
         source = Source(beside)
         return beside.name, _only(load_any(source), source), [source]
     found = [(keys.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
@@ -259,12 +276,13 @@ def _masked_rows(scores: Named) -> Ints:
     return np.flatnonzero(np.concatenate([np.isneginf(b).any(axis=1) for _, b in shape.blocks(scores)]))
 
 
-def _remarks(found: Scan, kind: Kind, forced: bool, reading: Reading, width: int) -> list[str]:
+def _remarks(found: Scan, kind: Kind, reading: Reading, classes: Sequence[str] | None) -> list[str]:
     notes = []
-    if width == 1:
+    if found.k == 1:
         what = {"logits": "log-odds", "log_probabilities": "log P"}.get(kind, "P")
-        notes.append(f"one score per row: read as {what} of class 1")
-    twice = refuse_double_softmax(found, kind, forced)
+        notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
+    notes += ties(found, kind, bool(reading.weights))
+    twice = refuse_double_softmax(found, kind, kind_option(reading.kind) is not None)
     if twice:
         notes.append(twice)
     if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,10 +17,10 @@ import numpy as np
 from calibcli.errors import InputError
 from calibcli.inputs.arrays import Contents, Memory, Named
 from calibcli.inputs.keys import LABELS, SCORES
-from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.source import Source, Twice, memory_limit, once
 from calibcli.inputs.text import decimals_of
 from calibcli.predictions import Array
-from calibcli.spec import normal
+from calibcli.spec import normal, real, whole
 
 LINE = 64 << 20  # longest line
 EXPANSION = 16  # bytes in memory for a byte of text, at worst about
@@ -63,6 +64,7 @@ def read_jsonl(source: Source) -> Contents:
             cells.append(_cell(row[key]))
     arrays: dict[str, Named] = {}
     ragged = set()
+    about = []
     for key, values in lists.items():
         try:
             table, uneven = _padded(values)
@@ -75,12 +77,30 @@ def read_jsonl(source: Source) -> Contents:
         arrays[key] = Memory(table)
         if uneven:
             ragged.add(key)
+            about.append(_choices(key, [len(row) for row in values], source))
     for key, cells in texts.items():
         arrays[key] = Memory(_column(cells))
     decimals = {
         key: max(decimals_of(repr(v)) for row in lists[key][:1000] for v in row) for key in lists if key in arrays
     }
-    return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged))
+    return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about)
+
+
+def _choices(key: str, lengths: list[int], source: Source) -> str:
+    """A note on rows of different lengths.
+
+    Raises:
+        InputError: most rows have one length: another one is a mistake, which would mask a class in all the others.
+    """
+    usual, count = Counter(lengths).most_common(1)[0]
+    if 2 * count > len(lengths):
+        odd = next(i for i, length in enumerate(lengths) if length != usual)
+        raise InputError(
+            f"row {odd} of {source.name} has {lengths[odd]} numbers in '{key}', {count:,} of {len(lengths):,} rows "
+            f"have {usual}",
+            "write as many in every row: 0 (probabilities) or -Infinity (logits) for a choice that is not there",
+        )
+    return f"{min(lengths)} to {max(lengths)} numbers per row in '{key}': the others have probability 0"
 
 
 def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> Contents:
@@ -88,6 +108,7 @@ def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, 
     scores: list[list[float]] = []
     labels: list[str] = []
     ids: list[str] = []
+    verdicts: list[Any] = []
     filters: dict[str, int] = {}
     for row in _chain(first, rows):
         name = str(row.get("filter", "none"))
@@ -95,9 +116,13 @@ def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, 
         if name != next(iter(filters)):
             continue
         here = f"row {len(scores)} of {source.name}"
-        scores.append(_likelihoods(row, here))
-        labels.append(_target(row, len(scores[-1]), here))
+        found = _likelihoods(row, here)
+        _unconditional(row, len(found), here)
+        scores.append(found)
+        labels.append(_target(row, len(found), here))
+        verdicts.append(row.get("acc"))
         ids.append(_cell(row.get("doc_id", len(ids))))
+    _agree(scores, labels, verdicts, source)
     about = [f"samples of lm-eval: {len(scores):,} questions, log-likelihoods of the choices as logits"]
     if len(filters) > 1:
         kept, *others = filters
@@ -134,7 +159,7 @@ def _likelihoods(row: Mapping[str, Any], here: str) -> list[float]:
                 choice = choice[0]
             if not isinstance(choice, list):
                 raise TypeError
-            values.append(float(choice[0]))
+            values.append(real(choice[0]) if isinstance(choice[0], str) else float(choice[0]))
     except (TypeError, ValueError, IndexError, OverflowError):
         raise InputError(
             f"{here}: filtered_resps holds no [log-likelihood, is_greedy] per choice: a generation task?",
@@ -143,17 +168,62 @@ def _likelihoods(row: Mapping[str, Any], here: str) -> list[float]:
     return values
 
 
+def _unconditional(row: Mapping[str, Any], choices: int, here: str) -> None:
+    """Refuse rows that hold every choice twice, with the question and without it."""
+    texts = _continuations(row.get("arguments"))
+    half = choices // 2
+    twice = len(texts) == choices == 2 * half > 2 and texts[:half] == texts[half:]
+    metrics = row.get("metrics")
+    if "acc_mutual_info" in row or (isinstance(metrics, list) and "acc_mutual_info" in metrics) or twice:
+        raise InputError(
+            f"{here} holds {choices} log-likelihoods, of {half} choices with the question and without it "
+            "(acc_mutual_info)",
+            "run the task without acc_mutual_info, or save the first half of each row as logits",
+        )
+
+
+def _agree(scores: list[list[float]], labels: list[str], verdicts: list[Any], source: Source) -> None:
+    """Hold the labels against the harness's own verdict (`acc`: whether the largest likelihood is the target's).
+
+    Raises:
+        InputError: they differ, so that the targets are not what they seem.
+    """
+    if not all(isinstance(v, int | float) and v in (0, 1) for v in verdicts):
+        return  # none, or an accuracy of another kind
+    wrong = []
+    for i, (row, label, verdict) in enumerate(zip(scores, labels, verdicts)):
+        best = max(row)
+        top = [k for k, value in enumerate(row) if value == best]
+        if len(top) == 1 and best == best and (str(top[0]) == label) != bool(verdict):  # ties aside; NaN is found later
+            wrong.append(i)
+    if wrong:
+        first = wrong[0]
+        raise InputError(
+            f"row {first} of {source.name} has acc {verdicts[first]:g}, but its target reads as choice {labels[first]} "
+            f"({len(wrong):,} of {len(scores):,} rows disagree)",
+            "save the log-likelihoods as logits and the index of the right choice as label",
+        )
+
+
 def _target(row: Mapping[str, Any], choices: int, here: str) -> str:
     """The index of the right choice: a number, a letter, or the text of a choice."""
     target = row.get("target")
     text = _cell(target).strip()
     if isinstance(target, bool):
         return str(int(target))
-    try:
-        return str(int(text))
-    except ValueError:
-        pass
     texts = _continuations(row.get("arguments"))
+    if len(texts) == choices and texts.count(text) > 1:
+        raise InputError(
+            f"{here}: every choice continues with the target {text[:30]!r} and the context differs (winogrande and its "
+            "like), so that target does not tell the right choice",
+            "save the log-likelihoods as logits and the index of the right choice as label",
+        )
+    try:
+        index = whole(text)
+    except ValueError:
+        index = None
+    if index is not None and index < choices:  # negative: for --ignore-label
+        return str(index)
     if text in texts and len(texts) == choices:
         return str(texts.index(text))
     if len(text) == 1 and 0 <= ord(text.upper()) - ord("A") < choices:
@@ -179,7 +249,9 @@ def _rows(source: Source) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=once)
+            except Twice as error:
+                raise InputError(f"row {number} of {source.name} has two '{error}'", "write every key once") from None
             except (ValueError, RecursionError):
                 fix = "write one JSON object per line"
                 if number == 0 and line.lstrip()[:1] == b"[":
@@ -207,11 +279,11 @@ def _padded(rows: list[list[Any]]) -> tuple[Array, bool]:
     width = max(len(row) for row in rows)
     if len(rows) * width > 64 * sum(len(row) for row in rows) + 1_000_000:
         raise ValueError("rows too uneven to pad")
+    if not set(map(type, (v for row in rows for v in row))) <= {int, float}:  # text, true, null
+        raise TypeError("not a number")
     unit = all(0 <= v <= 1 for row in rows for v in row) if any(len(row) < width for row in rows) else False
     out = np.full((len(rows), width), 0.0 if unit else -np.inf)
     for i, row in enumerate(rows):
-        if len(row) and not isinstance(row[0], int | float):
-            raise TypeError("not a number")
         out[i, : len(row)] = row
     return out, any(len(row) < width for row in rows)
 

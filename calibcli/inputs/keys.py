@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from calibcli.errors import InputError, did_you_mean
 from calibcli.inputs.arrays import Contents, Named
@@ -25,11 +27,16 @@ SCORES = {
 }
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
 SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
+OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
+NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
 CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
 LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
-TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp")
+EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
+VERDICTS = ("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy")
+TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",
+            "pred_confidence", "top_confidence", "max_confidence")  # fmt: skip
 
 
 def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
@@ -49,21 +56,46 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         return found[0]
     top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
     if top:
-        raise InputError(
-            f"{where} holds only the score of the top class ('{top[0]}')",
-            "save the scores of every class as an array (N, K): logits or probabilities",
-        )
+        verdict = [name for name in contents.arrays if normal(name) in VERDICTS]
+        with_it = f" and whether it was right ('{verdict[0]}')" if verdict else ""
+        raise InputError(f"{where} holds only the score of the top class ('{top[0]}'){with_it}", EVERY_CLASS)
     raise InputError(
         f"no scores in {where}: it holds {describe(contents)}",
         "choose them with --scores KEY, or name them logits or probs",
     )
 
 
+def refuse_verdicts(scores: str, labels: str, where: str) -> None:
+    """Refuse one score per row whose name says that it is the top class's, or labels that say whether that was right.
+
+    Read as P(class 1) and its label they would give other numbers: where the top class is wrong, accuracy and
+    confidence are those of the other event.
+
+    Raises:
+        InputError: the names say so.
+    """
+    name = Path(labels).stem if labels else ""
+    if normal(scores) in TOP_ONLY:
+        problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
+    elif normal(name) in VERDICTS:
+        problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
+    else:
+        return
+    raise InputError(problem, f"{EVERY_CLASS}; if it is P(class 1) with labels 0 and 1: call them prob and label")
+
+
 def candidates(contents: Contents) -> list[str]:
-    """Names of the arrays that could be the scores."""
+    """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
     if contents.scores:
         return [contents.scores]
-    return [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
+    found = [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
+    return found or [name for name, a in contents.arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
+
+
+def carried(name: str) -> str:
+    """The class that the name of a column of scores carries: `malignant` of `p_malignant`, `1` of `prob_1`; else ""."""
+    found = OF_CLASS.match(name)
+    return "" if found is None or normal(found[2]) in NO_CLASS else found[2]
 
 
 def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str) -> str | None:
@@ -113,6 +145,9 @@ def declared_kind(contents: Contents, name: str) -> str:
     if name in contents.kinds:
         return contents.kinds[name]
     key = normal(name)
+    if key not in SCORES and key not in SINGLE and carried(name):
+        key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
+        return "probabilities" if key.startswith("p") else SINGLE_KINDS.get(key, "")
     return SCORES.get(key, SINGLE_KINDS.get(key, "probabilities" if key in SINGLE else ""))
 
 
@@ -133,9 +168,14 @@ def _may_score(name: str, array: Named) -> bool:
     dims = len(array.shape)
     if dims == 0 or (key not in SCORES and not (key in SINGLE and dims == 1)):
         return False
-    if dims == 1 and (key in CLASS_CALLS or array.dtype.kind in "biuS"):
+    if dims == 1 and key in CLASS_CALLS:
         return False
-    return array.dtype.kind in "biufUSO"
+    return _scalars(array) if dims == 1 else array.dtype.kind in "biufUSO"
+
+
+def _scalars(array: Named) -> bool:
+    """Whether a column may be scores: fractions, or text that is to be read as such."""
+    return bool(array.shape) and array.dtype.kind in "fUO"
 
 
 def _list(names: list[str]) -> str:

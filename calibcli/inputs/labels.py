@@ -13,6 +13,7 @@ from calibcli.errors import InputError, nearest
 from calibcli.inputs.arrays import Column, Converted, Memory, Named, rows_of, whole
 from calibcli.inputs.keys import shape_text
 from calibcli.predictions import Array, Ints
+from calibcli.spec import real
 
 HELD = 20_000_000  # labels beyond this many stay in the file
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
@@ -59,6 +60,11 @@ def read_labels(
         raise InputError(
             f"{n:,} rows of scores but {labels.shape[0]:,} labels ('{name}')",
             "pass the labels of exactly these rows, in the same order",
+        )
+    if labels.dtype.kind == "b" and k > 2:
+        raise InputError(
+            f"labels '{name}' are true or false, there are {k} classes: whether the model was right?",
+            "pass the class that was observed, one integer per row",
         )
     convert = _translator(labels, name, classes, notes)
     base = label_base or 0
@@ -271,7 +277,7 @@ def _texts(block: Array) -> Array:
 
 def _real(text: str) -> bool:
     try:
-        float(text)
+        real(text)
     except ValueError:
         return False
     return True

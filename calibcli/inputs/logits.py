@@ -23,6 +23,7 @@ def read(path: Paths, *, multilabel: bool = False, progress: Progress | None = N
         path: a file (`-` is stdin), or several that are parts of one data set (`shards=True`).
         scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
+        event: of two classes, the one that is measured; of one column, the class that it is the probability of.
         kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
         label_base: what the first class is called.  ignore_label: rows with this label are dropped.
         drop_nonfinite: drop rows with NaN or infinite scores.

@@ -8,14 +8,16 @@ import math
 import struct
 import zipfile
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, InFile, Lazy, Named, known_dtype
-from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.arrays import Contents, InFile, Lazy, Named, known_dtype, known_shape
+from calibcli.inputs.source import Source, Stored, memory_limit
 from calibcli.predictions import Array
 
 HEADER = 10_000  # longest array header that is parsed
@@ -46,6 +48,7 @@ def read_npz(source: Source) -> Contents:
         raise damaged from None
     if len(members) > MEMBERS:
         raise InputError(f"{source.name} holds {len(members)} arrays", "save the scores and labels alone")
+    distinct_members(members, source)
     arrays: dict[str, Named] = {}
     packed = False
     for member in members:
@@ -65,15 +68,41 @@ def read_npz(source: Source) -> Contents:
     return Contents("npz, compressed" if packed else "npz", arrays)
 
 
+def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None:
+    """Refuse a zip archive in which a name stands for two members: which one is meant, no reader agrees on.
+
+    Raises:
+        InputError: there are two.
+    """
+    name, count = Counter(member.filename for member in members).most_common(1)[0] if members else ("", 0)
+    if count > 1:
+        shown = name.removesuffix(".npy")[:40]
+        raise InputError(f"{source.name} holds {count} members named '{shown}'", "write it again, each array once")
+
+
+def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
+    """Offset of the bytes of an uncompressed member, which are noted to be checked against their CRC-32.
+
+    Raises:
+        ValueError: the archive gives it two lengths.  InputError: the file ends before.
+    """
+    if member.compress_size != member.file_size:
+        raise ValueError("it has two lengths")
+    names, extra = struct.unpack("<HH", source.pread(30, member.header_offset)[26:30])
+    start: int = member.header_offset + 30 + names + extra
+    if start + member.file_size > source.size:
+        raise ValueError("it is cut off")
+    source.stored.append(Stored(start, start + member.file_size, member.CRC, name))
+    return start
+
+
 def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Named:
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file, name, source.name)
         start = file.tell()
     _enough(member.file_size - start, shape, dtype, name, source.name)
     if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
-        local = source.pread(30, member.header_offset)
-        names, extra = struct.unpack("<HH", local[26:30])
-        begin = member.header_offset + 30 + names + extra + start
+        begin = stored_part(source, member, name) + start
         _enough(source.size - begin, shape, dtype, name, source.name)
         return InFile(source, begin, shape, dtype, fortran)
     return Lazy(shape, dtype.newbyteorder("="), lambda: _decode(source, archive, member, name))
@@ -100,6 +129,8 @@ def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
                     raise EOFError("it ends too early")
                 view[done : done + len(part)] = part
                 done += len(part)
+            while file.read(1 << 20):  # to its end, where its checksum is compared
+                pass
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise InputError(
             f"array '{name}' in {source.name} cannot be decompressed ({error})", "write it again with np.savez"
@@ -123,6 +154,7 @@ def _header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Heade
             raise ValueError("shape")
         if not isinstance(fortran, bool):
             raise ValueError("order")
+        shape = known_shape(shape, name, where)
     except (
         *(ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError, AttributeError),
         *(OverflowError, EOFError),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import struct
+import warnings
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, Memory, Named
+from calibcli.inputs import pickles
+from calibcli.inputs.arrays import Contents, Memory, Named, known_shape
+from calibcli.inputs.npz import MEMBERS, distinct_members, stored_part
 from calibcli.inputs.source import Source, memory_limit
 
 UNREADABLE = (
@@ -26,16 +32,19 @@ def read_pt(source: Source) -> Contents:
     Raises:
         InputError: damaged, larger than memory, or holding anything but tensors and plain values.
     """
+    code = InputError(
+        f"{source.name} holds pickled Python objects, which are code; it was not loaded",
+        "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)",
+    )
     _bounded(source)
+    if not pickles.plain(named(source)):
+        raise code
     try:
-        with source.reader() as file:
+        with source.reader() as file, warnings.catch_warnings(action="ignore"):
             tree = torch.load(file, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
         if isinstance(error, pickle.UnpicklingError):
-            raise InputError(
-                f"{source.name} holds pickled Python objects, which are code; it was not loaded",
-                "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)",
-            ) from None
+            raise code from None
         raise InputError(
             f"{source.name} is damaged ({str(error).partition(chr(10))[0][:100]})", "save it again"
         ) from None
@@ -46,16 +55,28 @@ def read_pt(source: Source) -> Contents:
     if not isinstance(tree, Mapping):
         raise InputError(f"{source.name} holds a {type(tree).__name__}", "save a dictionary of tensors")
     arrays: dict[str, Named] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):  # a checkpoint: named for what it is by whoever asks
-            inner = {f"{name}.{k}": v for k, v in value.items() if isinstance(v, torch.Tensor)}
-            arrays.update({k: _array(v, k, source) for k, v in inner.items()})
-        elif isinstance(value, torch.Tensor):
-            arrays[str(name)] = _array(value, str(name), source)
+    for name, value in _flat(tree, source):
+        if isinstance(value, torch.Tensor):
+            arrays[name] = _array(value, name, source)
         elif isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-            arrays[str(name)] = Memory(np.array(value, dtype=object))
+            arrays[name] = Memory(np.array(value, dtype=object))
     metadata = {str(k): v for k, v in tree.items() if isinstance(v, str)}
     return Contents("pt", arrays, metadata=metadata)
+
+
+def _flat(tree: Mapping[Any, Any], source: Source) -> list[tuple[str, Any]]:
+    """Entries by name; the tensors of inner dictionaries (of a checkpoint, say) as OUTER.INNER."""
+    found: list[tuple[str, Any]] = []
+    for name, value in tree.items():
+        inner = value.items() if isinstance(value, Mapping) else ()
+        found += [(f"{name}.{k}", v) for k, v in inner if isinstance(v, torch.Tensor)]
+        if not isinstance(value, Mapping):
+            found.append((str(name), value))
+        if len(found) > MEMBERS:
+            raise InputError(f"{source.name} holds over {MEMBERS:,} entries", "save the scores and labels alone")
+    if len({name for name, _ in found}) < len(found):
+        raise InputError(f"{source.name} holds two entries of one name", "name every tensor differently, as text")
+    return found
 
 
 def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:
@@ -71,23 +92,62 @@ def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:
     if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         tensor = tensor.float()
     try:
+        known_shape(tensor.shape, name, source.name)
         return Memory(tensor.detach().contiguous().numpy())
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"tensor '{name}' in {source.name}: {str(error)[:80]}", "save it as float32") from None
 
 
 def _bounded(source: Source) -> None:
     """Refuse what would take more memory than there is, before torch decompresses it."""
-    limit = memory_limit()
-    size = source.size
-    if source.pread(2, 0) == b"PK":
-        try:
-            with zipfile.ZipFile(source.reader()) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise InputError(f"{source.name} is damaged ({str(error)[:80]})", "save it again") from None
+    limit, size = memory_limit(), note_checksums(source)
     if size > limit:
         raise InputError(
             f"{source.name} takes {size / 1e9:.3g} GB when loaded, more than the {limit / 1e9:.3g} GB allowed here",
             "save it as .safetensors or .npy: these are read piece by piece",
         )
+
+
+def note_checksums(source: Source) -> int:
+    """Note what `source.sha256()` is to check, which torch does not; the bytes that the file takes when unpacked.
+
+    Raises:
+        InputError: damaged, or two members have one name.
+    """
+    if source.pread(min(2, source.size), 0) != b"PK":
+        return source.size
+    with _zip(source) as archive:
+        members = archive.infolist()
+        distinct_members(members, source)
+        for member in members:
+            if member.compress_type == zipfile.ZIP_STORED and member.CRC:  # torch can be told to write none
+                stored_part(source, member, member.filename)
+        return sum(member.file_size for member in members)
+
+
+def named(source: Source) -> set[str]:
+    """What the pickle in a .pt file names, after a look at how much work it asks for.
+
+    Raises:
+        InputError: too much, or the file is damaged.
+    """
+    if source.pread(min(2, source.size), 0) != b"PK":
+        return pickles.names(source.reader(), source.name)
+    with _zip(source) as archive:
+        found: set[str] = set()
+        for member in archive.infolist():
+            if member.filename.endswith(".pkl"):
+                with archive.open(member) as file:
+                    if not member.CRC:
+                        file._expected_crc = None  # type: ignore[attr-defined]
+                    found |= pickles.names(file, source.name)
+        return found
+
+
+@contextlib.contextmanager
+def _zip(source: Source) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(source.reader()) as archive:
+            yield archive
+    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{source.name} is damaged ({str(error)[:80]})", "save it again") from None

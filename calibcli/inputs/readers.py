@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError, printable
@@ -47,10 +48,14 @@ def open_all(path: Paths, shards: bool) -> list[Source]:
 def load_any(source: Source) -> Contents:
     """The arrays of a file by the reader of its format."""
     module, _, function = READERS[source.format()].partition(":")
-    contents: Contents = getattr(importlib.import_module(f"calibcli.inputs.{module}"), function)(source)
+    read: Callable[[Source], Contents] = getattr(importlib.import_module(f"calibcli.inputs.{module}"), function)
+    with warnings.catch_warnings(action="ignore"):  # what NumPy and torch say about odd headers is no result
+        contents = read(source)
     if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
         return contents
     arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
+    if len(arrays) < len(contents.arrays):
+        raise InputError(f"{source.name} holds arrays whose names begin alike", f"give them names below {NAME} letters")
     return dataclasses.replace(contents, arrays=arrays)
 
 

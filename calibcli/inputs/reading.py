@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.predictions import Kind
-from calibcli.spec import normal
+from calibcli.spec import Label, Range, normal
 
+LABELS: Range = get_args(Label)[1]
 KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
 
 
@@ -21,6 +22,7 @@ class Reading:
     scores: str | None = None
     labels: str | None = None
     classes: str | Sequence[str] | None = None
+    event: str | None = None
     kind: str | None = None
     label_base: int | None = None
     ignore_label: int | None = None
@@ -33,6 +35,11 @@ class Reading:
     by: Sequence[str] = ()
     shards: bool = False
     need_labels: bool = True
+
+    def __post_init__(self) -> None:
+        for option, value in (("--label-base", self.label_base), ("--ignore-label", self.ignore_label)):
+            if value is not None and value not in LABELS:
+                raise UsageError(f"{option} is beyond any label", f"pass a whole number {LABELS}")
 
 
 def changed(reading: Reading, **fields: Any) -> Reading:

@@ -108,6 +108,7 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             "format": facts["format"],
             "rows": found.n,
             "classes": found.k,
+            **found.event_fact,
             "kind": found.kind,
             "why": facts["why"],
             "class_names": list(found.classes) if found.classes else None,

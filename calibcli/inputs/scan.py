@@ -10,7 +10,7 @@ import numpy as np
 
 from calibcli.inputs.arrays import Named, rows_of
 from calibcli.inputs.fingerprints import Hashes, distinct, mix, multipliers
-from calibcli.predictions import Array, Ints, Kind
+from calibcli.predictions import Array, Floats, Ints, Kind
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
@@ -39,6 +39,9 @@ class Scan:
         zeros: rows whose label has probability 0; first_zero.
         predicted, compared: argmax and label of a subset of the rows (every one when there are few).
         empty: rows of zeros among probabilities.
+        tied: rows in which several scores are the largest.  tied_right: those where the label's is among them.
+        right: rows whose label alone has the largest score.
+        margins: of two classes, score of the second less that of the first (one column: that alone), of `compared`.
         marks: fingerprints of the labelled rows (empty for long files).
     """
 
@@ -71,6 +74,10 @@ class Scan:
     compared: list[Ints] = field(default_factory=list)
     empty: int = 0
     first_empty: int = -1
+    tied: int = 0
+    tied_right: int = 0
+    right: int = 0
+    margins: list[Floats] = field(default_factory=list)
     marks: list[Hashes] = field(default_factory=list)
 
     @property
@@ -157,6 +164,7 @@ def _block(found: Scan, block: Array, labels: Array | None, start: int, compare:
             at_label = block[np.arange(len(block)), labels]
         else:
             at_label = np.where(labels == 1, block[:, 0], 1 - block[:, 0])
+        _ties(found, block, at_label)
         if low < 0 or high <= UNIT_HIGH:
             zero = np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW)))
             if len(zero) and found.first_zero < 0:
@@ -172,6 +180,22 @@ def _block(found: Scan, block: Array, labels: Array | None, start: int, compare:
             top = block.argmax(axis=1) if found.k > 1 else (block[:, 0] > 0.5).astype(np.int64)
             found.predicted.append(top.astype(np.int64))
             found.compared.append(labels.astype(np.int64))
+            if found.k <= 2:
+                found.margins.append(np.asarray(block[:, -1] - (block[:, 0] if found.k == 2 else 0), np.float64))
+
+
+def _ties(found: Scan, block: Array, at_label: Array) -> None:
+    """Counts the rows whose predicted class is one of several; one column has its ties among the `margins`."""
+    if found.k == 1:
+        return
+    top = block.max(axis=1)
+    right = at_label == top
+    several = np.zeros(len(block), bool)
+    if np.count_nonzero(block == top[:, None]) > len(block):
+        several = np.count_nonzero(block == top[:, None], axis=1) > 1
+    found.tied += int(several.sum())
+    found.tied_right += int((several & right).sum())
+    found.right += int((right & ~several).sum())
 
 
 def _finite_rows(found: Scan, block: Array, start: int) -> Array:

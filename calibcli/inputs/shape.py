@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,8 +147,17 @@ def weights(values: Array, name: str, kind: str) -> Floats:
         bad = np.flatnonzero(~(np.isfinite(w) & (w >= 0)))
     if len(bad):
         raise InputError(f"weight {w[bad[0]]:g} in row {bad[0]} ('{name}')", "weights are finite and not negative")
-    if not w.sum() > 0:
+    if not w.any():
         raise InputError(f"weights '{name}' are all 0", "pass weights that are not all 0")
+    with np.errstate(over="ignore"):
+        total = float(w.sum())
+    if kind == "count" and total > 2**53:
+        raise InputError(f"weights '{name}' count {total:.3g} rows", "use --weight-kind sampling")
+    used = w[w > 0]
+    if used.min() < 1e-100 or used.max() > 1e100:  # their squares are summed
+        raise InputError(
+            f"weights '{name}' run from {used.min():.3g} to {used.max():.3g}", "divide them by their largest"
+        )
     odd = np.flatnonzero(w != np.floor(w))
     if kind == "count" and len(odd):
         raise InputError(
@@ -164,9 +174,9 @@ def class_names(given: str | Sequence[str]) -> list[str]:
     """
     if not isinstance(given, str):
         return [str(name) for name in given]
-    path = Path(given)
-    if "," in given or not path.is_file():
+    if "," in given or not os.path.isfile(given):
         return [name.strip() for name in given.split(",")]
+    path = Path(given)
     try:
         text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("["):

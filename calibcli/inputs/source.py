@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import os
 import stat
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from calibcli.errors import InputError
 
@@ -21,9 +24,11 @@ MEMORY = 8 << 30  # most bytes that what must be decoded (compressed, text) may 
 COPY = 1 << 20
 OTHERS = {
     b"\x1f\x8b": ("compressed with gzip", "unpack it first, or pipe it: gunzip -c FILE | calib metrics -"),
-    b"\x80": ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
 }
+PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
+TORCH = ("pt", "pth")
+SUFFIXES = (*TORCH, "npz", "npy", "safetensors", "csv", "tsv", "jsonl", "parquet")
 
 
 def memory_limit() -> int:
@@ -35,6 +40,30 @@ def memory_limit() -> int:
         with contextlib.suppress(ValueError, OSError):  # "max": no limit
             present.append(int(Path(path).read_text()))
     return min(present) // 2
+
+
+def is_safetensors(head: bytes, size: int) -> bool:
+    """Whether a file of `size` bytes starts as safetensors do: 8 bytes with the length of a JSON object, then that."""
+    return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= size - 8
+
+
+def is_pickle(head: bytes) -> bool:
+    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
+    if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
+        return False
+    from pickletools import opcodes
+
+    return chr(head[2]) in {opcode.code for opcode in opcodes}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes start..stop of a file, whose CRC-32 the file itself tells."""
+
+    start: int
+    stop: int
+    crc: int
+    name: str
 
 
 class Source:
@@ -50,12 +79,16 @@ class Source:
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         self.digest = ""
+        self.stored: list[Stored] = []
         self.name = "stdin" if self.path == "-" else self.path
         try:
             self.file: IO[bytes] = _spool(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
-            if not stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):
+            mode = os.fstat(self.file.fileno()).st_mode
+            if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
+                raise OSError("it is a device")
+            if not stat.S_ISREG(mode):
                 self.file = _spool(self.file)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
             raise InputError(f"cannot read {self.name} ({_reason(error)})", "check the path") from None
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
@@ -85,15 +118,57 @@ class Source:
         return io.BufferedReader(_At(self))
 
     def sha256(self, stop: threading.Event | None = None) -> str:
-        """Hex digest of all bytes, taken once; "" when stopped."""
+        """Hex digest of all bytes of the open file, taken once, while the parts `stored` are checked; "" when stopped.
+
+        Raises:
+            InputError: a part has another CRC-32 than the file says, or two parts overlap.
+        """
         if not self.digest:
-            digest = hashlib.sha256()
+            digest, crc = hashlib.sha256(), 0
+            waiting = sorted(self.stored, key=lambda part: (part.start, part.stop), reverse=True)
+            for later, part in itertools.pairwise(waiting):
+                if part.stop > later.start:
+                    raise self._damaged(part)
             for offset in range(0, self.size, COPY):
                 if stop is not None and stop.is_set():
                     return ""
-                digest.update(self.pread(min(COPY, self.size - offset), offset))
+                block = memoryview(self.pread(min(COPY, self.size - offset), offset))
+                digest.update(block)
+                end = offset + len(block)
+                while waiting and waiting[-1].start < end:
+                    part = waiting[-1]
+                    crc = zlib.crc32(block[max(part.start - offset, 0) : part.stop - offset], crc)
+                    if part.stop > end:
+                        break
+                    if crc != part.crc:
+                        raise self._damaged(part)
+                    waiting.pop()
+                    crc = 0
             self.digest = digest.hexdigest()
         return self.digest
+
+    def entry(self) -> dict[str, str]:
+        """Path and digest, for the provenance of a result."""
+        return {"path": self.path, "sha256": self.sha256()}
+
+    def read(self) -> bytes:
+        """All bytes of a small file (a result, a configuration), once; its digest is that of these very bytes.
+
+        Raises:
+            InputError: more than memory takes.
+        """
+        if self.size > memory_limit() // 4:
+            raise InputError(f"{self.name} has {self.size / 1e9:.3g} GB", "is it the right file?")
+        data = self.pread(self.size, 0)
+        self.digest = hashlib.sha256(data).hexdigest()
+        self.file.close()
+        return data
+
+    def _damaged(self, part: Stored) -> InputError:
+        return InputError(
+            f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives",
+            "copy or save the file again",
+        )
 
     def format(self) -> str:
         """Name of the reader: by the first bytes where they tell, else by suffix."""
@@ -103,15 +178,16 @@ class Source:
             return "npy"
         if head.startswith(b"PAR1"):
             return "parquet"
-        for magic, (what, fix) in OTHERS.items():
-            if head.startswith(magic) and suffix not in ("pt", "pth"):
-                raise InputError(f"{self.name} is {what}", fix)
-        if head.startswith(b"PK\x03\x04") or head.startswith(b"PK\x05\x06"):
-            return suffix if suffix in ("pt", "pth") else "npz"
-        if suffix in ("pt", "pth", "npz", "npy", "safetensors", "csv", "tsv", "jsonl", "parquet"):
-            return suffix
-        if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < self.size:
+        if is_safetensors(head, self.size):
             return "safetensors"
+        other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+        if suffix not in TORCH and (other or is_pickle(head)):
+            what, fix = other or PICKLE
+            raise InputError(f"{self.name} is {what}", fix)
+        if head.startswith(b"PK\x03\x04") or head.startswith(b"PK\x05\x06"):
+            return suffix if suffix in TORCH else "npz"
+        if suffix in SUFFIXES:
+            return suffix
         if head.lstrip()[:1] in (b"{", b"["):
             return "jsonl"
         if b"\0" not in head and b"\n" in head:
@@ -140,6 +216,23 @@ class Digests:
     def files(self) -> list[dict[str, str]]:
         """Path and digest of each file, when all are done."""
         return [{"path": path, "sha256": digest.result()} for path, digest in self.found]
+
+
+class Twice(Exception):
+    """A JSON object has two members of one name."""
+
+
+def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """`object_pairs_hook` of `json.loads`, which alone keeps the last of two members of one name.
+
+    Raises:
+        Twice: there are two.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise Twice(next(name for name in names if names.count(name) > 1))
+    return found
 
 
 class _At(io.RawIOBase):

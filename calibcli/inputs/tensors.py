@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, InFile, Memory, Named
+from calibcli.inputs.arrays import Contents, InFile, Memory, Named, known_shape
 from calibcli.inputs.keys import CLASSES, IDS
-from calibcli.inputs.source import Source
+from calibcli.inputs.source import Source, Twice, once
 from calibcli.spec import normal
 
 HEADER = 100_000_000  # longest header the format allows
@@ -58,7 +58,9 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     if length > min(HEADER, source.size - 8):
         raise _broken(source, f"its header claims {length:,} bytes")
     try:
-        header = json.loads(source.pread(length, 8))
+        header = json.loads(source.pread(length, 8), object_pairs_hook=once)
+    except Twice as error:
+        raise _broken(source, f"it holds two tensors '{str(error)[:40]}'") from None
     except (ValueError, RecursionError):
         raise _broken(source, "its header is not JSON") from None
     if not isinstance(header, dict):
@@ -76,7 +78,7 @@ def _tensor(source: Source, name: str, about: Any, start: int) -> Named:
         raise _broken(source, f"tensor '{name[:40]}' has a shape or offset that is not a number")
     if kind not in DTYPES:
         raise InputError(f"tensor '{name[:40]}' in {source.name} has dtype {kind[:10]}", "save it as float32")
-    stored = np.dtype(DTYPES[kind])
+    stored, shape = np.dtype(DTYPES[kind]), known_shape(shape, name, source.name)
     if last - first != math.prod(shape) * stored.itemsize or start + last > source.size:
         raise _broken(source, f"tensor '{name[:40]}' {shape} does not fit its {last - first:,} bytes")
     return InFile(source, start + first, shape, stored, bfloat16=kind == "BF16")

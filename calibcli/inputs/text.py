@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -14,6 +15,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.arrays import Contents, Memory, Named
 from calibcli.inputs.source import Source, memory_limit
 from calibcli.predictions import Array
+from calibcli.spec import real
 
 ROWS = 4096  # parsed at once
 EXPANSION = 6  # bytes in memory for a byte of text, at worst about
@@ -116,7 +118,7 @@ def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]
                 f"{where} has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}",
                 "write one column per class, numbered from 0",
             )
-        if len(columns) > 1 or first == 0:
+        if len(columns) > 1:
             groups[prefix] = [columns[k] for k in wanted]
     classes = {}
     for prefix, pairs in named.items():
@@ -171,15 +173,14 @@ def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[
 
 
 def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str) -> Array:
-    try:
-        return np.array(cells, dtype=np.float64)
-    except ValueError:
-        pass
+    if not any("_" in cell for row in cells for cell in row):  # NumPy reads 1_0 as 10
+        with contextlib.suppress(ValueError):
+            return np.array(cells, dtype=np.float64)
     out = np.empty((len(cells), len(names)))
     for r, row in enumerate(cells):
         for c, cell in enumerate(row):
             try:
-                out[r, c] = np.nan if cell.strip().lower() in MISSING else float(cell)
+                out[r, c] = np.nan if cell.strip().lower() in MISSING else real(cell)
             except ValueError:
                 raise InputError(
                     f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number",
@@ -200,7 +201,7 @@ def decimals_of(cell: str) -> int:
 
 def _number(cell: str) -> bool:
     try:
-        float(cell)
+        real(cell)
     except ValueError:
         return False
     return True

@@ -16,6 +16,7 @@ from calibcli.predictions import Ints, Kind
 
 NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 ORDER_P = 1e-6
+BACKWARDS_Z = 3.09  # one in a thousand
 
 
 def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:
@@ -210,3 +211,40 @@ def refuse_class_order(predicted: Ints, labels: Ints, k: int, classes: Sequence[
     raise InputError(
         text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
     )
+
+
+def ties(found: Scan, kind: Kind, weighted: bool) -> list[str]:
+    """A note on rows with several largest scores: which accuracy they have is a matter of the rule, here the first."""
+    n, tied, tied_right, right = found.finite, found.tied, found.tied_right, found.right
+    if found.k == 1 and found.margins:
+        score, label = np.concatenate(found.margins), np.concatenate(found.compared)
+        half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
+        n, tied = len(score), int((score == half).sum())
+        tied_right, right = tied, int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
+    if not tied:
+        return []
+    low, high = right / n, (right + tied_right) / n
+    return [
+        f"{tied:,} of {n:,} rows have several largest scores: the first class counts as predicted, by other rules "
+        f"accuracy is {low:.4g} to {high:.4g}" + (" (unweighted)" if weighted else "")
+    ]
+
+
+def reversed_classes(found: Scan, names: Sequence[str]) -> list[str]:
+    """A note where two classes make sense the other way round: AUC < 1/2 beyond chance (Mann & Whitney 1947)."""
+    if not found.margins:
+        return []
+    score, label = np.concatenate(found.margins), np.concatenate(found.compared)
+    n, ones = len(label), int(label.sum())
+    if ones in (0, n):
+        return []
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2
+    auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
+    spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
+    if spread <= 0 or (0.5 - auc) / math.sqrt(spread / (12 * ones * (n - ones))) < BACKWARDS_Z:
+        return []
+    return [
+        f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): the "
+        f"classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: {1 - auc:.3f}"
+    ]

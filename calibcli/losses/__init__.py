@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from calibcli.errors import UsageError
 from calibcli.losses.adafocal import AdaFocal, adafocal_update
 from calibcli.losses.focal import DualFocal, Focal, FocalSample, FocalScheduled, InverseFocal
-from calibcli.losses.form import CurvatureForm
 from calibcli.losses.gamma import critical_p, focal_factor, gamma_star, peak_p
 from calibcli.losses.penalty import MMCE, Trace
 from calibcli.losses.proper import Brier, CrossEntropy, LabelSmoothing
@@ -28,7 +27,6 @@ __all__ = [
     "Batch",
     "Brier",
     "CrossEntropy",
-    "CurvatureForm",
     "DualFocal",
     "Focal",
     "FocalSample",
@@ -42,7 +40,7 @@ __all__ = [
     "Trace",
     "adafocal_update",
     "critical_p",
-    "curvature_form",
+    "final",
     "focal_factor",
     "gamma_star",
     "objective",
@@ -103,9 +101,9 @@ class Objective:
         """
         stack = contextlib.ExitStack()
         due = [p for p in self.penalties if p.due(step)]
-        thrice = any(isinstance(p, Trace) and p.kind != "ggn" for p in due)
+        most = max((p.order for p in due), default=1)
         for penalty in due:
-            if not (thrice and isinstance(penalty, Trace) and penalty.kind == "ggn"):
+            if penalty.order == most:  # what makes few derivatives cheap may not give more
                 stack.enter_context(penalty.around(model, generator))
         return stack
 
@@ -129,18 +127,17 @@ def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objecti
         raise UsageError(f"'{head}' is a penalty, not a loss", f"write ce+{head}")
     choice = LOSSES.choose(head)
     extra = [PENALTIES.choose(p) for p in (*more, *rest, *penalties)]
-    return Objective(choice(), [p() for p in extra], "+".join([choice.spec, *(p.spec for p in extra)]))
+    loss: Loss = choice()
+    loss.spec = choice.spec
+    return Objective(loss, [p() for p in extra], "+".join([choice.spec, *(p.spec for p in extra)]))
 
 
-def curvature_form(spec: str = "ce") -> CurvatureForm:
-    """The loss of a spec (penalties left out) as curvature code needs it.
-
-    A scheduled focal loss has the γ of its last epochs.
+def final(spec: str = "ce") -> Loss:
+    """The loss of a spec as it is in the last epochs of a run, penalties left out.
 
     Raises:
         UsageError: unknown name or option.
     """
     found = objective(spec)
-    if isinstance(found.loss, FocalScheduled):
-        found.loss.start_epoch(10**6 - 1, 10**6)
-    return CurvatureForm(found.loss, found.spec.split("+")[0])
+    found.loss.finish()
+    return found.loss

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibcli.derivatives.norms import upcast
 from calibcli.errors import UsageError
-from calibcli.losses.focal import focal, inverse_focal
+from calibcli.losses.focal import focal, focal_terms, inverse_focal, inverse_terms
 from calibcli.losses.logspace import margin
 from calibcli.losses.shelf import LOSSES, Loss
 from calibcli.spec import Count, Range
@@ -45,6 +45,7 @@ class AdaFocal(Loss):
 
     edges: Tensor
     bin_gammas: Tensor
+    needs_validation = True
 
     def __init__(
         self,
@@ -93,6 +94,11 @@ class AdaFocal(Loss):
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self._gammas(margin(upcast(logits), labels))
 
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
+        gamma = self._gammas(m)
+        outward, inward = focal_terms(m, gamma.clamp(min=0)), inverse_terms(m, (-gamma).clamp(min=0))
+        return torch.where(gamma >= 0, outward[0], inward[0]), torch.where(gamma >= 0, outward[1], inward[1])
+
     def _gammas(self, m: Tensor) -> Tensor:
         p = torch.sigmoid(m.detach())
-        return self.bin_gammas.to(m.dtype)[torch.bucketize(p, self.edges.to(p.dtype), right=True)]
+        return self.bin_gammas.to(m)[torch.bucketize(p, self.edges.to(p), right=True)]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from calibcli.errors import UsageError
 from calibcli.losses.gamma import gamma_star
-from calibcli.losses.logspace import THRESHOLD, log_both, log_not_p, log_p, margin
+from calibcli.losses.logspace import THRESHOLD, log_both, log_not_p, log_p, margin, surprise_ratio
 from calibcli.losses.shelf import LOSSES, Gamma, Loss, Weights
 from calibcli.spec import Range, Share
 
@@ -31,12 +31,33 @@ def inverse_focal(m: Tensor, gamma: float | Tensor) -> Tensor:
     return torch.exp(gamma * torch.log1p(torch.sigmoid(m))) * F.softplus(-m, threshold=THRESHOLD)
 
 
+def focal_terms(m: Tensor, gamma: float | Tensor) -> tuple[Tensor, Tensor]:
+    """`g(p, γ)` and `-p dg/dp` of a class with margin m.
+
+    `dg/dp = γ (1-p)^(γ-2) [-2(1-p) - (1-p) log p + (γ-1) p log p]`, here with `log p = -(1-p) u`.
+    """
+    p, x, u, rest = torch.sigmoid(m), torch.sigmoid(-m), surprise_ratio(m), log_not_p(m)
+    g = torch.exp(gamma * rest) * (1 + gamma * p * u)
+    # for γ < 1 this grows as p -> 1, where |e_y - p|² takes it to 0: bounded, so that the product is not inf · 0
+    power = torch.exp((gamma - 1) * rest.clamp(min=-60.0))
+    return g, -gamma * power * p * (-2 + x * u - (gamma - 1) * p * u)
+
+
+def inverse_terms(m: Tensor, gamma: float | Tensor) -> tuple[Tensor, Tensor]:
+    """`-F'` and `F''` in `L = log p` of `F = -(1+p)^γ L`."""
+    p, L = torch.sigmoid(m), log_p(m)
+    power = torch.exp((gamma - 1) * torch.log1p(p))
+    first = power * (1 + p + gamma * p * L)
+    second = -gamma * p * power * (2 + L + (gamma - 1) * p * L / (1 + p))
+    return first, second
+
+
 def smoothed_focal(z: Tensor, labels: Tensor, gamma: float, epsilon: float, alpha: Tensor | None) -> Tensor:
     """`-Σ_k t_k α_k (1-p_k)^γ log p_k` with `t = (1-ε) onehot + ε/K`: every class weighted by its own probability."""
     log_probability, log_rest = log_both(z)
     terms = -torch.exp(gamma * log_rest) * log_probability
     if alpha is not None:
-        terms = terms * alpha.to(z.dtype)
+        terms = terms * alpha.to(z)
     return (1 - epsilon) * terms.gather(1, labels.unsqueeze(1)).squeeze(1) + epsilon * terms.mean(1)
 
 
@@ -50,6 +71,8 @@ class Focal(Loss):
         smoothing: label smoothing ε; each class is then weighted by its own probability,
             `-Σ_k t_k (1-p_k)^γ log p_k`, unless `smoothed=py`: `(1-p_y)^γ` times smoothed cross-entropy.
     """
+
+    gamma: float
 
     def __init__(
         self,
@@ -82,6 +105,13 @@ class Focal(Loss):
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor:
         return torch.full(labels.shape, self.gamma, device=logits.device)
 
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor] | None:
+        return None if self.smoothing else focal_terms(m, self.gamma)
+
+    @property
+    def link_gamma(self) -> float:
+        return self.gamma
+
 
 @LOSSES.add("focal_scheduled")
 class FocalScheduled(Loss):
@@ -93,6 +123,8 @@ class FocalScheduled(Loss):
         gammas: the values in turn.
         bounds: fractions of the epochs where γ switches, one fewer than the values.
     """
+
+    gamma: float
 
     def __init__(
         self, *, gammas: Gammas = (5.0, 3.0, 1.0), bounds: Annotated[tuple[float, ...], Range(0, 1)] = (2 / 7, 5 / 7)
@@ -122,6 +154,16 @@ class FocalScheduled(Loss):
 
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor:
         return torch.full(labels.shape, self.gamma, device=logits.device)
+
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
+        return focal_terms(m, self.gamma)
+
+    def finish(self) -> None:
+        self.gamma = self.values_in_turn[-1]
+
+    @property
+    def link_gamma(self) -> float:
+        return self.gamma
 
 
 @LOSSES.add("focal_sample")
@@ -169,10 +211,13 @@ class FocalSample(Loss):
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor:
         return self._gammas(margin(logits, labels))
 
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
+        return focal_terms(m, self._gammas(m))
+
     def _gammas(self, m: Tensor) -> Tensor:
         p = torch.sigmoid(m.detach())
-        index = torch.bucketize(p, self.edges.to(p.dtype), right=self.closed == "left")
-        return self.steps.to(m.dtype)[index]
+        index = torch.bucketize(p, self.edges.to(p), right=self.closed == "left")
+        return self.steps.to(m)[index]
 
 
 @LOSSES.add("inverse_focal")
@@ -185,6 +230,9 @@ class InverseFocal(Loss):
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         return inverse_focal(margin(z, labels), self.gamma)
+
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
+        return inverse_terms(m, self.gamma)
 
 
 @LOSSES.add("dual_focal")

@@ -34,6 +34,8 @@ class MMCE(Penalty):
         width: of the kernel.
     """
 
+    pairs_rows = True
+
     def __init__(
         self,
         *,
@@ -111,6 +113,7 @@ class Trace(Penalty):
     ) -> None:
         super().__init__(weight, every)
         self.kind, self.probes = kind, probes
+        self.order = 2 if kind == "ggn" else 3
         self._jets: Jets | None = None
 
     def around(self, model: nn.Module, generator: torch.Generator) -> contextlib.AbstractContextManager[object]:

@@ -24,6 +24,9 @@ class CrossEntropy(Loss):
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         return F.softplus(-margin(z, labels), threshold=THRESHOLD)
 
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(m), torch.zeros_like(m)
+
 
 @LOSSES.add("label_smoothing")
 class LabelSmoothing(Loss):
@@ -39,6 +42,9 @@ class LabelSmoothing(Loss):
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         uniform = z.logsumexp(1) - z.mean(1)
         return (1 - self.epsilon) * F.softplus(-margin(z, labels), threshold=THRESHOLD) + self.epsilon * uniform
+
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(m), torch.zeros_like(m)  # what smoothing adds is linear in z but for cross-entropy's
 
 
 @LOSSES.add("brier")

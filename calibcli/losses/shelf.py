@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from calibcli.derivatives.norms import upcast
 from calibcli.errors import UsageError
+from calibcli.losses.logspace import margin
 from calibcli.spec import Range, Shelf
 
 LOSSES = Shelf("loss")
@@ -29,10 +30,14 @@ class Loss(nn.Module):
     Attributes:
         alpha: class weights (K,), or None.
         gamma_text: what the log says of the current γ, or "".
+        spec: canonical spec, where it was made from one.
+        needs_validation: whether `start_epoch` takes the validation logits.
     """
 
     alpha: Tensor | None
     gamma_text = ""
+    spec = ""
+    needs_validation = False
 
     def __init__(self, alpha: tuple[float, ...] = ()) -> None:
         super().__init__()
@@ -64,10 +69,33 @@ class Loss(nn.Module):
                 f"alpha has {len(self.alpha)} weights and the logits have {logits.shape[1]} classes",
                 "pass one weight per class, in class order",
             )
-        return self.alpha.to(upcast(logits).dtype)[labels]
+        return self.alpha.to(upcast(logits))[labels]
 
     def gammas(self, logits: Tensor, labels: Tensor) -> Tensor | None:
         """The focusing parameter γ `(N,)` that applies to each sample now, or None where the loss has none."""
+        return None
+
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor] | None:
+        """`-F'` and `F''`, each `(N,)`, of a loss `F(log p_y)` at margins m of the labels; None for any other loss."""
+        return None
+
+    def pair_weights(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """Signed weights l `(N, K)` with `Hess_z = Σ_c l_c (e_c - p)(e_c - p)'`, or None where no closed form is known.
+
+        For a loss `F(log p_y)`: `l_c = -F' p_c + 1[c=y] F''`, so `l_c = p_c` for cross-entropy.
+        """
+        z = upcast(logits)
+        terms = self.pair_terms(margin(z, labels))
+        if terms is None:
+            return None
+        first, second = terms
+        weights = first.unsqueeze(1) * z.softmax(1)
+        weights = weights.scatter_add(1, labels.unsqueeze(1), second.unsqueeze(1))
+        return weights * self.weights(z, labels).unsqueeze(1)
+
+    @property
+    def link_gamma(self) -> float | None:
+        """The γ of the focal map from the network's softmax to probabilities; None where no one γ applies."""
         return None
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -75,10 +103,15 @@ class Loss(nn.Module):
         return {"gamma": getattr(self, "gamma", None), "gamma_text": self.gamma_text}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        if type(state["gamma"]) not in (float, int, type(None)) or type(state["gamma_text"]) is not str:
+            raise TypeError("the state of the loss is of another kind")
         self.gamma, self.gamma_text = state["gamma"], state["gamma_text"]
 
     def start_epoch(self, epoch: int, epochs: int, validation: tuple[Tensor, Tensor] | None = None) -> None:
         """Set what depends on the epoch (0-based) or on the validation logits and labels after the previous one."""
+
+    def finish(self) -> None:
+        """Go to how it is in the last epochs of a run."""
 
 
 @dataclass
@@ -106,7 +139,12 @@ class Penalty(nn.Module):
         weight: its factor λ; 0 leaves the loss exactly as it is.
         every: apply it at every n-th step, n times as strong.
         realised: its last value, without the weight (detached).
+        order: derivatives of the model's output that training on it takes (1: as every loss).
+        pairs_rows: whether it compares rows of a batch, and so depends on how many there are.
     """
+
+    order = 1
+    pairs_rows = False
 
     def __init__(self, weight: float, every: int = 1) -> None:
         super().__init__()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from calibcli.columns import ClassBins, Columns, columns
 from calibcli.errors import UsageError
@@ -15,8 +16,9 @@ from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 from calibcli.spec import Choice, Level, within
 
-__all__ = ["DEFAULT", "METRICS", "Sample", "choose", "default", "estimates", "measure", "needed_class_bins", "values"]
+__all__ = ["DEFAULT", "METRICS", "BySpec", "Sample", "choose", "estimates", "measure", "needed_class_bins", "values"]
 Progress = Callable[[float, str], None]
+T = TypeVar("T")
 _ALL = (proper, binned, smooth, kernel, significance, gain)  # importing them fills the shelf
 
 DEFAULT = (
@@ -34,27 +36,22 @@ DEFAULT = (
     "recal_gain",
     "calibration_p",
 )
-"""What is measured when nothing is asked for; `ece:of=positive` joins for two classes."""
-
-
-def default(k: int) -> list[str]:
-    """The default set for k classes."""
-    return [s for spec in DEFAULT for s in ((spec, "ece:of=positive") if spec == "ece" and k == 2 else (spec,))]
+"""What is measured when nothing is asked for."""
 
 
 def choose(specs: Iterable[str], k: int) -> list[Choice]:
     """Spec strings as choices, each once; `all` stands for the whole shelf and `default` for the default set.
+
+    The spec of a choice is the shortest: of two classes `of=positive` goes without saying, of more `of=top`.
 
     Raises:
         UsageError: unknown metric or option, or `of=positive` where there are not two classes.
     """
     found: dict[str, Choice] = {}
     for spec in specs:
-        groups = {"all": [*METRICS.entries], "default": default(k)}
+        groups = {"all": [*METRICS.entries], "default": [*DEFAULT]}
         for one in groups.get(spec.strip().lower(), [spec]):
-            choice = METRICS.choose(one)
-            if choice.options.get("of") == "positive" and k != 2:
-                raise UsageError(f"{choice.spec} is for two classes, these are {k}", f"use {choice.name}")
+            choice = _resolved(METRICS.choose(one), k)
             for option, least in (("bins", 1), ("draws", 1)):
                 if choice.options.get(option, least) < least:
                     raise UsageError(
@@ -62,6 +59,39 @@ def choose(specs: Iterable[str], k: int) -> list[Choice]:
                     )
             found.setdefault(choice.spec, choice)
     return list(found.values())
+
+
+def _resolved(choice: Choice, k: int) -> Choice:
+    """The choice with `of=auto` where that says as much for k classes."""
+    of = choice.options.get("of")
+    if of == "positive" and k != 2:
+        raise UsageError(f"{choice.spec} is for two classes, these are {k}", f"use {choice.name}")
+    if of == ("positive" if k == 2 else "top"):
+        return Choice(choice.entry, {**choice.options, "of": "auto"})
+    return choice
+
+
+class BySpec(Mapping[str, T]):
+    """Numbers of metrics by spec, in any spelling: `ece:bins=15` and (k = 2) `ece:of=positive` are `ece`."""
+
+    def __init__(self, found: Mapping[str, T], k: int) -> None:
+        """found: by canonical spec."""
+        self.found, self.k = found, k
+
+    def __getitem__(self, spec: str) -> T:
+        try:
+            return self.found[_resolved(METRICS.choose(spec), self.k).spec]
+        except (UsageError, KeyError):
+            raise KeyError(f"'{spec}' was not measured, but {', '.join(self.found)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __repr__(self) -> str:
+        return repr(self.found)
 
 
 def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
@@ -96,20 +126,18 @@ def measure(
     Raises:
         UsageError: unknown metric or option, or a level outside (0, 1).
     """
-    choices = choose(default(predictions.k) if specs is None else specs, predictions.k)
+    choices = choose(DEFAULT if specs is None else specs, predictions.k)
     table = columns(
         predictions, class_bins=needed_class_bins(choices, predictions.k), threads=threads, progress=progress
     )
     return estimates(Sample.of(table, predictions, seed), choices, level=level)
 
 
-def values(
-    predictions: Predictions, specs: Sequence[str] | None = None, *, threads: int | None = 1
-) -> dict[str, float]:
+def values(predictions: Predictions, specs: Sequence[str] | None = None, *, threads: int | None = 1) -> BySpec[float]:
     """The numbers alone, by spec: `measure` without uncertainty. nan where one is not defined."""
-    choices = choose(default(predictions.k) if specs is None else specs, predictions.k)
+    choices = choose(DEFAULT if specs is None else specs, predictions.k)
     sample = dataclasses.replace(Sample.of(columns_of(predictions, choices, threads), predictions), lean=True)
-    return {choice.spec: float(choice(sample)) for choice in choices}
+    return BySpec({choice.spec: float(choice(sample)) for choice in choices}, predictions.k)
 
 
 def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, of: str = "") -> list[Estimate]:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from calibcli.metrics.bounds import ece_bounds
+from calibcli.metrics.bounds import view_bounds
 from calibcli.metrics.intervals import Ask, Interval, percent
-from calibcli.metrics.norms import one, over, over_by_confidence, two, under
+from calibcli.metrics.norms import one, over_by_confidence, two, under
+from calibcli.metrics.ranks import TIE
 from calibcli.metrics.sample import Bins
 from calibcli.metrics.smooth import solve
+from calibcli.numerics import normal_quantile, score_bound
 from calibcli.predictions import Floats
 
 DRAWS = 2_000
-SURE = 4.0  # standard deviations beyond which the sign of a gap is known
+SURE = 2.0  # standard deviations, beyond those of the bound, from which the sign of a gap is known
+STEEPEST = 4 / 3  # the most that 4 p (1 - p) + (c - p)² can be
+TIES = "no bound: method={} divides ties between bins, which biases it (method=whole does not)"
 NO_GROUPS = "rows belong to groups, and this bound is for independent rows (ece has one for groups)"
 
 
@@ -33,29 +36,22 @@ def gate(ask: Ask) -> Interval:
     """The bounds that gates use: see `calibcli.metrics.bounds`."""
     options = ask.choice.options
     view = ask.sample.view(options["of"])
-    if view.groups is not None and len(np.unique(view.groups)) < 2:
-        return Interval(reason="one group has no spread", detail=_detail(ask, _table(ask)))
-    found = ece_bounds(
-        view.p,
-        view.hit,
-        bins=options["bins"],
-        edges=options["edges"],
-        alpha=ask.alpha,
-        weights=view.weights,
-        weight_kind="count" if view.counts else "sampling",
-        groups=view.groups,
-        seed=ask.seed,
-    )
-    table = _table(ask)
+    how = {"bins": options["bins"], "edges": options["edges"], "alpha": ask.alpha, "seed": ask.seed}
+    found = view_bounds(view, **how)
+    null: dict[str, Any] = {
+        "null": found.floor,
+        "null_high": found.null_high,
+        "detail": _detail(ask, _table(ask)),
+    }
+    if found.reason:
+        return Interval(reason=found.reason, **null)
     return Interval(
         low=found.lower,
         high=found.upper,
         level=1 - 2 * ask.alpha,
         sided="each",
-        how=f"one-sided bounds, each {percent(ask.level)}; simulated null quantile",
-        null=found.floor,
-        null_high=found.null_high,
-        detail=_detail(ask, table),
+        how=f"one-sided {found.method} bounds, each {percent(ask.level)}; simulated null quantile",
+        **null,
     )
 
 
@@ -72,19 +68,34 @@ def signed(ask: Ask) -> Interval:
     }
     if ask.sample.columns.groups is not None:
         return Interval(reason=NO_GROUPS, **null)
-    z = NormalDist().inv_cdf(ask.level)
-    slope = _steepness(table, norm)
-    a = z * z * float((slope * table.square).sum())
-    b = z * z * float((slope * table.spread).sum())
     noise = normals(len(table.d), ask.seed) * np.sqrt(np.maximum(table.spread, table.null))
     return Interval(
         low=_lower(ask, table, norm, noise),
-        high=min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2),
+        high=min(1.0, _upper(table, norm, ask.value, normal_quantile(ask.level))),
         level=1 - 2 * ask.alpha,
         sided="each",
         how=f"one-sided bounds, each {percent(ask.level)}; simulated null level",
         **null,
     )
+
+
+def _upper(table: Bins, norm: Any, value: float, z: float) -> float:
+    """The score form: of the norm where it is a sum s·d of signed gaps, of its square where it is a length."""
+    if norm is two:
+        return math.sqrt(score_bound(value**2, z, STEEPEST * float(table.square.sum()), square_spread(table)))
+    slope = _slope(table, norm, z)
+    return score_bound(value, z, float((slope * table.square).sum()), float((slope * table.spread).sum()))
+
+
+def square_spread(table: Bins) -> float:
+    """Variance of the estimate of Σ w gap², seen from below.
+
+    With g the true gaps, Σ ŵ ĝ² is at least the mean over rows of 2 g r - g², whose expectation is Σ w g² and whose
+    variance, given the bin, is g² (4 E r² - 3 g²) at most: g² times what is never above 4/3 (`STEEPEST`).
+    """
+    mean_square = np.divide(table.spread, table.square, out=np.zeros_like(table.spread), where=table.filled)
+    each = table.gap**2 * np.maximum(4 * mean_square - 3 * table.gap**2, 0)
+    return float((table.square * each).sum())
 
 
 def _lower(ask: Ask, table: Bins, norm: Any, noise: Floats) -> float:
@@ -102,17 +113,29 @@ def _lower(ask: Ask, table: Bins, norm: Any, noise: Floats) -> float:
 
 
 def _lower_two(table: Bins, noise: Floats, level: float) -> float:
-    """Smallest size t of gaps in the direction u of the estimated ones that the estimate does not refute.
+    """The root of `lower_square`, of the size of the gaps."""
+    return math.sqrt(max(lower_square(table, noise, level), 0.0))
+
+
+def lower_square(table: Bins, noise: Floats, level: float) -> float:
+    """Smallest squared size t² of gaps in the direction u of the estimated ones that the estimate does not refute.
 
     ‖t u + noise‖² = t² + 2 t u·noise + ‖noise‖²: where gaps are large only the noise along them counts, where there are
-    none all of it does. Its quantile rises with t, whatever the direction (Anderson 1955).
+    none all of it does. Its quantile rises with t, whatever the direction (Anderson 1955). Below 0 where even gaps of 0
+    are not refuted: by how much.
     """
     inverse = np.divide(1, table.weight, out=np.zeros_like(table.weight), where=table.filled)
-    size = float(two(table))
-    if size == 0:
-        return 0.0
-    along, across = noise @ (table.d * inverse) / size, noise**2 @ inverse
-    return solve(lambda t: size**2 - float(np.quantile(t * t + 2 * t * along + across, level)), 0.0, size)
+    square = float(two(table)) ** 2
+    across = noise**2 @ inverse
+    spare = square - float(np.quantile(across, level))
+    if spare <= 0:
+        return spare
+    along = noise @ (table.d * inverse) / math.sqrt(square)
+
+    def refuted(t: float) -> float:
+        return square - float(np.quantile(t * t + 2 * t * along + across, level))
+
+    return solve(refuted, 0.0, math.sqrt(square)) ** 2
 
 
 def _one_change(d: Floats) -> Floats:
@@ -121,56 +144,77 @@ def _one_change(d: Floats) -> Floats:
     return np.asarray(np.abs(2 * running - running[..., -1:]).max(axis=-1))
 
 
-def _steepness(table: Bins, norm: Any) -> Floats:
-    """Squared weight of each gap in the norm, seen as a linear function of the gaps near the estimate."""
-    if norm in (over, under, over_by_confidence):
-        sign = -1 if norm is under else 1
-        plausible = sign * table.d > -SURE * np.sqrt(table.spread)  # bins that may count at all
-        weight = table.confidence**2 if norm is over_by_confidence else np.ones_like(table.d)
-        return np.where(plausible, weight, 0.0)
-    if norm is two:
-        size = float(two(table))
-        weight = np.where(table.filled, table.weight, 1)
-        if size == 0:
-            return np.where(table.filled, 1 / weight, 0).astype(np.float64)
-        return np.asarray((table.d / weight / size) ** 2)
-    return np.ones_like(table.d)
+def _slope(table: Bins, norm: Any, z: float) -> Floats:
+    """Squared weight of each gap in a norm that is a sum of them, 0 for gaps that surely have the other sign.
+
+    Not surely while the score bound of the gap, with its unseen term, reaches 0.
+    """
+    if norm is one:
+        return np.ones_like(table.d)
+    sign = -1 if norm is under else 1
+    unseen = float(table.square.sum())
+    reach = np.array([score_bound(v, SURE + z, unseen, s) for v, s in zip(sign * table.d, table.spread, strict=True)])
+    return np.where(reach >= 0, table.confidence**2 if norm is over_by_confidence else 1.0, 0.0)
 
 
 def debiased_square(ask: Ask) -> Interval:
-    """Inverts |T - θ| <= z sd(θ) with Var(T) = 4 v θ + 2 Σ w_b² v_b², v_b the variance of gap b (Bröcker 2012).
-
-    The first term is the noise of gaps that are there, the second of gaps that are not; v is the average of v_b by
-    w_b² gap_b² over w_b gap_b².
+    """Upper: the score form, with the noise of gaps that are there (`square_spread`) and that of gaps that are not,
+    2 Σ w² v², v the variance of a bin's gap (Bröcker 2012). Lower: that of the squared length of the gaps.
     """
     table = _table(ask)
     null = float(np.quantile(null_draws(ask, table), 0.95))
     detail = {**_detail(ask, table), "root": math.sqrt(max(ask.value, 0.0))}
     if ask.sample.columns.groups is not None:
         return Interval(reason=NO_GROUPS, null=0.0, null_high=null, detail=detail)
+    method, whole = ask.choice.options["method"], _whole(ask)
+    if method == "mukhoti" or (method == "split-merge" and not np.allclose(table.weight, whole.weight, atol=1e-9)):
+        return Interval(reason=TIES.format(method), null=0.0, null_high=null, detail=detail)
     enough = table.effective >= 2
     if not enough.any():
         return Interval(reason="no bin has 2 rows", detail=detail)
-    n = np.where(enough, table.effective, 2)
-    mean_square = np.divide(table.spread, table.square, out=np.zeros_like(table.spread), where=table.filled)
-    v = np.where(enough, np.maximum(mean_square - table.gap**2, 0) / (n - 1), 0)
-    v = np.maximum(v, np.where(enough, 1 / (4 * n * n), 0))  # a bin without errors is not a bin without noise
-    square = table.weight * np.maximum(table.gap**2 - v, 0)
-    mean_v = float((square * table.weight * v).sum() / square.sum()) if square.sum() > 0 else 0.0
-    fixed = 2 * float((table.weight**2 * v**2).sum())
-    z, t = ask.z, ask.value
-    centre = t + 2 * z * z * mean_v
-    half = z * math.sqrt(max(4 * mean_v * t + 4 * z * z * mean_v**2 + fixed, 0.0))
+    inverse = np.divide(1, table.weight, out=np.zeros_like(table.weight), where=table.filled)
+    variance = np.maximum(table.spread, table.null)
+    noise, moved = normals(len(table.d), ask.seed) * np.sqrt(variance), _moved(ask, table)
+    noise += moved
+    still = 2 * float(((variance * inverse) ** 2).sum())
+    unseen = STEEPEST * float(table.square.sum())
+    moving = square_spread(table) + float(np.var(moved @ (2 * table.gap)))
     return Interval(
-        low=min(ask.value, max(0.0, centre - half)),  # the parameter is >= 0, its estimate need not be
-        high=max(0.0, centre + half),
-        level=ask.level,
-        how="score interval (variance of the debiased square under each value)",
-        se=math.sqrt(max(4 * mean_v * max(t, 0.0) + fixed, 0.0)),
+        low=min(ask.value, lower_square(table, noise, ask.level)),
+        high=max(0.0, score_bound(ask.value, normal_quantile(ask.level), unseen, moving + still)),
+        level=1 - 2 * ask.alpha,
+        sided="each",
+        how=f"one-sided bounds, each {percent(ask.level)}, of the squared length of the gaps; simulated null quantile",
+        se=math.sqrt(moving + still),
         null=0.0,
         null_high=null,
         detail=detail,
     )
+
+
+def _whole(ask: Ask) -> Bins:
+    """The table with ties kept whole; another one where ties meet a cut."""
+    return ask.sample.view(ask.choice.options["of"]).mass_bins(ask.choice.options["bins"], "whole")
+
+
+def _moved(ask: Ask, table: Bins) -> Floats:
+    """(DRAWS, B) noise of the gaps from where the rows put the cuts between bins of equal mass.
+
+    A cut at the share q moves as the empirical share of rows below it, a Brownian bridge of variance q (1 - q) / n,
+    and carries with it rows whose mean residual is that of the rows it passes.
+    """
+    view = ask.sample.view(ask.choice.options["of"])
+    n, share = view.effective, np.broadcast_to(view.share(), (view.n,))[view.order]
+    last = np.append(np.diff(view.p[view.order]) > TIE, True)  # of rows that are tied: their order must not matter
+    below = np.append(0.0, np.cumsum(share)[last])
+    sums = np.append(0.0, np.cumsum(share * view.residual[view.order])[last])
+    q = np.cumsum(table.weight)[:-1]
+    reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
+    ends = [np.clip(q + sign * reach, 0, 1) for sign in (-1, 1)]
+    passed = np.subtract(*(np.interp(end, below, sums) for end in reversed(ends))) / (ends[1] - ends[0])
+    steps = normals(len(table.d), ask.seed + 1) * np.sqrt(table.weight / n)
+    bridge = np.cumsum(steps, axis=1)[:, :-1] - steps.sum(axis=1, keepdims=True) * q
+    return np.diff(np.pad(bridge * passed, ((0, 0), (1, 1))), axis=1)
 
 
 NO_BOUND = {
@@ -215,11 +259,9 @@ def classwise(ask: Ask) -> Interval:
     share = view.share()
     square = share * (1 / view.total if view.counts else share)
     rest = 2 * -np.expm1(-columns.nll) / columns.k
-    z2 = NormalDist().inv_cdf(ask.level) ** 2
-    b = z2 * float(np.sum(square * rest**2))
-    a = z2 * 2 / columns.k / view.effective
+    unseen, spread = 2 / columns.k / view.effective, float(np.sum(square * rest**2))
     return Interval(
-        high=min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2),
+        high=min(1.0, score_bound(ask.value, normal_quantile(ask.level), unseen, spread)),
         level=ask.level,
         sided="upper",
         how="one-sided upper bound; null level: expected absolute deviation of a binomial per cell",

@@ -17,12 +17,12 @@ from calibcli.result import Curve, Plot
 BAND = 0.90  # of the consistency and smooth bands, pointwise
 Z_BAND = 1.6448536269514722
 CELLS, POINTS = 512, 101
-FEWEST = 5  # effective rows under the kernel below which the smooth curve is not drawn
+FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
 DRAWS = 2_000
 
 
 def reliability(
-    view: View, bins: Bins, *, sigma: float, seed: int = 0, what: str = "top label", name: str = "reliability"
+    view: View, bins: Bins, *, sigma: float, seed: int = 0, event: str = "", name: str = "reliability"
 ) -> list[Plot]:
     """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
 
@@ -31,14 +31,14 @@ def reliability(
         bins: their reliability table.
         sigma: bandwidth of the smooth curve (that of SmoothECE).
         seed: of the band.
-        what: what the probability is of.
+        event: what the probability is of; "" for the top label.
         name: name of the panel; the histogram is `{name}_rows`.
     """
     low, high = consistency(bins, seed)
     counts = bins.weight * view.total if view.counts else bins.rows
     curve = smooth_curve(view, sigma)
-    title = f"Reliability of the {what}, n = {counts.sum():.0f}"
-    labels = ("P(y = 1)", "share of y = 1") if what == "positive class" else ("confidence", "accuracy")
+    title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
+    labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
     return [
         Plot(
             name=name,
@@ -117,7 +117,8 @@ def smooth_curve(view: View, sigma: float) -> Curve:
     least = (y * effective + 0.5) / (effective + 1)
     variance = np.maximum(variance, k2 @ square * least * (1 - least))
     se = np.sqrt(variance) / np.where(near, mass, 1)
-    shown = effective >= FEWEST
+    shown = _rows_near(t, sigma, weight, square) >= FEWEST
+    shown &= (t >= view.p.min() - 1 / CELLS) & (t <= view.p.max() + 1 / CELLS)
     half = Z_BAND * se
     y = np.clip(t + np.divide(kernel @ (hit - confidence), mass, out=np.zeros(POINTS), where=near), 0, 1)
     return Curve(
@@ -129,6 +130,16 @@ def smooth_curve(view: View, sigma: float) -> Curve:
         low=_where(shown, np.maximum(y - half, 0)),
         high=_where(shown, np.minimum(y + half, 1)),
     )
+
+
+def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Floats:
+    """Effective rows within `sigma` of each t, from sums per cell: the kernel itself reaches beyond any row."""
+    first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
+    last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
+    mass, squares = (
+        np.diff(np.append(0.0, np.cumsum(v))[np.stack([first, last])], axis=0)[0] for v in (weight, square)
+    )
+    return np.asarray(np.divide(mass**2, squares, out=np.zeros(len(t)), where=mass > 1e-15))
 
 
 def per_class(table: ClassTable, names: Sequence[str], bins: int, seed: int = 0) -> list[Plot]:

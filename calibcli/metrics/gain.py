@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 
@@ -9,14 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import columns
-from calibcli.links import cross_fit_beta, fit_beta
-from calibcli.links.moments import Block, Source, evaluate
-from calibcli.metrics.intervals import IMPOSSIBLE, Ask, Interval, Rows, student
-from calibcli.metrics.sample import METRICS, Sample
+from calibcli.links import cross_fit_beta, fit_beta, nll_rows
+from calibcli.links.moments import Block, Source, evaluate, expectation
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Ask, Interval, Rows
+from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.sample import ANY, METRICS, Sample, average
+from calibcli.metrics.smooth import solve
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
-KAPPA = 0.6  # share of the squared cost of fitting that the folds have in common, by simulation
+LEAST_BETA, MOST_BETA = 1e-4, 1e3  # in units of the logits' spread
 FEWEST = 5_000  # rows that are always used; beyond, as many as hold SCORES scores
 SCORES = 500_000
 WIDENED = 1 << 20  # scores up to which derivatives are in float64
@@ -48,33 +51,25 @@ def gains(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, list[fl
 
     NaN throughout where a fold would be empty.
     """
-    found, temperatures, _ = cross_fit(predictions, folds)
-    return found, temperatures
-
-
-def cross_fit(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, list[float], float]:
-    """As `gains`, and the NLL that fitting T to chance costs, times 2: V / (n F''), V the variance of F' per row."""
     fold = folds_of(predictions, folds)
     present, fold = np.unique(fold, return_inverse=True)
     if len(present) < 2:
-        return np.full(predictions.n, np.nan), [], 0.0
+        return np.full(predictions.n, np.nan), []
     z, y, w = predictions.logits, predictions.labels, predictions.weights
     if predictions.n >= FEWEST:
-        found = _leave_out(z, y, w, fold)
-        if found is not None:
-            betas, cost = found
-            return _nll(z, y) - _nll(z * betas[fold].astype(z.dtype)[:, None], y), (1 / betas).tolist(), cost
+        betas = _leave_out(z, y, w, fold)
+        if betas is not None:
+            return _nll(z, y) - _nll(z * betas[fold].astype(z.dtype)[:, None], y), (1 / betas).tolist()
     gain, fits = cross_fit_beta(z, y, fold, w)
-    costs = [0.0 if fit.se is None else fit.se**2 * fit.hessian * fit.n / predictions.n for fit in fits]
-    return gain, [fit.temperature for fit in fits], float(np.mean(costs))
+    return gain, [fit.temperature for fit in fits]
 
 
 def _nll(z: Array, y: Ints) -> Floats:
     return columns(Predictions.of(z, y), class_bins=()).nll
 
 
-def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats, float] | None:
-    """β fitted without each fold, and the cost of fitting; None where a few passes over all rows do not find them.
+def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> Floats | None:
+    """β fitted without each fold; None where a few passes over all rows do not find them.
 
     From the first four derivatives of each fold's NLL, at a β so near to all of them (the optimum of some rows, or the
     previous step) that what the expansion leaves out, its fourth power, is nothing beside the noise of the rows.
@@ -93,7 +88,7 @@ def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats,
         if abs(step) <= NEAR * beta:
             betas = np.array([beta + _root(rest) for rest in each.sum(axis=0) - each])
             if np.all(np.abs(betas / beta - 1) <= 2 * NEAR):
-                return betas, sum(part.psi2 for part in sums) / each.sum(axis=0)[1] / sum(part.weight for part in sums)
+                return betas
         beta *= math.exp(min(max(step / beta, -1.0), 1.0))
     return None
 
@@ -124,45 +119,93 @@ def _subset(sample: Sample) -> tuple[Predictions, Ints | None]:
     return predictions.take(rows), rows
 
 
-def _gain_rows(sample: Sample) -> tuple[Rows, list[float], float]:
+def _gain_rows(sample: Sample) -> tuple[Rows, list[float]]:
     if "gain" not in sample.memo and not np.isfinite(sample.columns.nll).all():
-        sample.memo["gain"] = Rows(np.full(1, np.nan), None, False, None), [1.0], 0.0
+        sample.memo["gain"] = Rows(np.full(1, np.nan), None, False, None), [1.0]
     if "gain" not in sample.memo:
         subset, _ = _subset(sample)
-        found, temperatures, cost = cross_fit(subset)
-        sample.memo["gain"] = Rows(found, subset.weights, sample.counts, subset.groups), temperatures, cost
-    rows: tuple[Rows, list[float], float] = sample.memo["gain"]
+        found, temperatures = gains(subset)
+        sample.memo["gain"] = Rows(found, subset.weights, sample.counts, subset.groups), temperatures
+    rows: tuple[Rows, list[float]] = sample.memo["gain"]
     return rows
 
 
 def gain_interval(ask: Ask) -> Interval:
-    """Student's t over rows, at the folds' temperatures, with the share of the noise that these have in common.
+    """Bounds of the gain at the best temperature, over every temperature that these rows do not refute.
 
-    Where T = 1 is best, the gain is of the size of what fitting T to chance costs, and as each fold's T is fitted on
-    the rows of the others, their gains vary together by about that much.
+    G = F(1) - F(β*), F the mean NLL at β = 1/T. As F'(β*) = 0 it is the Bregman divergence
+    D(1, β) = F(1) - F(β) - F'(β)(1 - β) at β*, which holds no label: it has little noise of its own and grows with the
+    distance of β from 1. β is refuted where the mean of ψ = E z - z_y, which is 0 at β*, is not within its bounds: the
+    score form, in which rows that were not seen may have any label. So there are bounds where no row is wrong, too.
     """
-    rows, temperatures, cost = _gain_rows(ask.sample)
+    rows, temperatures = _gain_rows(ask.sample)
     if not math.isfinite(ask.value):
         nothing = "needs at least 2 folds with rows" if not temperatures else IMPOSSIBLE
-        return Interval(reason=nothing, n=rows.n)
-    se = math.sqrt(rows.se() ** 2 + KAPPA * cost**2)
-    if not math.isfinite(se):
-        return Interval(reason="one row has no spread", n=rows.n)
-    half = student(ask.level, rows.degrees) * se
-    how = f"{FOLDS} folds; Student's t over rows, at the folds' temperatures"
+        return Interval(reason=nothing)
+    if rows.lacking:
+        return Interval(reason=rows.lacking)
+    subset, _ = _subset(ask.sample)
+    if math.isinf(high(ask.sample.columns.most, UNSEEN)):
+        return Interval(reason=BOUNDLESS)
+    ends = _Profile(subset, rows, ask.tail).ends()
+    how = f"Bregman divergence over the 1/T that are not refuted{rows.clustered}; value: {FOLDS} folds"
     if rows.n < ask.sample.n:
         how += f"; {rows.n} of {ask.sample.n} rows, drawn evenly"
     detail = {"temperature_low": min(temperatures), "temperature_high": max(temperatures)}
     return Interval(
-        low=ask.value - half, high=ask.value + half, level=ask.level, how=how, se=se, n=rows.n, null=0.0, detail=detail
+        low=min(ask.value, ends[0]),  # the parameter is >= 0, a cross-fitted estimate need not be
+        high=max(ask.value, ends[1]),
+        level=ask.level,
+        how=how,
+        se=rows.se,
+        n=rows.n,
+        null=0.0,
+        detail=detail,
     )
 
 
-@METRICS.add(better="lower", unit="nats", needs_scores=True, interval=gain_interval)
+class _Profile:
+    """The β that rows do not refute, each end at error `alpha`, and the divergences between them."""
+
+    def __init__(self, data: Predictions, rows: Rows, alpha: float) -> None:
+        self.z, self.y, self.rows, self.alpha = data.logits.astype(np.float64), data.labels, rows, alpha
+        there = np.where(np.isfinite(self.z), self.z, np.nan)
+        top = np.nanmax(there, axis=1)
+        own = self.z[np.arange(len(self.y)), self.y]
+        self.up, self.down = own - np.nanmin(there, axis=1), own - top  # to z_y from the least and the largest logit
+        self.scale = max(float(np.median(np.nanstd(there, axis=1))), 1e-12)
+        self.seen: dict[float, tuple[float, float, float]] = {}
+
+    def slope(self, beta: float) -> tuple[float, float, float]:
+        """F'(β) and its bounds."""
+        if beta not in self.seen:
+            psi = expectation(self.z, self.y, beta)
+            mean = dataclasses.replace(self.rows, values=psi)
+            reach = high(-(psi + self.down), UNSEEN), high(psi + self.up, UNSEEN)
+            self.seen[beta] = mean.value, *mean.bounds(self.alpha, -reach[0], reach[1])
+        return self.seen[beta]
+
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest divergence."""
+        low, high = self._root(2), self._root(1)
+        there = [self._divergence(beta) for beta in (low, high)]
+        return (0.0 if low <= 1 <= high else min(there)), max(there)
+
+    def _root(self, bound: int) -> float:
+        """β where a bound of F' passes 0 (F' rises with β); the end of the range where it does not."""
+        ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
+        return math.exp(solve(lambda t: -self.slope(math.exp(t))[bound], *ends))
+
+    def _divergence(self, beta: float) -> float:
+        one, there = (average(nll_rows(self.z, self.y, b), self.rows.weights) for b in (1.0, beta))
+        return max(one - there - self.slope(beta)[0] * (1 - beta), 0.0)
+
+
+@METRICS.add(values=ANY, better="lower", unit="nats", needs_scores=True, interval=gain_interval)
 def recal_gain(sample: Sample) -> float:
     """Recalibration gain: NLL per row that a re-fitted temperature would save, by 5-fold cross-fitting.
 
     mean of nll(z_i) - nll(z_i / T_{-k(i)}); slightly negative where T = 1 is best. Beyond 500,000 scores (and 5,000
     rows) a sample of rows is used.
     """
-    return _gain_rows(sample)[0].mean()
+    return _gain_rows(sample)[0].value

@@ -6,18 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.sample import Sample, average
+from calibcli.numerics import clopper_pearson, effective_groups, normal_quantile, score_bound, student_quantile
 from calibcli.predictions import Floats, Ints
 from calibcli.result import Cell
 from calibcli.spec import Choice
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
+BOUNDLESS = "no upper bound: classes have probability 0, where a label would cost infinitely much (--clip bounds it)"
+FEWEST_GROUPS = 10  # effective groups from which a spread between groups can be relied on
+SMALLEST_P = 1e-300
 Mask = npt.NDArray[np.bool_]
 
 
@@ -54,9 +57,14 @@ class Ask:
         return 1 - self.level
 
     @property
+    def tail(self) -> float:
+        """Error probability of each end of a two-sided interval."""
+        return (1 - self.level) / 2
+
+    @property
     def z(self) -> float:
         """Two-sided normal quantile."""
-        return NormalDist().inv_cdf((1 + self.level) / 2)
+        return normal_quantile(1 - self.tail)
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Rows:
     weights: Floats | None
     counts: bool
     groups: Ints | None
+    condensed: bool = False  # weights are numbers of rows
 
     @classmethod
     def of(cls, sample: Sample, values: npt.NDArray[Any], mask: Mask | None = None) -> Rows:
@@ -74,15 +83,16 @@ class Rows:
         if mask is not None:
             values, w = values[mask], None if w is None else w[mask]
             groups = None if groups is None else groups[mask]
-        return cls(values, w, sample.counts, groups)
+        return cls(values, w, sample.counts, groups, sample.columns.condensed > 0)
 
     @property
     def n(self) -> int:
-        return len(self.values)
+        """Rows of the file."""
+        return round(self.total) if self.condensed else len(self.values)
 
     @cached_property
     def total(self) -> float:
-        return float(self.n if self.weights is None else self.weights.sum())
+        return float(len(self.values) if self.weights is None else self.weights.sum())
 
     @cached_property
     def effective(self) -> float:
@@ -91,36 +101,112 @@ class Rows:
             return self.total
         return self.total**2 / float(self.weights @ self.weights)
 
-    @property
-    def degrees(self) -> float:
-        """Degrees of freedom of the variance: independent units less one."""
-        return (len(np.unique(self.groups)) if self.groups is not None else self.effective) - 1
+    @cached_property
+    def _member(self) -> tuple[int, Ints]:
+        assert self.groups is not None
+        names, member = np.unique(self.groups, return_inverse=True)
+        return len(names), member
 
-    def mean(self) -> float:
+    @cached_property
+    def shares(self) -> Floats:
+        """Share of the total weight that each group has."""
+        return np.bincount(self._member[1], self.weights) / self.total
+
+    @cached_property
+    def units(self) -> float:
+        """Independent draws: effective rows, or groups of equal size that measure a spread as well as these."""
+        return self.effective if self.groups is None else effective_groups(self.shares)
+
+    @property
+    def unseen(self) -> float:
+        """Σ share², the variance of the mean that one row (or group) of size 1 which was not seen would bring."""
+        return 1 / self.effective if self.groups is None else float(self.shares @ self.shares)
+
+    @cached_property
+    def value(self) -> float:
         return average(self.values, self.weights)
 
+    @cached_property
     def se(self) -> float:
-        """Standard error of the weighted mean; from group sums where rows belong together."""
-        units = self.degrees + 1
-        if units < 2 or self.total <= 0:
+        """Standard error of the weighted mean; where rows belong together by leaving out one group at a time.
+
+        Jackknife over groups: (G - 1)/G Σ (θ_g - θ)² with θ_g - θ = -u_g / (1 - share_g), u_g the group's part of
+        Σ w (x - mean) / Σ w. Large groups pull the mean towards them, which sums of squares alone do not see.
+        """
+        if self.total <= 0:
             return math.nan
-        centred = self.values - self.mean()
+        centred = self.values - self.value
         if self.groups is not None:
-            share = 1.0 if self.weights is None else self.weights
-            _, member = np.unique(self.groups, return_inverse=True)
-            u: npt.NDArray[Any] = np.bincount(member, share * centred)
-        elif self.weights is None:
+            count, member = self._member
+            if count < 2:
+                return math.nan
+            u: npt.NDArray[Any] = np.bincount(member, centred if self.weights is None else self.weights * centred)
+            left = np.maximum(1 - self.shares, 1e-9)
+            return math.sqrt(float(np.sum((u / left) ** 2)) * (count - 1) / count) / self.total
+        if self.effective < 1 + 1e-9:
+            return math.nan
+        if self.weights is None:
             u = centred
         else:
             u = centred * (np.sqrt(self.weights) if self.counts else self.weights)
-        return math.sqrt(float(u @ u) * units / (units - 1)) / self.total
+        return math.sqrt(float(u @ u) * self.effective / (self.effective - 1)) / self.total
 
-    def design(self) -> float:
-        """Effective number of independent rows for a share: Kish, and fewer where groups share their outcome."""
-        if self.groups is None:
-            return self.effective
-        p, se = self.mean(), self.se()
-        return max(1.0, p * (1 - p) / se**2) if se > 0 else float(self.degrees + 1)
+    @property
+    def lacking(self) -> str:
+        """Why there is no bound, or ""."""
+        if self.groups is not None and self._member[0] < 2:
+            return "one group has no spread"
+        if not math.isfinite(self.se):
+            return "one row has no spread"
+        if self.groups is not None and self.units < FEWEST_GROUPS:
+            return (
+                f"{self._member[0]} groups of these sizes count as {self.units:.1f} equal ones, "
+                f"and bounds need {FEWEST_GROUPS}"
+            )
+        return ""
+
+    @property
+    def binomial(self) -> bool:
+        """Whether a share of these rows is that of independent draws: no groups, weights equal or counts."""
+        return self.groups is None and (self.weights is None or self.counts or float(np.ptp(self.weights)) == 0)
+
+    @property
+    def clustered(self) -> str:
+        """How groups entered, for the reader."""
+        return "" if self.groups is None else f", jackknife over groups ({self.units:.1f} effective)"
+
+    def bounds(self, alpha: float, low: float, high: float) -> tuple[float, float]:
+        """One-sided bounds of the mean, each at 1 - alpha, of values that may lie anywhere in [low, high].
+
+        The score form (see `numerics.score_bound`) with Student's t: a share of rows (or of groups, all of whose rows
+        agree) that happened not to be seen may lie at the other end.
+        """
+        t = student_quantile(1 - alpha, self.units - 1)
+        spread, value = self.se**2, self.value
+        low, high = min(low, value), max(high, value)
+        above = score_bound(0.0, t, self.unseen * max(high - value, 0.0), spread)
+        below = score_bound(0.0, t, self.unseen * max(value - low, 0.0), spread)
+        return max(value - below, low), min(value + above, high)
+
+    def p_value(self, low: float, high: float, share: float = 1.0) -> float:
+        """Two-sided p-value of `share` times the mean = 0: twice the alpha at which the bound of `bounds` is 0.
+
+        (Where alpha is above .03, there a little smaller than that: z² is used for -ln alpha.)
+        """
+        value = self.value * share
+        if value == 0:
+            return 1.0
+        reach = max(self.value - low, 0.0) if value > 0 else max(high - self.value, 0.0)
+        variance = self.se**2 + self.unseen * reach * abs(value)
+        return two_sided(abs(value) / math.sqrt(variance), self.units - 1)
+
+
+def two_sided(t: float, degrees: float = math.inf) -> float:
+    """P(|T| > t), never 0."""
+    from scipy.special import ndtr, stdtr
+
+    p = 2 * float(ndtr(-t) if math.isinf(degrees) else stdtr(degrees, -t))
+    return min(1.0, max(p, SMALLEST_P))
 
 
 def percent(level: float) -> str:
@@ -128,135 +214,43 @@ def percent(level: float) -> str:
     return f"{100 * level:.4g} %"
 
 
-def wilson(p: float, n: float, z: float) -> tuple[float, float]:
-    """Score interval of a share p of n rows (Wilson 1927)."""
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(max(p * (1 - p), 0) / n + z * z / (4 * n * n))
-    return (0.0 if p <= 0 else max(0.0, centre - half)), (1.0 if p >= 1 else min(1.0, centre + half))
-
-
-def student(level: float, degrees: float) -> float:
-    """Two-sided quantile of Student's t, by Hill's expansion (1970); exact for 1 and 2 degrees."""
-    tail = 1 - level
-    if degrees <= 0:
-        return math.nan
-    if degrees < 1.5:
-        return 1 / math.tan(math.pi * tail / 2)
-    if degrees < 2.5:
-        return math.sqrt(2 / (tail * (2 - tail)) - 2)
-    a = 1 / (degrees - 0.5)
-    b = 48 / a**2
-    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
-    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * degrees
-    y = (d * tail) ** (2 / degrees)
-    if y > 0.05 + a:
-        x = NormalDist().inv_cdf(tail / 2)
-        y = x * x
-        if degrees < 5:
-            c += 0.3 * (degrees - 4.5) * (x + 0.6)
-        c = (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b + c
-        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
-        y = math.expm1(a * y * y)
-    else:
-        y = (
-            (1 / (((degrees + 6) / (degrees * y) - 0.089 * d - 0.822) * (degrees + 2) * 3) + 0.5 / (degrees + 4)) * y
-            - 1
-        ) * (degrees + 1) / (degrees + 2) + 1 / y
-    return math.sqrt(degrees * y)
-
-
 def share_interval(ask: Ask) -> Interval:
-    """Wilson's interval for a metric that is a share of rows."""
+    """Clopper and Pearson's interval for a metric that is a share of independent rows; else as any mean."""
     values, mask = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
     rows = Rows.of(ask.sample, values, mask)
-    if rows.total <= 0:
-        return Interval(reason=ask.choice.traits.get("empty", "no rows"), n=rows.n)
-    n = rows.design()
-    low, high = wilson(ask.value, n, ask.z)
-    how = "Wilson interval" + (f" at {n:.0f} effective rows" if round(n) != rows.n else "")
-    return Interval(low=low, high=high, level=ask.level, how=how, n=rows.n, se=rows.se())
+    found = share_bounds(rows, ask.tail) if rows.total > 0 else None
+    if found is None or not rows.binomial:
+        return mean_interval(ask)
+    n = rows.effective
+    how = "Clopper-Pearson interval" + (f" at {n:.0f} effective rows" if round(n) != rows.n else "")
+    se = rows.se if math.isfinite(rows.se) else None
+    return Interval(low=found[0], high=found[1], level=ask.level, how=how, n=rows.n, se=se)
+
+
+def share_bounds(rows: Rows, alpha: float) -> tuple[float, float] | None:
+    """One-sided bounds of a share, each at 1 - alpha: exact for independent rows of equal weight, else as of any mean
+    (weights may go with the outcome, which a binomial at the effective rows does not see); None where there are none.
+    """
+    if rows.binomial:
+        return clopper_pearson(rows.value * rows.effective, rows.effective, alpha)
+    return None if rows.lacking else rows.bounds(alpha, 0.0, 1.0)
 
 
 def mean_interval(ask: Ask) -> Interval:
-    """Student's t for a mean over rows."""
-    values, mask = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
+    """The score form for a mean over rows, whose range the metric states."""
+    traits = ask.choice.traits
+    values, mask = traits["rows"](ask.sample, **ask.choice.options)
     rows = Rows.of(ask.sample, values, mask)
     if rows.total <= 0:
-        return Interval(reason=ask.choice.traits.get("empty", "no rows"), n=rows.n)
+        return Interval(reason=traits.get("empty", "no rows"), n=rows.n)
     if not math.isfinite(ask.value):
         return Interval(reason=IMPOSSIBLE, n=rows.n)
-    se = rows.se()
-    if not math.isfinite(se):
-        return Interval(reason=_why_no_se(rows), n=rows.n)
-    half = student(ask.level, rows.degrees) * se
-    low, high = ask.value - half, ask.value + half
-    if ask.choice.traits.get("positive", True):
-        low = max(low, 0.0)
-    how = "Student's t" + (", clustered by group" if rows.groups is not None else "")
-    return Interval(low=low, high=high, level=ask.level, how=how, n=rows.n, se=se)
-
-
-def outcome_interval(ask: Ask) -> Interval:
-    """A mean whose value depends on whether the row is right: rows that are wrong are few and weigh much.
-
-    The mean is (1 - e) m_right + e m_wrong. Wilson's interval for the share e of wrong rows and Student's t for the two
-    means are combined as Zou & Donner (2008): each end takes the distances of its three parts in quadrature. A plain t
-    interval is too short on the side of errors that happened not to be drawn.
-    """
-    values, _ = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
-    all_rows = Rows.of(ask.sample, values)
-    if not math.isfinite(ask.value):
-        return Interval(reason=IMPOSSIBLE, n=all_rows.n)
-    if all_rows.groups is not None:
-        return mean_interval(ask)
-    if all_rows.n < 2:
-        return Interval(reason="one row has no spread", n=all_rows.n)
-    w = all_rows.weights
-    parts = [
-        Rows(values.take(rows), None if w is None else w.take(rows), all_rows.counts, None)
-        for rows in _right_and_wrong(ask.sample)
-    ]
-    effective = all_rows.effective
-    wrong = parts[1].total / all_rows.total
-    low_e, high_e = wilson(wrong, effective, ask.z)
-    means: list[float] = []
-    below = above = 0.0
-    for part, share, if_none in zip(parts, (1 - wrong, wrong), _if_none(ask), strict=True):
-        if part.effective < 2:
-            if if_none is None:
-                what = "wrong" if part is parts[1] else "right"
-                return Interval(reason=f"fewer than 2 rows are {what}: their mean is unknown", n=all_rows.n)
-            means.append(part.mean() if part.total > 0 else if_none)
-            continue
-        means.append(part.mean())
-        half = share * student(ask.level, part.degrees) * part.se()
-        below, above = below + half**2, above + half**2
-    step = means[1] - means[0]
-    down, up = (wrong - low_e) * step, (high_e - wrong) * step
-    if step < 0:
-        down, up = -up, -down
-    low = ask.value - math.sqrt(below + down**2)
-    high = ask.value + math.sqrt(above + up**2)
-    if ask.choice.traits.get("positive", True):
-        low = max(low, 0.0)
-    how = "Wilson on the share of errors, t within right and wrong rows, combined (MOVER)"
-    return Interval(low=low, high=high, level=ask.level, how=how, n=all_rows.n, se=all_rows.se())
-
-
-def _right_and_wrong(sample: Sample) -> tuple[Ints, Ints]:
-    """The rows that are right, and those that are wrong."""
-    if "right" not in sample.memo:
-        correct = sample.columns.correct
-        sample.memo["right"] = np.flatnonzero(correct), np.flatnonzero(~correct)
-    found: tuple[Ints, Ints] = sample.memo["right"]
-    return found
-
-
-def _if_none(ask: Ask) -> tuple[float | None, float | None]:
-    """What a right and a wrong row contribute where fewer than two were seen; None where that is not known."""
-    bound = ask.choice.traits.get("if_none")
-    return bound(ask.sample) if bound else (None, None)
-
-
-def _why_no_se(rows: Rows) -> str:
-    return "one group has no spread" if rows.groups is not None else "one row has no spread"
+    if rows.lacking:
+        return Interval(reason=rows.lacking, n=rows.n)
+    least, most = traits["range"](ask.sample)
+    low, high = rows.bounds(ask.tail, least, most)
+    detail: dict[str, Cell] = {} if rows.groups is None else {"effective_groups": round(rows.units, 1)}
+    how = f"score form, t, unseen rows up to {most:.3g}{rows.clustered}"
+    if math.isinf(most):
+        return Interval(low=low, level=ask.level, how=how, reason=BOUNDLESS, n=rows.n, se=rows.se, detail=detail)
+    return Interval(low=low, high=high, level=ask.level, how=how, n=rows.n, se=rows.se, detail=detail)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
 
 from calibcli.metrics.intervals import Ask, Interval, percent
-from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
 from calibcli.metrics.smooth import Noise, noise_of, spread
+from calibcli.numerics import normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -35,12 +35,10 @@ def mmce_interval(ask: Ask) -> Interval:
         return Interval(reason="no bound for this form; mmce itself has one", **null)
     if view.groups is not None:
         return Interval(reason="rows belong to groups, and this bound is for independent rows", **null)
-    z2 = NormalDist().inv_cdf(ask.level) ** 2
-    a, b = z2 * noise.unseen, z2 * noise.spread
     lengths = np.sqrt((((noise.draws * noise.scale) @ root) ** 2).sum(axis=1))
     return Interval(
         low=max(0.0, ask.value - float(np.quantile(lengths, ask.level))),
-        high=min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2),
+        high=min(1.0, score_bound(ask.value, normal_quantile(ask.level), noise.unseen, noise.spread)),
         level=1 - 2 * ask.alpha,
         sided="each",
         how=f"exact, by sorted sums; one-sided bounds, each {percent(ask.level)}; null level: normal noise",
@@ -56,14 +54,14 @@ def _root(scale: float) -> Floats:
     return np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(Noise.CELLS)), dtype=np.float64)
 
 
-@METRICS.add(better="lower", unit="", interval=mmce_interval)
+@METRICS.add(values=UNIT, better="lower", unit="", interval=mmce_interval)
 def mmce(
     sample: Sample,
     *,
     scale: Scale = 0.4,
     weighted: bool = False,
     square: bool = False,
-    of: Of = "top",
+    of: Of = "auto",
 ) -> float:
     """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / scale))^½, r = p - y (Kumar 2018).
 
@@ -100,8 +98,8 @@ def kde_interval(ask: Ask) -> Interval:
     )
 
 
-@METRICS.add(better="lower", unit="probability", interval=kde_interval)
-def kde_ece(sample: Sample, *, of: Of = "top") -> float:
+@METRICS.add(values=UNIT, better="lower", unit="probability", interval=kde_interval)
+def kde_ece(sample: Sample, *, of: Of = "auto") -> float:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang 2020).
 
     Triweight kernel reflected at 0 and 1, bandwidth std(p | hit) (2N)^-1/5, acc(t) = min(1, acc f_hit(t) / f(t)).

@@ -1,63 +1,51 @@
-"""What a map changes: metrics of the same rows before and after, as paired differences with their intervals."""
+"""Two models on the same rows: paired differences with intervals, McNemar's exact test, and multiplicity."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from calibcli.columns import bin_index
-from calibcli.metrics.intervals import IMPOSSIBLE, Rows
+from calibcli.metrics import paired_bins
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, SMALLEST_P, Rows
+from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample
-from calibcli.numerics import effective_groups, student_quantile
+from calibcli.numerics import clopper_pearson, normal_quantile
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
 
 NAMES = ("nll", "ece", "brier", "accuracy")
-FEWEST = 10  # effective groups below which their spread is not known
-DRAWS = 2_000  # of the resampled ECE
-CHANCE = 2.0  # standard errors within which a bin's gap is as good as none
 SAME = "no row changes"
-Ends = tuple[tuple[float, float] | None, str, str]  # distances below and above the value, or why not; and how
+Found = tuple[float, float, float, str]
+"""Value, interval and how."""
 
 
 def differences(
-    before: Sample, after: Sample, *, level: float = 0.95, of: str = "after minus before", seed: int = 0
+    before: Sample, after: Sample, *, level: float = 0.95, of: str = "after minus before"
 ) -> list[Estimate]:
-    """`nll`, `ece`, `brier` and `accuracy` of `after` minus those of `before`, samples of the same rows.
-
-    Means over rows by Student's t on the paired rows (or on group sums, with (Σm²)²/Σm⁴ - 1 degrees of freedom; a
-    change of class that no row shows is allowed for). The ECE by resampling rows together.
-    """
-    found = []
+    """`nll`, `ece`, `brier` and `accuracy` of `after` minus those of `before`, samples of the same rows."""
+    estimates = []
     for name in NAMES:
         choice = METRICS.choose(name)
-        value = float(choice(after)) - float(choice(before))
-        ends, reason, how = (
-            _ece_ends(before, after, level, seed) if name == "ece" else _ends(name, before, after, level)
-        )
-        known = ends is not None and math.isfinite(value)
-        found.append(
-            Estimate(
-                name=name,
-                value=value if math.isfinite(value) else None,
-                low=value - ends[0] if known and ends is not None else None,
-                high=value + ends[1] if known and ends is not None else None,
-                level=level,
-                of=of,
-                unit=choice.traits.get("unit", ""),
-                better=choice.traits.get("better", ""),
-                n=before.n,
-                how=how,
-                reason="" if known else reason or IMPOSSIBLE,
-            )
-        )
-    return found
+        common: dict[str, Any] = {
+            "name": name,
+            "of": of,
+            "unit": choice.traits.get("unit", ""),
+            "better": choice.traits.get("better", ""),
+            "n": before.n,
+        }
+        found = _binned(before, after, level) if name == "ece" else _mean(name, before, after, level)
+        if isinstance(found, str):
+            value = float(choice(after)) - float(choice(before))
+            estimates.append(Estimate(**common, value=value if math.isfinite(value) else None, reason=found))
+            continue
+        value, low, up, how = found
+        bounded = math.isfinite(low) and math.isfinite(up)
+        ends = {"low": low, "high": up, "level": level} if bounded else {"reason": BOUNDLESS}
+        estimates.append(Estimate(**common, **ends, value=value, how=how))
+    return estimates
 
 
 def worse(found: Sequence[Estimate]) -> list[Estimate]:
@@ -69,102 +57,85 @@ def worse(found: Sequence[Estimate]) -> list[Estimate]:
     ]
 
 
-def _quantile(rows: Rows, level: float) -> tuple[float, str]:
-    """Student's quantile, or why there is none."""
-    degrees = rows.effective - 1
-    if rows.groups is not None:
-        _, member = np.unique(rows.groups, return_inverse=True)
-        units = effective_groups(np.bincount(member, rows.weights).astype(np.float64))
-        if units < FEWEST:
-            return math.nan, f"{units:.1f} effective groups are fewer than {FEWEST}: their spread is not known"
-        degrees = units - 1
-    return (student_quantile((1 + level) / 2, degrees), "") if degrees > 0 else (math.nan, "one row has no spread")
-
-
-def _ends(name: str, before: Sample, after: Sample, level: float) -> Ends:
-    """How far the interval of a mean reaches."""
+def _mean(name: str, before: Sample, after: Sample, level: float) -> Found | str:
+    """A mean over rows: McNemar for the accuracy of independent rows, else the score form."""
     values = METRICS.choose(name).traits["rows"]
     one, two = (np.asarray(values(sample)[0], np.float64) for sample in (before, after))
     with np.errstate(invalid="ignore"):
         change = np.where(one == two, 0.0, two - one)
     if not change.any():
-        return None, SAME, ""
+        return SAME
+    if not np.isfinite(change).all():
+        return IMPOSSIBLE
     rows = Rows.of(before, change)
-    t, reason = _quantile(rows, level)
-    if reason or not np.isfinite(change).all():
-        return None, reason or IMPOSSIBLE, ""
-    how = "paired over rows, Student's t" + (", clustered by group" if rows.groups is not None else "")
-    half = t * rows.se()
-    if name != "accuracy":
-        return (half, half), "", how
-    unseen = 1 / (rows.effective if rows.groups is None else rows.degrees + 1)
-    half = (t * t * unseen + math.sqrt((t * t * unseen) ** 2 + 4 * half * half)) / 2
-    return (half, half), "", how + ", unseen changes counted"
+    if name == "accuracy" and rows.groups is None and (rows.weights is None or rows.counts):
+        w = np.ones(rows.n) if rows.weights is None else rows.weights
+        gained, lost = round(float(w @ (change > 0))), round(float(w @ (change < 0)))
+        low, up, _ = mcnemar(gained, lost, round(rows.total), level)
+        return rows.value, low, up, "paired: McNemar's exact test and the interval that it inverts to"
+    if rows.lacking:
+        return rows.lacking
+    low, up = rows.bounds((1 - level) / 2, *_reach(name, before, after))
+    return rows.value, low, up, f"paired: mean of differences by row, score form{rows.clustered}"
 
 
-def _ece_ends(before: Sample, after: Sample, level: float, seed: int) -> Ends:
-    """The same for the difference of ECEs: its error where every bin's sum is drawn again as rows (or groups) move it.
-
-    The sums are means over rows, so their joint normal distribution with the rows' covariance stands for resampling the
-    rows. Chance makes |d| of a calibrated bin positive, by how much depends on the d that is not known: draws are
-    around what was seen, and around it with bins that chance explains set to 0, before, after and both; the interval
-    holds them all, so it is longer than needed rather than shorter.
+def _reach(name: str, before: Sample, after: Sample) -> tuple[float, float]:
+    """How far below and above 0 the difference of a row may be: of the NLL, by the worst label of one and the best of
+    the other.
     """
-    views = []
-    for sample in (before, after):
-        options = METRICS.choose("ece").options
-        view = sample.view(options["of"])
-        views.append((bin_index(view.p, options["bins"], options["edges"]), np.asarray(view.residual), options["bins"]))
-    if all(np.array_equal(a, b) for a, b in zip(views[0][:2], views[1][:2], strict=True)):
-        return None, SAME, ""
-    rows = Rows.of(before, views[0][1])
-    t, reason = _quantile(rows, level)
-    if reason:
-        return None, reason, ""
-    centre, covariance = _moments(before, views)
-    rng = np.random.default_rng([seed, 7])
-    values, vectors = np.linalg.eigh(covariance)
-    noise = (rng.standard_normal((DRAWS, len(centre))) * np.sqrt(np.maximum(values, 0))) @ vectors.T
-    bins, plain = views[0][2], centre * (np.abs(centre) > CHANCE * np.sqrt(np.diag(covariance)))
-
-    def ece(d: Floats) -> Floats:
-        size = np.abs(d)
-        return np.asarray(size[..., bins:].sum(axis=-1) - size[..., :bins].sum(axis=-1))
-
-    wide, ends = t / NormalDist().inv_cdf((1 + level) / 2), []
-    for first, last in itertools.product((centre, plain), repeat=2):
-        around = np.concatenate([first[:bins], last[bins:]])
-        error = ece(around + noise) - ece(around)
-        middle = float(np.median(error))
-        ends.append(middle + wide * (np.quantile(error, [(1 - level) / 2, (1 + level) / 2]) - middle))
-    low, high = np.min(ends, axis=0)[0], np.max(ends, axis=0)[1]
-    how = f"rows resampled together, {DRAWS} draws" + (", by group" if rows.groups is not None else "")
-    return (float(high), float(-low)), "", how
+    if name != "nll":
+        most = 2.0 if name == "brier" and before.columns.k > 2 else 1.0
+        return -most, most
+    (best, worst), (other_best, other_worst) = (
+        (-np.log(sample.columns.confidence), sample.columns.most) for sample in (before, after)
+    )
+    return -high(worst - other_best, UNSEEN), high(other_worst - best, UNSEEN)
 
 
-def _moments(sample: Sample, views: Sequence[tuple[Any, Floats, int]]) -> tuple[Floats, Floats]:
-    """(2 bins,) Σ w r / W of every bin before and after, and its covariance when rows (or groups) are drawn."""
-    (index_a, r_a, bins), (index_b, r_b, _) = views
-    w = np.ones(len(r_a)) if sample.weights is None else sample.weights
-    total = float(w.sum())
-    centre = np.concatenate([np.bincount(index_a, w * r_a, bins), np.bincount(index_b, w * r_b, bins)]) / total
-    groups = sample.columns.groups
-    if groups is not None:
-        _, member = np.unique(groups, return_inverse=True)
-        count = int(member.max()) + 1
-        sums = np.concatenate(
-            [np.bincount(member * bins + i, w * r, count * bins).reshape(count, bins) for i, r, _ in views], axis=1
-        )
-        mass = np.bincount(member, w, count)[:, None]
-        sums = (sums - mass * centre) / total
-        return centre, np.asarray(sums.T @ sums * count / max(count - 1, 1))
-    power = w if sample.counts else w * w
-    second = np.zeros((2 * bins, 2 * bins))
-    first, last = slice(0, bins), slice(bins, 2 * bins)
-    second[first, first] = np.diag(np.bincount(index_a, power * r_a * r_a, bins))
-    second[last, last] = np.diag(np.bincount(index_b, power * r_b * r_b, bins))
-    cross: npt.NDArray[Any] = np.bincount(index_a * bins + index_b, power * r_a * r_b, bins * bins)
-    second[first, last] = cross.reshape(bins, bins)
-    second[last, first] = second[first, last].T
-    scale = 1.0 if sample.counts else float(power.sum()) / total
-    return centre, second / total**2 - scale * np.outer(centre, centre) / total
+def _binned(before: Sample, after: Sample, level: float) -> Found | str:
+    choice = METRICS.choose("ece")
+    views = before.view(choice.options["of"]), after.view(choice.options["of"])
+    if np.array_equal(views[0].p, views[1].p) and np.array_equal(views[0].hit, views[1].hit):
+        return SAME
+    rows = Rows(views[0].p, views[0].weights, views[0].counts, views[0].groups)
+    if rows.lacking:
+        return rows.lacking
+    tables = [choice.traits["table"](sample, **choice.options) for sample in (before, after)]
+    value, low, up, _ = paired_bins.difference(views, (tables[0], tables[1]), level)
+    return value, low, up, "paired: differences by row of the signed gaps, the bias of each model taken out"
+
+
+def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float, float]:
+    """Interval and p-value of (gained - lost) / n, where two models differ in gained + lost of n rows.
+
+    p: exact, two-sided: each of the rows that differ is gained with chance 1/2 (McNemar 1947; binomial). The interval:
+    Clopper and Pearson's for that chance θ, times the share δ of rows that differ, the difference being (2θ - 1) δ. As
+    the sign of an end is that of its 2θ - 1, the interval leaves out 0 exactly if p < 1 - level. δ is taken at its
+    bound on the far side, at the level z tan(φ/2), sin φ = 2θ - 1, which adds the two distances as their squares.
+    """
+    from scipy.special import bdtr
+
+    differ = gained + lost
+    p = 1.0 if differ == 0 else min(1.0, max(2 * float(bdtr(min(gained, lost), differ, 0.5)), SMALLEST_P))
+    tail = (1 - level) / 2
+    chance = clopper_pearson(gained, differ, tail) if differ else (0.0, 1.0)
+    z = normal_quantile(1 - tail)
+
+    def end(theta: float, upper: bool) -> float:
+        s = 2 * theta - 1
+        spent = 0.5 * math.erfc(z * math.tan(math.asin(s) / 2) * (1 if s > 0 else -1) / math.sqrt(2))
+        bounds = clopper_pearson(differ, n, spent)
+        return s * bounds[int((s > 0) == upper)]
+
+    value = (gained - lost) / n
+    return min(value, end(chance[0], False)), max(value, end(chance[1], True)), p
+
+
+def holm(p_values: Any) -> Floats:
+    """Holm's step-down adjusted p-values (Holm 1979): rejecting those <= α keeps the family-wise error at α."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted

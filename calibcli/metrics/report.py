@@ -13,7 +13,7 @@ from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, Edges, columns
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.metrics import diagram
-from calibcli.metrics.sample import METRICS, Bins, Of, Sample
+from calibcli.metrics.sample import METRICS, Bins, Sample
 from calibcli.metrics.smooth import smoothed
 from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
 from calibcli.predictions import Predictions
@@ -24,6 +24,7 @@ BRIEF = ("accuracy", "nll", "gap", "ece")
 """What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
 MOST_SLICES = 200
 MOST_PANELS = 30
+TWO_SIDED = ("ece", "adaece", "ece_l2")  # an error of one sign is 0 wherever the others are
 PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
 
 
@@ -64,7 +65,7 @@ def report(
     k = predictions.k
     if options.top_k < 0 or options.top_k > k:
         raise UsageError(f"--top-k {options.top_k} of {k} classes", f"pass 1 to {k}")
-    choices = _choices(options, metrics.default(k) if options.specs is None else options.specs, k)
+    choices = _choices(options, metrics.DEFAULT if options.specs is None else options.specs, k)
     shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
     wanted = [*metrics.needed_class_bins(choices, k), *([shown] if options.per_class else [])]
     measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
@@ -72,16 +73,15 @@ def report(
     found = metrics.estimates(sample, choices, level=options.level)
     tables: list[Table] = []
     if {choice.name for choice in choices} & {"brier", "brier_top"}:
-        tables.append(brier_parts(sample, shown))
-    of: Of = "positive" if k == 2 else "top"
-    view = sample.view(of)
+        tables.append(brier_parts(sample, shown, predictions.event))
+    view = sample.view()
     bins = view.width_bins(shown.bins, options.edges or "right")
     plots = diagram.reliability(
         view,
         bins,
-        sigma=smoothed(sample, of).fixed_point[0],
+        sigma=smoothed(sample, "auto").fixed_point[0],
         seed=options.seed,
-        what="positive class" if k == 2 else "top label",
+        event=predictions.event,
     )
     if options.top_k:
         more = {"bins": shown.bins, "edges": options.edges or "right", "level": options.level}
@@ -111,7 +111,7 @@ def report_multilabel(
         UsageError: as `report`.
     """
     options = options or Options()
-    specs = (*BRIEF, "ece:of=positive") if options.specs is None else options.specs
+    specs = BRIEF if options.specs is None else options.specs
     found: list[Estimate] = []
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
@@ -122,10 +122,10 @@ def report_multilabel(
         rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
         notes += [note for note in predictions.notes if note not in notes]
         if len(labels) <= MOST_PANELS:
-            view = sample.positive
+            view = sample.view()
             bins = view.width_bins(options.bins or 15, options.edges or "right")
-            sigma = smoothed(sample, "positive").fixed_point[0]
-            what = {"what": "positive class", "name": f"label_{done}", "seed": options.seed}
+            sigma = smoothed(sample, "auto").fixed_point[0]
+            what = {"event": predictions.event, "name": f"label_{done}", "seed": options.seed}
             panel, strip = diagram.reliability(view, bins, sigma=sigma, **what)  # type: ignore[arg-type]
             plots += [_renamed(panel, f"{name}, n = {predictions.n}", "Reliability of each label"), strip]
         if progress:
@@ -159,7 +159,7 @@ def warnings(sample: Sample, found: Sequence[Estimate], bins: Bins) -> list[str]
     if "mce" in names and few:
         notes.append(f"mce: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in found:
-        if e.name.partition(":")[0] in binned and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
+        if e.name.partition(":")[0] in TWO_SIDED and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
             notes.append(
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "
                 f"(95 % below {e.null_high:.4f})"
@@ -246,6 +246,7 @@ def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[s
     facts: dict[str, Any] = {
         "n": predictions.n,
         "classes": predictions.k,
+        **predictions.event_fact,
         "kind": predictions.kind.replace("_", "-"),
         "level": options.level,
     }

@@ -13,13 +13,17 @@ import numpy.typing as npt
 
 from calibcli.columns import Columns, Edges, bin_index
 from calibcli.errors import UsageError
-from calibcli.metrics.ranks import CHUNK, groups_by_rank
+from calibcli.metrics.ranks import CHUNK, TIE, groups_by_rank, ties
 from calibcli.predictions import Floats, Ints, Predictions
-from calibcli.spec import Shelf
+from calibcli.spec import Range, Shelf
 
-Of = Literal["top", "positive"]
-Equal = Literal["split-merge", "split", "mukhoti"]
+Of = Literal["auto", "top", "positive"]
+"""What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
+the predicted class of more."""
+Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 METRICS = Shelf("metric")
+UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
+"""What a metric can be: its trait `values`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,7 @@ class Bins:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A probability per row and whether its event happened: the top label, or P(y = 1)."""
+    """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
 
     p: Floats
     rest: Floats  # 1 - p with all its digits
@@ -140,7 +144,8 @@ class View:
         """Bins of equal weight; see `adaece` for the methods."""
         key = (bins, method)
         if key not in self.cache:
-            self.cache[key] = self._mukhoti(bins) if method == "mukhoti" else self._split(bins, method)
+            special = {"mukhoti": self._mukhoti, "whole": self._whole}.get(method)
+            self.cache[key] = special(bins) if special else self._split(bins, method)
         return self.cache[key]
 
     def cuts(self, bins: int) -> Floats:
@@ -162,22 +167,23 @@ class View:
         w = None if self.weights is None else self.weights[order]
         position = None if w is None else np.append(0.0, np.cumsum(w))
         at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
-        if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared
-            for value in np.unique(p[np.clip(at[1:-1].astype(np.int64), 0, self.n - 1)]):
-                tied = slice(*np.searchsorted(p, [value, np.nextafter(value, 2)]))
+        w2 = None if w is None else w if self.counts else w**2
+        if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared, and their noise
+            for tied in ties(p, p[np.clip(at[1:-1].astype(np.int64), 0, self.n - 1)]):
                 if w is None or w[tied].sum() > 0:
                     hit[tied] = np.average(hit[tied], weights=None if w is None else w[tied])
+                    if w is not None and w2 is not None:
+                        w2[tied] = w[tied] * (w2[tied].sum() / w[tied].sum())
         first = np.minimum(np.round(at).astype(np.int64), self.n)
 
         def between(values: Floats | float, power: int = 1) -> Floats:
             """Σ share^power · values per bin."""
-            if w is None or position is None:
+            if w is None or w2 is None or position is None:
                 if isinstance(values, float):
                     return np.diff(first) / self.total**power
                 sums = np.add.reduceat(values, np.minimum(first[:-1], self.n - 1))
                 return np.where(np.diff(first) > 0, sums, 0.0) / self.total**power
-            scale = w if power == 1 or self.counts else w**power
-            running = np.append(0.0, np.cumsum(scale * values))
+            running = np.append(0.0, np.cumsum((w if power == 1 else w2) * values))
             return np.asarray(np.diff(np.interp(cuts, position, running)) / self.total**power)
 
         edge = p[np.minimum(first, self.n - 1)]
@@ -213,15 +219,28 @@ class View:
         edge[1:-1] = ordered[np.searchsorted(ranks, np.minimum(first[1:-1], self.n - 1))]
         table = self._table(lambda part: group[part], edge[:-1], edge[1:])
         moved, change = np.zeros(bins), np.zeros(bins)
-        for value in np.unique(edge[1:-1]):
-            tied = rows[slice(*np.searchsorted(ordered, [value, np.nextafter(value, 2)]))]
+        for part in ties(ordered, edge[1:-1]):
+            tied = rows[part]
             there, hit = group[tied], self.hit[tied]
             more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
             moved += more
+            value = float(self.p[tied[0]])
             change += more * ((1 - value) ** 2 - value**2)
         hits = moved / self.total
         spread = table.spread if self.lean else table.spread + change / self.total**2
         return replace(table, hit=table.hit + hits, d=table.d - hits, spread=spread)
+
+    def _whole(self, bins: int) -> Bins:
+        """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
+        order, cuts = self.order, self.cuts(bins)
+        p = self.p[order]
+        tie = np.cumsum(np.diff(p, prepend=p[:1]) > TIE)
+        end = np.cumsum(np.bincount(tie, None if self.weights is None else self.weights[order]))
+        middle = (end + np.append(0.0, end[:-1])) / 2
+        index = np.empty(self.n, np.int64)
+        index[order] = np.searchsorted(cuts[1:-1], middle, side="right")[tie]
+        edge = p[np.searchsorted(tie, np.minimum(np.searchsorted(end, cuts, side="right"), tie[-1]))]
+        return self._table(lambda part: index[part], edge[:-1], np.append(edge[1:-1], p[-1]))
 
     def _mukhoti(self, bins: int) -> Bins:
         if self.weights is not None:
@@ -314,8 +333,9 @@ class Sample:
         p, rest = c.positive, np.where(c.predicted == 1, c.rest, c.confidence)
         return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups, self.lean)
 
-    def view(self, of: Of) -> View:
-        return self.positive if of == "positive" else self.top
+    def view(self, of: Of = "auto") -> View:
+        """What every command measures: the one place where `auto` becomes the event or the top label."""
+        return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
 
 
 def average(values: npt.NDArray[Any], weights: Floats | None, mask: npt.NDArray[np.bool_] | None = None) -> float:

@@ -1,8 +1,9 @@
 """Sharper one-sided bounds for the binned calibration error of independent rows.
 
-The plain bounds take the worst case twice over: above, that every bin's sign is known (E then carries no upward bias,
-although it does wherever a gap is small beside its noise); below, that every bin is calibrated (E then carries all of
-that bias, although it does not where a gap is surely there). These bounds take the worst case that the data leave open.
+The plain bounds take the worst case: above, that every bin's sign is known (E then carries no upward bias, although it
+does wherever a gap is small beside its noise); below, that every bin is calibrated (E then carries all of that bias,
+although it does not where a gap is surely there). These take, above, the worst case that the data leave open, and
+below, signs that the rows themselves foretell.
 
 With normal bins, d̂_b = d_b + σ_b Z_b and x_b = |d_b|/σ_b, a bin adds σ_b |x_b + Z_b| to the estimate E.
 """
@@ -11,15 +12,16 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.numerics import normal_quantile
+
 Floats = npt.NDArray[np.float64]
 EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
 CAUTION = 1.0  # standard errors by which a bin's variance is lowered before its bias is counted on
-SHARE = 0.05  # of alpha, spent on the confidence set of the gaps
+WHOLE = 0.2  # of alpha, spent below on the plain bound; the rest on signs
 STEPS = 16
 NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -38,14 +40,11 @@ def upper(value: float, plain: float, d: Floats, spread: Floats, fourth: Floats,
         spread: (B,) Σ (r_i/n)², the variance of d̂_b about 0.  fourth: (B,) Σ (r_i/n)⁴, its sampling error squared.
         unit: 1 / n_eff.
     """
-    z = NormalDist().inv_cdf(1 - alpha)
-    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
-    least = np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+    z = normal_quantile(1 - alpha)
+    least = _surely(d, spread, fourth, unit)
     # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
     unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
-    # an E lower than nearly any model shows is not taken as evidence of being better than perfect
-    usual = math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
-    value = max(value, usual)
+    value = max(value, _usual(least))
     low, high = 0.0, plain
     if not least.any() or _quantile(high, least, spread, unseen, z) < value:
         return plain
@@ -56,6 +55,25 @@ def upper(value: float, plain: float, d: Floats, spread: Floats, fourth: Floats,
         else:
             high = middle
     return high
+
+
+def largest(limit: float, length: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float) -> float:
+    """The largest E whose upper bound is at most `limit`; `length`: of the plain bound beyond E, else as `upper`."""
+    z = normal_quantile(1 - alpha)
+    least = _surely(d, spread, fourth, unit)
+    most = _quantile(limit, least, spread, max((length / z) ** 2 - float(spread.sum()), 0.0), z) if least.any() else 0.0
+    return max(limit - length, most if most >= _usual(least) else -math.inf)
+
+
+def _surely(d: Floats, spread: Floats, fourth: Floats, unit: float) -> Floats:
+    """Standard deviation of each bin's gap about its mean, less its own sampling error; 0 where too little is known."""
+    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
+    return np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+
+
+def _usual(least: Floats) -> float:
+    """An E lower than nearly any model shows is not taken as evidence of being better than perfect."""
+    return math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
 
 
 def _quantile(tau: float, least: Floats, spread: Floats, unseen: float, z: float) -> float:
@@ -88,20 +106,44 @@ def _folded() -> tuple[Floats, Floats, Floats]:
     return x, mean, np.maximum(1 + x * x - mean**2, 0)
 
 
-def lower(value: float, d: Floats, variance: Floats, draws: Floats, alpha: float) -> float:
-    """The smallest ECE that E does not contradict at level alpha.
+def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
+    """A lower bound from signs that are fixed before a row is looked at: whatever they are, s·d <= ECE.
 
-    E - ECE = Σ σ (|x_b + Z_b| - x_b), which only shrinks as the gaps grow. With probability 1 - .05 α every gap is at
-    least |d̂_b| - k σ_b, and at these smallest gaps the quantile is taken at the rest of alpha (Berger and Boos 1994).
+    Two choices, a third of alpha for each of three claims. The same sign for every row: |Σ d̂_b|, both signs. And the
+    sign of what the earlier rows of the bin add up to: Σ_i s_i r_i is then a sum whose expectation, row by row, is at
+    most the ECE and whose variance at most that of Σ d̂. Averaged over all orders of the rows it is, for a bin of many,
+
+        |d̂| - σ M(|d̂| / σ),   M(x) = Φ(-x) / φ(x) (Mills' ratio):
+
+    the sum W of the rows in order is a Brownian bridge to d̂/σ, ∫ sign(W) dW = |W_1| - L with L its local time at 0
+    (Tanaka), and P(L > l | W_1 = x) = exp(-(l² + 2 l |x|) / 2). No order has to be drawn, and none matters.
 
     Args:
-        d: (B,) signed gaps.  variance: (B,) of d̂.  draws: (m, B) standard normal.
+        d: (..., B) signed gaps.  variance: (..., B) of d̂.  alpha: error probability.
     """
-    used = variance > 0
-    if not used.any():
-        return value
-    sigma = np.sqrt(variance[used])
-    k = NormalDist().inv_cdf(1 - SHARE * alpha / int(used.sum()) / 2)
-    least = np.maximum(np.abs(d[used]) / sigma - k, 0)
-    excess = (np.abs(draws[:, used] + least) - least) @ sigma
-    return max(0.0, value - float(np.quantile(excess, 1 - (1 - SHARE) * alpha)))
+    sigma = np.sqrt(variance)
+    x = np.divide(np.abs(d), sigma, out=np.zeros_like(d), where=sigma > 0)
+    foretold = (np.abs(d) - sigma * _mills(x)).sum(axis=-1)
+    same = np.abs(d.sum(axis=-1))
+    found = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
+    return np.asarray(found)
+
+
+def _mills(x: Floats) -> Floats:
+    """Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated; beyond 8 its series."""
+    grid, values = _mills_grid()
+    far = 1 / np.maximum(x, grid[-1])
+    return np.asarray(
+        np.where(
+            x < grid[-1],
+            np.interp(x, grid, values),
+            far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2)))),
+        )
+    )
+
+
+@lru_cache(maxsize=1)
+def _mills_grid() -> tuple[Floats, Floats]:
+    grid = np.linspace(0, 8, 4001)
+    half = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in grid])
+    return grid, half * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi)

@@ -8,11 +8,19 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from calibcli.metrics.intervals import Ask, Interval, student
+from calibcli.metrics.intervals import Ask, Interval, Rows
 from calibcli.metrics.norms import debiased, one
-from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample, View
+from calibcli.numerics import effective_groups, score_bound, student_quantile
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
+
+Cox = tuple[Floats, Floats, Floats, Floats]
+"""Coefficients, their covariance, for each how many rows (or groups) of equal influence would decide it so, and how far
+down and up (2, coefficients) a row of the other outcome would draw it, times the rows.
+"""
+DECIDING = 15  # from where its interval covers, by simulation
 
 
 def spiegelhalter_interval(ask: Ask) -> Interval:
@@ -25,8 +33,8 @@ def spiegelhalter_interval(ask: Ask) -> Interval:
     return Interval(reason=reason, how=how, null=0.0, null_high=z, detail={"p_value": p})
 
 
-@METRICS.add(better="zero", unit="", interval=spiegelhalter_interval)
-def spiegelhalter_z(sample: Sample, *, of: Of = "top") -> float:
+@METRICS.add(values=ANY, better="zero", unit="", interval=spiegelhalter_interval)
+def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> float:
     """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean."""
     view = sample.view(of)
     tilt = view.rest - view.p
@@ -48,14 +56,14 @@ def p_value_interval(ask: Ask) -> Interval:
     )
 
 
-@METRICS.add(better="higher", unit="probability", interval=p_value_interval)
+@METRICS.add(values=UNIT, better="higher", unit="probability", interval=p_value_interval)
 def calibration_p(
     sample: Sample,
     *,
     statistic: Literal["ece", "ece2_debiased", "mmce"] = "ece",
     bins: Count = 15,
     draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
-    of: Of = "top",
+    of: Of = "auto",
 ) -> float:
     """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann 2019).
 
@@ -63,7 +71,7 @@ def calibration_p(
     """
     view = sample.view(of)
     cells = 256 if statistic == "mmce" else bins
-    table = view.mass_bins(bins, "split-merge") if statistic == "ece2_debiased" else view.width_bins(cells, "right")
+    table = view.mass_bins(bins, "whole") if statistic == "ece2_debiased" else view.width_bins(cells, "right")
     n = np.round(table.effective).astype(np.int64)
     used = n > 0
     rng = np.random.default_rng([sample.seed, cells])
@@ -87,7 +95,7 @@ def calibration_p(
     return (1 + at_least) / (draws + 1)
 
 
-def cox(view: View, log_odds: Floats) -> tuple[Floats, Floats] | None:
+def cox(view: View, log_odds: Floats) -> Cox | None:
     """Maximum likelihood of P(y) = sigmoid(intercept + slope log-odds) by Newton, and its sandwich covariance.
 
     None where there is none: the hits are separable, or the log-odds constant.
@@ -127,17 +135,20 @@ def cox(view: View, log_odds: Floats) -> tuple[Floats, Floats] | None:
         score = np.array([np.bincount(member, s) for s in score])
     elif view.counts and view.weights is not None:
         score = score / np.sqrt(np.maximum(view.weights, 1e-300))
-    meat = score @ score.T
-    return beta, bread @ meat @ bread
+    influence = bread @ score
+    pull = bread @ x
+    ends = [np.where(pull > 0, pull * one, pull * other) for one, other in ((-p, 1 - p), (1 - p, -p))]
+    reach = np.array([[high(-ends[0][at], UNSEEN), high(ends[1][at], UNSEEN)] for at in (0, 1)]).T
+    return beta, influence @ influence.T, np.array([effective_groups(one) for one in influence]), reach
 
 
-def _cox(sample: Sample, of: Of) -> tuple[Floats, Floats] | None:
+def _cox(sample: Sample, of: Of) -> Cox | None:
     key = ("cox", of)
     if key not in sample.memo:
         view = sample.view(of)
         odds = np.log(np.maximum(view.p, 1e-300)) - np.log(np.maximum(view.rest, 1e-300))
         sample.memo[key] = cox(view, odds)
-    found: tuple[Floats, Floats] | None = sample.memo[key]
+    found: Cox | None = sample.memo[key]
     return found
 
 
@@ -147,28 +158,40 @@ def cox_interval(ask: Ask) -> Interval:
         return Interval(reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them")
     at = 1 if ask.choice.name == "cox_slope" else 0
     view = ask.sample.view(ask.choice.options["of"])
-    units = len(np.unique(view.groups)) if view.groups is not None else view.effective
-    se = math.sqrt(found[1][at, at] * units / max(units - 2, 1))
-    half = student(ask.level, max(units - 2, 1)) * se
+    rows = Rows(view.p, view.weights, view.counts, view.groups)
+    if rows.lacking:
+        return Interval(reason=rows.lacking)
+    if not (view.p.all() and view.rest.all()):
+        return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
+    deciding = float(found[2][at])
+    if deciding < DECIDING:
+        what = "rows" if view.groups is None else "groups"
+        return Interval(
+            reason=f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}"
+        )
+    units = min(rows.units, deciding)
+    se = math.sqrt(found[1][at, at] * units / (units - 2))
+    t = student_quantile(1 - ask.tail, units - 2)
+    down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in found[3][:, at])
     return Interval(
-        low=ask.value - half,
-        high=ask.value + half,
+        low=ask.value - down,
+        high=ask.value + up,
         level=ask.level,
         se=se,
-        how="maximum likelihood; Student's t, sandwich variance (HC3)",
+        how=f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding",
         detail={"calibrated": float(at)},
     )
 
 
-@METRICS.add(better="", unit="", interval=cox_interval)
-def cox_slope(sample: Sample, *, of: Of = "top") -> float:
+@METRICS.add(values=ANY, better="", unit="", interval=cox_interval)
+def cox_slope(sample: Sample, *, of: Of = "auto") -> float:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident."""
     found = _cox(sample, of)
     return float(found[0][1]) if found is not None else math.nan
 
 
-@METRICS.add(better="zero", unit="", interval=cox_interval)
-def cox_intercept(sample: Sample, *, of: Of = "top") -> float:
+@METRICS.add(values=ANY, better="zero", unit="", interval=cox_interval)
+def cox_intercept(sample: Sample, *, of: Of = "auto") -> float:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated."""
     found = _cox(sample, of)
     return float(found[0][0]) if found is not None else math.nan

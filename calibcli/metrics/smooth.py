@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,7 +20,8 @@ import numpy as np
 from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.mesh import Mesh
-from calibcli.metrics.sample import METRICS, Of, Sample, View
+from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
+from calibcli.numerics import normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -170,9 +170,7 @@ def smece_interval(ask: Ask) -> Interval:
     null_high = noise.quantile(noise.null, sigma if sigma is not None else noise.fixed_point(noise.null, 0.95), 0.95)
     if view.groups is not None:
         return Interval(reason="rows belong to groups, and this bound is for independent rows", how=how, detail=detail)
-    z2 = NormalDist().inv_cdf(ask.level) ** 2
-    a, b = z2 * noise.unseen, z2 * noise.spread
-    high = min(1.0, ask.value + (a + math.sqrt(a * a + 4 * b)) / 2)
+    high = min(1.0, score_bound(ask.value, normal_quantile(ask.level), noise.unseen, noise.spread))
     if sigma is not None:
         low = ask.value - noise.quantile(noise.scale, sigma, ask.level)
     else:
@@ -261,13 +259,13 @@ def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.
     return low
 
 
-@METRICS.add(better="lower", unit="probability", interval=smece_interval)
+@METRICS.add(values=UNIT, better="lower", unit="probability", interval=smece_interval)
 def smece(
     sample: Sample,
     *,
     sigma: Annotated[float, Range(1e-3, 1)] | None = None,
     mesh: Annotated[int, Range(0, 10_000)] = 0,
-    of: Of = "top",
+    of: Of = "auto",
 ) -> float:
     """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001.
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import numpy as np
 
 from calibcli.columns import ClassBins, Edges
 from calibcli.metrics.binned_intervals import mean_absolute_deviation
-from calibcli.metrics.bounds import ece_bounds
-from calibcli.metrics.intervals import percent, wilson
+from calibcli.metrics.bounds import view_bounds
+from calibcli.metrics.intervals import Rows, percent, share_bounds
 from calibcli.metrics.sample import Bins, Sample, View
 from calibcli.metrics.topk import views
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Table
 
 
-def brier_parts(sample: Sample, shown: ClassBins) -> Table:
-    """The exact decomposition of the Brier score over bins (Murphy 1973; Stephenson 2008)."""
-    binary = sample.columns.k == 2
-    view = sample.positive if binary else sample.top
+def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
+    """The exact decomposition over bins (Murphy 1973; Stephenson 2008) of `brier` for two classes, else `brier_top`."""
+    view = sample.view()
     parts = murphy(view, view.width_bins(shown.bins, shown.edges))
-    what = "P(y = 1)" if binary else "the top label"
-    title = f"Brier score of {what} = reliability - resolution + uncertainty + within-bin variance - covariance"
-    return Table(name="murphy", title=title, columns=list(parts), rows=[list(parts.values())])
+    what = f"brier, of P({event})," if event else "brier_top, of the top label,"
+    title = f"{what} = reliability - resolution + uncertainty + within-bin variance - covariance"
+    heads = ["brier" if event else "brier_top", *list(parts)[1:]]
+    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())])
 
 
 def murphy(view: View, bins: Bins) -> dict[str, float]:
@@ -53,20 +51,11 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
     rows: list[list[Cell]] = []
     for k, view in views(sample, sorted(set(ks))).items():
         accuracy = float(np.sum(view.hit * view.share()))
-        low, high = wilson(accuracy, view.effective, NormalDist().inv_cdf((1 + level) / 2))
-        one_group = view.groups is not None and len(np.unique(view.groups)) < 2
-        b = ece_bounds(
-            view.p,
-            view.hit,
-            bins=bins,
-            edges=edges,
-            alpha=1 - level,
-            weights=view.weights,
-            weight_kind="count" if view.counts else "sampling",
-            groups=None if one_group else view.groups,
-        )
+        hits = Rows(view.hit, view.weights, view.counts, view.groups)
+        low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
+        b = view_bounds(view, bins=bins, edges=edges, alpha=1 - level)
         mean = float(np.sum(view.p * view.share()))
-        bounds = [None, None] if one_group else [b.lower, b.upper]
+        bounds = [None, None] if b.reason else [b.lower, b.upper]
         rows.append([k, accuracy, low, high, mean, b.value, *bounds, b.floor])
     return Table(
         name="top_k",

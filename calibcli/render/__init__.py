@@ -1,50 +1,51 @@
-"""Formats: each is one file with `render(result) -> str | bytes` and one line in `FORMATS`.
+"""Formats: each is one file of `formats/`, found by its name. stdout gets `--format NAME`; `-o FILE` goes by suffix.
 
-A renderer reads a `Result` and nothing else. stdout gets `--format NAME`; `-o FILE` goes by suffix.
+A file of `formats/` has `render(result) -> str | bytes`, and may have
+
+    SUFFIXES = (".csv",)          of the files that it writes
+    TO_STDOUT = False             pictures go to files alone
+    NEEDS = "matplotlib"          a library that a light install may lack
+    REPORT = "estimates.csv"      its name in a folder of reports (`-o DIR/`)
+    reports(result) -> bool       whether a folder gets it for this result
+    show(result)                  prints to stdout, for one that knows more about where it goes (colour, width)
+
+and reads a `Result` and nothing else.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import pkgutil
 import re
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import atomic
-from calibcli.render import bins, csv, stream
+from calibcli.files import atomic, may_write
+from calibcli.render import bins, formats, stream
 from calibcli.result import Result
 
-
-@dataclass(frozen=True)
-class Format:
-    """One output format: its module in this package, its file suffixes, and the name it has in a folder of reports."""
-
-    name: str
-    module: str
-    suffixes: tuple[str, ...] = ()
-    stdout: bool = True  # may go to stdout (pictures may not)
-    report: str = ""  # file name in `-o DIR/`
+NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
 
 
-FORMATS = {
-    f.name: f
-    for f in (
-        Format("table", "table", (".txt",)),
-        Format("json", "json", (".json",), report="result.json"),
-        Format("markdown", "markdown", (".md",), report="summary.md"),
-        Format("csv", "csv", (".csv",), report="estimates.csv"),
-        Format("junit", "junit", (".xml",), report="junit.xml"),
-        Format("github", "github"),
-        Format("openmetrics", "openmetrics", (".prom",), report="metrics.txt"),
-        Format("png", "figure", (".png",), stdout=False, report="figure.png"),
-        Format("svg", "figure", (".svg",), stdout=False),
-        Format("pdf", "figure", (".pdf",), stdout=False),
-    )
-}
+@cache
+def module(name: str) -> ModuleType:
+    """The file of the format `name`."""
+    return importlib.import_module(f"calibcli.render.formats.{name}")
+
+
+def suffixes(name: str) -> tuple[str, ...]:
+    """Of the files that the format `name` writes."""
+    return cast(tuple[str, ...], getattr(module(name), "SUFFIXES", ()))
+
+
+def to_stdout(name: str) -> bool:
+    """Whether the format `name` may go to stdout."""
+    return bool(getattr(module(name), "TO_STDOUT", True))
 
 
 def known_format(name: str) -> str:
@@ -53,11 +54,10 @@ def known_format(name: str) -> str:
     Raises:
         UsageError: otherwise.
     """
-    names = [f.name for f in FORMATS.values() if f.stdout]
-    if name not in names:
-        if name in FORMATS:
-            raise UsageError(f"format '{name}' does not go to stdout", f"write a file: -o result.{name}")
-        raise UsageError(f"unknown format '{name}'", did_you_mean(name, names))
+    if name not in NAMES:
+        raise UsageError(f"unknown format '{name}'", did_you_mean(name, filter(to_stdout, NAMES)))
+    if not to_stdout(name):
+        raise UsageError(f"format '{name}' does not go to stdout", f"write a file: -o result.{name}")
     return name
 
 
@@ -69,46 +69,53 @@ def known_output(path: Path) -> Path:
     """
     if is_folder(path):
         return path
-    if _by_suffix(path) is None:
-        known = sorted(s for f in FORMATS.values() for s in f.suffixes)
+    found = _by_suffix(path)
+    if not found:
+        known = sorted(s for name in NAMES for s in suffixes(name))
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    if not path.parent.is_dir():
-        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
+    needed = getattr(module(found), "NEEDS", "")
+    if needed and importlib.util.find_spec(needed) is None:
+        raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
+    may_write([path])
     return path
+
+
+def files(path: Path) -> list[Path]:
+    """The files that `-o path` may write: itself, or in a folder the reports and any .csv that is there."""
+    if not is_folder(path):
+        return [path]
+    reports = [path / one.REPORT for one in map(module, NAMES) if hasattr(one, "REPORT")]
+    return [file for file in dict.fromkeys([*reports, *path.glob("*.csv")]) if file.exists()]
 
 
 def text(result: Result, name: str) -> str:
     """`result` as the text of format `name`."""
-    return cast(str, _render(result, FORMATS[name]))
+    return cast(str, module(name).render(result))
 
 
 def show(result: Result, name: str) -> None:
-    """Print `result` to stdout; a format with a `show` of its own knows more about where it goes (colour, width)."""
-    module = _module(FORMATS[name])
-    if hasattr(module, "show"):
-        module.show(result)
+    """Print `result` to stdout in format `name`."""
+    if hasattr(module(name), "show"):
+        module(name).show(result)
     else:
         stream.put(text(result, name), json=name == "json")
 
 
 def write(result: Result, path: Path) -> None:
     """Write `result` to a file by its suffix, or every report to a folder; whole or not at all."""
-    if is_folder(path):
-        path.mkdir(parents=True, exist_ok=True)
-        for format in FORMATS.values():
-            if (
-                format.report
-                and (result.plots or format.module != "figure")
-                and (result.checks or format.name != "junit")
-            ):
-                _save(_render(result, format), path / format.report)
-        for table in filter(None, [bins.table(result), *result.tables]):
-            name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
-            _save(csv.table(table), path / f"{name}.csv")
+    if not is_folder(path):
+        _save(module(_by_suffix(path)).render(result), path)
         return
-    found = _by_suffix(path)
-    assert found is not None, path
-    _save(_render(result, found), path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
+    for one in map(module, NAMES):
+        if hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result)):
+            _save(one.render(result), path / one.REPORT)
+    for table in filter(None, [bins.table(result), *result.tables]):
+        name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
+        _save(module("csv").table(table), path / f"{name}.csv")
 
 
 def is_folder(path: Path) -> bool:
@@ -121,18 +128,9 @@ def _save(content: str | bytes, path: Path) -> None:
         temporary.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace"))
 
 
-def _by_suffix(path: Path) -> Format | None:
-    """By suffix; `metrics.txt` is what a folder of reports calls OpenMetrics, other .txt files hold the table."""
-    named = next((f for f in FORMATS.values() if f.report == path.name), None)
-    return named or next((f for f in FORMATS.values() if path.suffix.lower() in f.suffixes), None)
-
-
-def _module(format: Format) -> ModuleType:
-    return importlib.import_module(f"calibcli.render.{format.module}")
-
-
-def _render(result: Result, format: Format) -> str | bytes:
-    module = _module(format)
-    if format.module == "figure":
-        return cast(bytes, module.render(result, format.name))
-    return cast(str, module.render(result))
+def _by_suffix(path: Path) -> str:
+    """The format by suffix, or ""; `metrics.txt` is what a folder of reports calls OpenMetrics, other .txt files hold
+    the table.
+    """
+    named = next((name for name in NAMES if getattr(module(name), "REPORT", "") == path.name), "")
+    return named or next((name for name in NAMES if path.suffix.lower() in suffixes(name)), "")

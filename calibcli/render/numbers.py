@@ -37,7 +37,7 @@ def shown(estimate: Estimate, limit: float | None = None) -> Shown:
     pairs = [] if limit is None else [(b, limit, EXACT) for b in bounds]
     if e.better == "zero":
         pairs += [(b, 0.0, places + 3) for b in (e.low, e.high) if b is not None]
-    if e.value is not None and e.null_high is not None:
+    if e.value is not None and e.null_high is not None and e.value != e.null_high:
         pairs.append((e.value, e.null_high, places + 3))
     for number, reference, most in pairs:
         places = _apart(number, reference, places, most)
@@ -97,6 +97,17 @@ def column(values: Sequence[Cell]) -> list[str]:
     return [place(v, max(0, places)) if isinstance(v, float) else cell(v) for v in values]
 
 
+P_COLUMNS = ("p", "p (Holm)")
+LEAST_P = 1e-4  # below, digits of a p-value say nothing
+
+
+def of_table(name: str, values: Sequence[Cell]) -> list[str]:
+    """The cells of a table's column of that name: p-values at most as exactly as they are known, and never 0."""
+    if name not in P_COLUMNS:
+        return column(values)
+    return [cell(v) if not isinstance(v, float) else "< 1e-4" if v < LEAST_P else f"{v:.4f}" for v in values]
+
+
 def level(estimates: Iterable[Estimate]) -> str:
     """The level that all intervals of these estimates share, e.g. `95 %`; "" when they differ or there is none.
 
@@ -148,12 +159,15 @@ def _exponent(x: float, significant: int) -> int:
 
 
 def _apart(x: float, reference: float, places: int, most: int) -> int:
-    """The fewest decimals >= `places` at which `x` rounds to the side of `reference` that it is on (or onto it)."""
-    for p in range(places, max(places, most)):
+    """The fewest decimals >= `places` at which `x` rounds to the side of `reference` that it is on (or onto it).
+
+    `places` itself where as many as `most` do not tell them apart.
+    """
+    for p in range(places, max(places, most) + 1):
         rounded = float(place(x, p))
         if (rounded > reference) == (x > reference) and (rounded < reference) == (x < reference):
             return p
-    return max(places, most)
+    return places
 
 
 def _interval(e: Estimate, places: int) -> str:

@@ -207,7 +207,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         size = str(e.n) if e and e.n is not None else ""
         limit = "" if c.limit is None else numbers.exact(c.limit)
         needed = "" if c.n_needed is None else str(c.n_needed)
-        row = [word, c.rule, c.of, value, interval or numbers.NONE, own, limit, null, size, needed, c.message]
+        row = [word, c.said, c.of, value, interval or numbers.NONE, own, limit, null, size, needed, c.message]
         rows.append([" ".join(text.split()) for text in row])
     tones: list[Tone] = [TONE[c.outcome] if c.fatal or c.outcome == "pass" else "warn" for c in checks]
     musts = frozenset(i for i, c in enumerate(checks) if c.outcome != "pass")
@@ -217,7 +217,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
 def _table(table: Table) -> Sheet:
     width = len(table.columns)
     full = [[*row, *[None] * (width - len(row))][:width] for row in table.rows]
-    cells = [numbers.column([row[i] for row in full]) for i in range(width)]
+    cells = [numbers.of_table(str(name), [row[i] for row in full]) for i, name in enumerate(table.columns)]
     right = [any(isinstance(row[i], int | float) for row in full) for i in range(width)]
     columns = [Column(str(name), right=r) for name, r in zip(table.columns, right, strict=True)]
     return Sheet(table.title or table.name, columns, [list(row) for row in zip(*cells, strict=True)])

@@ -14,7 +14,7 @@ RANK = {"fail": 0, "not_run": 1, "inconclusive": 2, "pass": 3}
 def title(check: Check) -> str:
     """`ece <= 0.03 (site=A): FAIL`."""
     of = f" ({check.of})" if check.of else ""
-    return stream.clean(f"{check.rule}{of}: {VERDICT[check.outcome]}")
+    return stream.clean(f"{check.said}{of}: {VERDICT[check.outcome]}")
 
 
 def sentence(check: Check) -> str:

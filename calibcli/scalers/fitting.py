@@ -118,7 +118,7 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     if scaler.classes is None or predictions.classes is None:
         return
     names = tuple(map(str, predictions.classes))
-    if names == scaler.classes:
+    if names == scaler.classes or (predictions.k == 2 and names[1] == scaler.classes[1]):  # one column names its event
         return
     if sorted(names) == sorted(scaler.classes):
         where = next(i for i, (a, b) in enumerate(zip(names, scaler.classes, strict=True)) if a != b)

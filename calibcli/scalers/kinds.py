@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibcli.device import array
 from calibcli.errors import InputError
-from calibcli.predictions import Array, Floats, Kind, as_array, two_columns
+from calibcli.predictions import Array, Floats, Kind, two_columns
 
 LOW, HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one, as in a file
@@ -28,7 +29,7 @@ def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
     Raises:
         InputError: another shape, or what cannot be of this kind.
     """
-    raw = as_array(scores)
+    raw = array(scores)
     z = np.asarray(raw, np.float64)
     if columns == 1 and (z.ndim == 1 or (z.ndim == 2 and z.shape[1] == 1)):
         column = z.reshape(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -40,21 +40,14 @@ class Written:
 Write = Callable[[NDArray[Any], slice], None]
 
 
-def known_target(path: Path, inputs: Sequence[Path] = ()) -> Path:
+def known_target(path: Path) -> Path:
     """`path`, if scores can be written to it.
 
-    Args:
-        inputs: files that are read, which it must not replace.
-
     Raises:
-        UsageError: another suffix, no such folder, or an input.
+        UsageError: another suffix.
     """
-    if any(path.exists() and source.exists() and path.samefile(source) for source in inputs):
-        raise UsageError(f"--save would replace the input '{path}'", "name another file")
     if path.suffix not in SUFFIXES:
         raise UsageError(f"cannot write scores as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
-    if not path.parent.is_dir():
-        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
     return path
 
 

@@ -79,7 +79,7 @@ def rank(
         before = before or sample
         mapped[spec], nlls[spec] = out, sample.columns.nll
         about[spec] = (_value("ece", sample), _value("accuracy", sample))
-        changed = differences(before, sample, level=level, seed=seed) if spec != NONE else []
+        changed = differences(before, sample, level=level) if spec != NONE else []
         bad[spec] = [e.name for e in worse(changed)]
     order = sorted(nlls, key=lambda s: (_mean(nlls[s], predictions.weights), s != NONE))
     methods = [s for s in order if s != NONE]

@@ -11,7 +11,7 @@ from calibcli.columns import columns
 from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, worse
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit, part
 from calibcli.scalers.ranking import applicable, rank
@@ -93,6 +93,7 @@ def report(
         "kind": predictions.kind,
         "n": predictions.n,
         "classes": predictions.k,
+        **predictions.event_fact,
         **done.facts,
         **recommended,
     }
@@ -102,8 +103,7 @@ def report(
         tables=[*tables, *done.tables, *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
         notes=[
-            *predictions.notes,
-            *(test.notes if test is not None else ()),
+            *notes_of(predictions, *([] if test is None else [test])),
             *notes,
             *done.notes,
             *_harm(changed),
@@ -116,7 +116,7 @@ def report(
 def _changed(before: Predictions, after: Predictions, options: Options) -> list[Estimate]:
     """Paired differences of the rows before and after."""
     one, two = (Sample.of(columns(rows, class_bins=(), threads=options.threads)) for rows in (before, after))
-    return differences(one, two, level=options.level, seed=options.seed)
+    return differences(one, two, level=options.level)
 
 
 def _harm(changed: Sequence[Estimate]) -> list[str]:

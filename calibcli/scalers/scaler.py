@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
 Progress = Callable[[float, str], None]
 
-SCALERS = Shelf("scaler", dash="-")
+SCALERS = Shelf("scaler", joint="-")
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.

@@ -1,7 +1,8 @@
 """The best temperature of a grid, with every point either evaluated or excluded by a bound; and roots in a bracket.
 
 ECE(T) >= |mean confidence(T) - accuracy| for any binning of all rows, and the confidence of every row falls with T, so
-the mean confidences at evaluated temperatures bound those between and beyond them, and with them the ECE there.
+the mean confidences at evaluated temperatures bound those between and beyond them, and with them the ECE there. Of two
+classes the ECE is the event's, whose mean probability need not fall with T: every point is evaluated.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from typing import Any
 import numpy as np
 
 from calibcli.links.moments import BLOCK, WIDE, Array, chunks
+from calibcli.metrics.norms import one
+from calibcli.metrics.sample import View
 from calibcli.predictions import Predictions
 from calibcli.scalers.rows import raw_argmax, sample
 
 SLACK = 1e-12  # rounding of sums over rows
+LABELS = {"nll": "NLL", "ece": "ECE", "adaece": "adaptive ECE", "brier": "Brier score"}
+"""Objectives as titles have them."""
 ROUGH = 1e-5  # error of a mean confidence from float32, with room to spare
 
 
@@ -58,26 +63,25 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
 
 
 def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) -> Found:
-    hit = hits(predictions)
     w = predictions.weights
-    accuracy = float(np.average(hit, weights=w))
-    error = ece if objective == "ece" else adaece
+    accuracy = float(np.average(hits(predictions), weights=w))
+    error = Error(predictions, objective, bins)
     values: dict[int, float] = {}
     means: dict[int, tuple[float, float]] = {}  # grid point to bounds of the mean confidence
     spread: dict[int, float] = {}
     following: int | None = _guess(predictions, grid, accuracy)
     while following is not None:
-        if values and following not in means:  # a cheap bound may spare the evaluation
+        if values and following not in means and predictions.k > 2:  # a cheap bound may spare the evaluation
             mean = float(np.average(confidence(predictions, grid[following], np.float32), weights=w))
             means[following] = (mean - ROUGH, mean + ROUGH)
         else:
             c = confidence(predictions, grid[following])
-            values[following], spread[following] = error(c, hit, w, bins), null_deviation(c, w, bins)
+            values[following], spread[following] = error(c), null_deviation(c, w, bins)
             mean = float(np.average(c, weights=w))
             means[following] = (mean, mean)
         best = min(values, key=lambda i: (values[i], i))
         limit = values[best] + spread[best] + SLACK  # the plateau is wanted too
-        low = _lower_bounds(means, len(grid), accuracy)
+        low = np.zeros(len(grid)) if predictions.k == 2 else _lower_bounds(means, len(grid), accuracy)
         left = [i for i in range(len(grid)) if i not in values and low[i] <= limit]
         following = min(left, key=lambda i: (abs(i - best), i), default=None)
     near = [i for i in values if values[i] <= values[best] + spread[best]]
@@ -146,32 +150,31 @@ def confidence(predictions: Predictions, temperature: float, dtype: Any = np.flo
     return result
 
 
-def ece(c: Array, hit: Array, w: Array | None, bins: int) -> float:
-    """Equal-width ECE, bins (lo, hi]."""
-    index = np.clip(np.ceil(c * bins).astype(np.int64) - 1, 0, bins - 1)
-    gap = (c - hit) if w is None else w * (c - hit)
-    total = len(c) if w is None else w.sum()
-    return float(np.abs(np.bincount(index, gap, bins)).sum() / total)
+class Error:
+    """ECE or adaptive ECE of rows as a function of their confidences: the one that `metrics` prints, of two classes of
+    the event.
+    """
 
+    def __init__(self, predictions: Predictions, objective: str, bins: int) -> None:
+        self.objective, self.bins = objective, bins
+        self.weights, self.counts = predictions.weights, predictions.weight_kind == "count"
+        self.flip: Array | None = None
+        if predictions.k == 2:
+            self.flip = raw_argmax(predictions) == 0
+            self.hit = np.asarray(predictions.labels == 1)
+        else:
+            self.hit = hits(predictions) > 0
 
-def adaece(c: Array, hit: Array, w: Array | None, bins: int) -> float:
-    """Equal-mass ECE: sorted rows cut into `bins` parts; rows of equal confidence share their accuracy."""
-    order = np.argsort(c, kind="stable")
-    c, hit = c[order], hit[order]
-    weight = np.ones(len(c)) if w is None else w[order]
-    first = np.flatnonzero(np.append(True, c[1:] != c[:-1]))
-    if len(first) < len(c):
-        sizes = np.diff(np.append(first, len(c)))
-        hit = np.repeat(np.add.reduceat(weight * hit, first) / np.add.reduceat(weight, first), sizes)
-    position = np.append(0.0, np.cumsum(weight))
-    gaps = np.append(0.0, np.cumsum(weight * (c - hit)))
-    n = len(c)
-    if w is None:
-        large = n % bins
-        cuts = np.append(np.arange(large + 1) * (n // bins + 1), large + np.arange(large + 1, bins + 1) * (n // bins))
-    else:
-        cuts = np.linspace(0, position[-1], bins + 1)
-    return float(np.abs(np.diff(np.interp(cuts, position, gaps))).sum() / position[-1])
+    def __call__(self, confidence: Array) -> float:
+        rest = 1 - confidence
+        p, rest = (
+            (confidence, rest)
+            if self.flip is None
+            else (np.where(self.flip, rest, confidence), np.where(self.flip, confidence, rest))
+        )
+        view = View(p, rest, self.hit, self.weights, self.counts, None, lean=True)
+        wide = self.objective == "ece"
+        return float(one(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
 
 
 def null_deviation(c: Array, w: Array | None, bins: int) -> float:

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from calibcli import wellformed
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.scalers.fitting import KEPT
 from calibcli.scalers.kinds import NAMES
 from calibcli.scalers.parameters import problem
 from calibcli.scalers.scaler import SCALERS, Scaler
+from calibcli.spec import Range
 
 SCHEMA = 1
 KIND = "calibrator"
-MOST = 1_000_000  # classes
 LIMIT = 1 << 30  # bytes: the largest honest calibrator, matrix scaling of 10,000 classes, is smaller
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a calibrator's file says about itself, beside its parameters."""
+
+    schema: int
+    what: str
+    spec: str
+    k: Annotated[int, Range(2, 1_000_000)]
+    classes: Sequence[str] | None = None
+    preserves_accuracy: bool
+    fit: Mapping[str, Any] = field(default_factory=dict)
+
+    def problem(self) -> str:
+        """Another file, of a newer calib, or names for another number of classes."""
+        if self.what != KIND:
+            return f"holds a {self.what}, not a calibrator"
+        if self.schema > SCHEMA:
+            return f"has schema {self.schema}, this calib reads up to {SCHEMA}"
+        return "" if self.classes in (None, []) or len(self.classes or ()) == self.k else "classes are not k names"
 
 
 def save(path: str | Path, scaler: Scaler) -> None:
@@ -54,24 +78,16 @@ def load(path: str | Path) -> Scaler:
     if "calib" not in header:
         raise InputError(f"{path} is not a calibrator", fix)
     try:
-        about = json.loads(header["calib"])
-        schema, spec, k, classes = about["schema"], about["spec"], about["k"], about["classes"]
-        if not (type(schema) is type(k) is int and isinstance(spec, str) and 2 <= k <= MOST):
-            raise ValueError("its schema, spec or k is of another type or size")
-        if not isinstance(about["fit"], dict) or not isinstance(about["fit"].get("estimates", []), list):
+        about: About = wellformed.read(json.loads(header["calib"]), About, str(path), fix)
+        k = about.k
+        if not isinstance(about.fit.get("estimates", []), list):
             raise ValueError("what it says of its fit is of another type")
-        if not (classes is None or (isinstance(classes, list) and all(isinstance(c, str) for c in classes))):
-            raise ValueError("its classes are not names")
-        if about["what"] != KIND:
-            raise InputError(f"{path} holds a {about['what']}, not a calibrator", fix)
-        if schema > SCHEMA:
-            raise InputError(f"{path} has schema {schema}, this calib reads up to {SCHEMA}", "upgrade calib")
         scaler = Scaler(
-            spec=SCALERS.choose(spec).spec,
+            spec=SCALERS.choose(about.spec).spec,
             k=k,
             parameters=tensors,
-            classes=None if classes is None else tuple(map(str, classes)),
-            metadata=dict(about["fit"]),
+            classes=None if about.classes is None else tuple(about.classes),
+            metadata=dict(about.fit),
         )
         fault = _fault(scaler)
         if fault:

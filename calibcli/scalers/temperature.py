@@ -173,14 +173,14 @@ def facts(fit: BetaFit) -> dict[str, str | int]:
 
 def _by_grid(predictions: Predictions, job: Job, objective: Objective, grid: Grid, bins: int) -> Fitted:
     found = search.best_temperature(predictions, GRIDS[grid], objective, bins)
-    name = f"{objective.upper()} on the {grid} grid"
+    name = f"{search.LABELS[objective]} on the {grid} grid"
     estimate = Estimate(
         name="temperature",
         value=found.temperature,
         n=predictions.n,
         how=f"smallest {name}, first of ties; {found.evaluated} of {len(GRIDS[grid])} points evaluated, "
         "the others excluded exactly",
-        reason=f"{objective.upper()} is not smooth in T, so T has no valid interval"
+        reason=f"{search.LABELS[objective]} is not smooth in T, so T has no valid interval"
         if objective in ("ece", "adaece")
         else "a grid point has no interval",
         detail={"objective": found.value, "plateau_low": found.plateau[0], "plateau_high": found.plateau[1]},

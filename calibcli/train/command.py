@@ -15,7 +15,8 @@ import torch
 from calibcli import device as devices
 from calibcli import losses
 from calibcli.architectures import ARCHITECTURES
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.errors import UsageError, WriteError, did_you_mean
+from calibcli.files import may_write
 from calibcli.inputs import checkpoint
 from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.result import Result
@@ -23,6 +24,10 @@ from calibcli.train import report, state
 from calibcli.train.data import Parts, open_parts, standardised
 from calibcli.train.recipe import Recipe
 from calibcli.train.run import Fitted, Progress, Start, fit
+
+MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
+RUN = ("log.jsonl", "steps.jsonl", state.FILE)
+"""What a folder gets at the end of a run, and what says that it holds one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +92,8 @@ def run_all(
                 )
             except BaseException as error:
                 kept = folder is not None and (folder / state.FILE).exists()
-                if kept and not isinstance(error, Exception) and not devices.rank():  # Ctrl-C or SIGTERM
+                resumable = isinstance(error, WriteError) or not isinstance(error, Exception)  # no room, or a signal
+                if kept and resumable and not devices.rank():
                     note(f"the state is kept in {folder}: the same command with --resume goes on from there")
                 raise
         progress(1.0, "")
@@ -193,9 +199,15 @@ def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
-    held = [folder / name for name in (state.FILE, "steps.jsonl", "log.jsonl") if (folder / name).exists()]
+    may_write(
+        [folder / name for name in (*MADE, *RUN)],
+        [setup.model, setup.data, setup.validation, setup.test, setup.arch_file],
+    )
+    made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
+    if made and not held:
+        raise UsageError(f"{folder} holds a {made[0].name} that is of no run in it", "name another --save folder")
     if held and setup.overwrite:
-        for path in held:
+        for path in (*made, *held):  # in this order: another process looks at them too
             path.unlink(missing_ok=True)
     elif held and not setup.resume:
         raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")

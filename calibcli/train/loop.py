@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calibcli import device, losses
 from calibcli.errors import InputError, UsageError
-from calibcli.files import atomic
+from calibcli.files import Lines, atomic
 from calibcli.inputs import checkpoint
 from calibcli.train import augment, measure, ranks, state
 from calibcli.train.recipe import Recipe
@@ -57,11 +57,11 @@ class Trainer:
         self.identity = {"recipe": recipe.as_dict(), **(identity or {})}
         self.progress = progress or (lambda fraction, text: None)
         self.device = train.device
-        if validation is None and (recipe.keep == "best" or recipe.patience or recipe.loss.startswith("adafocal")):
+        self.objective = losses.objective(recipe.loss).to(self.device)
+        if validation is None and (recipe.keep == "best" or recipe.patience or self.objective.loss.needs_validation):
             raise UsageError(
                 "--keep best, --patience and adafocal need validation rows", "pass --validation or --val-fraction 0.1"
             )
-        self.objective = losses.objective(recipe.loss).to(self.device)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("every parameter is frozen", "loosen --freeze")
@@ -73,9 +73,9 @@ class Trainer:
         self.position = state.Position()
         self.last_layer = last_linear(model)
         self._pending: list[tuple[int, Tensor, int]] = []
-        self._steps: TextIO | None = None
-        self._log: TextIO | None = None
-        self._curved = any(isinstance(p, losses.Trace) for p in self.objective.penalties)
+        self._steps: Lines | None = None
+        self._log: Lines | None = None
+        self._curved = any(p.order > 1 for p in self.objective.penalties)
 
     @property
     def total(self) -> int:
@@ -131,7 +131,7 @@ class Trainer:
         """Logits `(N, K)` in eval mode and full precision, and labels, both on the CPU."""
         self.model.eval()
         parts = []
-        with torch.no_grad():
+        with torch.no_grad(), device.full_float32():
             for rows in torch.split(torch.arange(len(loader)), max(256, self.recipe.batch_size)):
                 check()
                 parts.append(checkpoint.logits(self.model, loader(rows)[0]).cpu())
@@ -142,7 +142,7 @@ class Trainer:
     def _epoch(self, signals: Signals) -> None:
         at, loss = self.position, self.objective.loss
         if at.step == 0:
-            needs = at.epoch > 0 and isinstance(loss, losses.AdaFocal) and self.validation is not None
+            needs = at.epoch > 0 and loss.needs_validation and self.validation is not None
             loss.start_epoch(at.epoch, self.recipe.epochs, self._validate(signals) if needs else None)
         order = self.batches.epoch(at.epoch)
         train_mode(self.model)
@@ -243,7 +243,7 @@ class Trainer:
         out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
         at.finished = at.epoch >= recipe.epochs or out_of_patience
         if self._log is not None:
-            self._log.write(json.dumps(record) + "\n")
+            self._log.write(json.dumps(record))
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         at, recipe = self.position, self.recipe
@@ -278,7 +278,7 @@ class Trainer:
             self.position.loss_sum += value if self.recipe.reduction == "sum" else value * rows
             self.position.rows += rows
             if self._steps is not None:
-                self._steps.write(f'{{"step": {number}, "loss": {value:.9g}}}\n')
+                self._steps.write(f'{{"step": {number}, "loss": {value:.9g}}}')
 
     @contextlib.contextmanager
     def _logs(self) -> Iterator[None]:
@@ -288,12 +288,9 @@ class Trainer:
         log = self.folder / "log.jsonl"
         with atomic(log) as temporary:  # epochs after the saved state will be logged again
             temporary.write_text("".join(json.dumps(record) + "\n" for record in self.position.history))
-        with (
-            open(self.folder / "steps.jsonl", "a", buffering=1) as self._steps,
-            open(log, "a", buffering=1) as self._log,
-        ):
+        with Lines(self.folder / "steps.jsonl") as self._steps, Lines(log) as self._log:
             start = self.position.epoch * self.batches.steps + self.position.step
-            self._steps.write(f'{{"start": {start}}}\n')
+            self._steps.write(f'{{"start": {start}}}')
             yield
         self._steps = self._log = None
 

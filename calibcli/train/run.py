@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -136,7 +137,7 @@ def fit(
         trainer.resume()
         continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
     began = time.perf_counter()
-    with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    with devices.cudnn(deterministic=True, benchmark=False):
         history = trainer.run()
     model.eval()
     fitted = Fitted(
@@ -167,7 +168,7 @@ def _misfits(recipe: Recipe, model: nn.Module) -> list[str]:
     if devices.world() > 1:
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             notes.append(f"batch-norm statistics are of each of the {devices.world()} processes' own rows")
-        if any(isinstance(p, losses.MMCE) for p in losses.objective(recipe.loss).penalties):
+        if any(p.pairs_rows for p in losses.objective(recipe.loss).penalties):
             notes.append(f"MMCE is of each of the {devices.world()} processes' own rows")
     return notes
 
@@ -176,7 +177,7 @@ def _steering(
     recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dtype, validation: Loader | None
 ) -> tuple[Loader | None, list[str]]:
     """The validation rows that training may look at: half of them for a loss that they steer."""
-    if parts.validation is None or not isinstance(losses.objective(recipe.loss).loss, losses.AdaFocal):
+    if parts.validation is None or not losses.objective(recipe.loss).loss.needs_validation:
         return validation, []
     _, chosen = stratified_split(parts.validation.labels, 0.5, recipe.seed)
     note = "adafocal is steered by half of the validation rows, which the temperature is not fitted on"
@@ -184,13 +185,22 @@ def _steering(
 
 
 def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
-    data = {role: f"{d.sha256[:16]} {len(d)} rows" for role, d in parts.items()}
+    data = {
+        role: {
+            "file": d.sha256[:16],
+            "rows": len(d),
+            "labels": hashlib.sha256(np.ascontiguousarray(d.labels, np.int64).tobytes()).hexdigest()[:16],
+            "inputs": sorted(d.inputs),
+            "preprocess": d.preprocess.as_dict(),
+        }
+        for role, d in parts.items()
+    }
     return {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
 
 
 def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
     nll = wrong = 0.0
-    with torch.no_grad():
+    with torch.no_grad(), devices.full_float32():
         for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
             inputs, labels = loader(rows)
             logits = checkpoint.logits(model, inputs)
@@ -206,7 +216,7 @@ def _write(
     folder = fitted.folder
     for role, data in parts.items()[1:]:
         rows = data
-        if role == "validation" and isinstance(losses.objective(fitted.recipe.loss).loss, losses.AdaFocal):
+        if role == "validation" and losses.objective(fitted.recipe.loss).loss.needs_validation:
             rows = data.select(stratified_split(data.labels, 0.5, fitted.recipe.seed)[0])
         made = torch.cat(list(checkpoint.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
         if gamma:
@@ -234,12 +244,11 @@ def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
         return 0.0, []
     if report_link != "phi":
         raise UsageError(f"--report-link {report_link} is not a choice", "pass none or phi")
-    loss = losses.objective(recipe.loss).loss
-    if not isinstance(loss, losses.Focal | losses.FocalScheduled):
+    gamma = losses.final(recipe.loss).link_gamma
+    if gamma is None:
         return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
-    loss.start_epoch(recipe.epochs - 1, recipe.epochs)
-    note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {loss.gamma:g}"
-    return loss.gamma, [f"{note}; the saved model is the network alone"]
+    note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
+    return gamma, [f"{note}; the saved model is the network alone"]
 
 
 def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +13,13 @@ from torch import Tensor, nn
 from calibcli import device
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
+from calibcli.train import stores
 from calibcli.train.ranks import gather
+from calibcli.train.stores import SCHEMA, Position
 
-SCHEMA = 1
 FILE = "state.pt"
 
-
-@dataclass
-class Position:
-    """How far a run is.
-
-    Attributes:
-        epoch, step: the next step to take.
-        loss_sum: of the losses of this epoch's steps times their rows.  rows: of those steps.
-        gradient_norm: of the last layer at the epoch's last step.
-        penalties: sum and number of each penalty's values in this epoch.
-        history: one record per finished epoch, as in the log.
-        best: value, epoch and weights of the best epoch so far, where asked for.
-        since_best: epochs without a better one.  finished: no step is left.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    rows: int = 0
-    gradient_norm: float | None = None
-    penalties: dict[str, list[float]] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    since_best: int = 0
-    finished: bool = False
+__all__ = ["FILE", "Position", "load", "save", "weights"]
 
 
 def save(
@@ -105,27 +81,28 @@ def load(
     fix = "pass --overwrite to start again, or another --save folder"
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        schema, stored = content["schema"], json.loads(content["identity"])
-        position = Position(**content["position"], history=json.loads(content["history"]))
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
         raise InputError(f"{path} is not the state of a run ({str(error).splitlines()[0][:100]})", fix) from None
-    if schema != SCHEMA:
-        raise InputError(f"{path} has schema {schema}, this version reads {SCHEMA}", fix)
-    different = [f"{k}: {_short(stored.get(k))}, not {_short(v)}" for k, v in identity.items() if stored.get(k) != v]
-    if different:
-        raise UsageError(f"{path} is of another run ({'; '.join(different)})", f"pass the same options; or {fix[5:]}")
-    if len(content["local"]) != device.world():
-        raise InputError(f"{path} is of {len(content['local'])} processes, this is {device.world()}", fix)
-    model.load_state_dict(content["model"])
-    for name, part in parts.items():
-        part.load_state_dict(content["parts"][name])
-    local = content["local"][device.rank()]
-    for name, buffer in model.named_buffers():
-        buffer.copy_(local["buffers"][name])
-    torch.set_rng_state(local["torch"])
-    if local["cuda"] is not None:
-        torch.cuda.set_rng_state(local["cuda"], generator.device)
-    generator.set_state(local["generator"])
+    held, stored, position = stores.read(content, path, fix)
+    found = differences(stored, json.loads(json.dumps(identity)))
+    if found:
+        raise UsageError(f"{path} is of another run ({'; '.join(found)})", f"pass the same options; or {fix[5:]}")
+    if len(held.local) != device.world():
+        raise InputError(f"{path} is of {len(held.local)} processes, this is {device.world()}", fix)
+    local: stores.Local = held.local[device.rank()]
+    stores.check(held, position, stored, model, parts, path, fix)
+    try:
+        model.load_state_dict(held.model)
+        for name, part in parts.items():
+            part.load_state_dict(held.parts[name])
+        for name, buffer in model.named_buffers():
+            buffer.copy_(local.buffers[name])
+        torch.set_rng_state(local.torch)
+        if local.cuda is not None:
+            torch.cuda.set_rng_state(local.cuda, generator.device)
+        generator.set_state(local.generator)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path} does not fit this run ({str(error).splitlines()[0][:100]})", fix) from None
     return position
 
 
@@ -134,6 +111,15 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+def differences(stored: Any, given: Any, name: str = "", most: int = 60) -> list[str]:
+    """What differs between two JSON values, leaf by leaf: `recipe lr: 0.1, not 0.2`; long texts from where they do."""
+    if isinstance(stored, dict) and isinstance(given, dict):
+        keys = dict.fromkeys([*stored, *given])
+        return [d for k in keys for d in differences(stored.get(k), given.get(k), f"{name} {k}".strip(), most)]
+    if stored == given:
+        return []
+    texts = ["nothing" if value is None else str(value) for value in (stored, given)]
+    start = next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), min(map(len, texts)))
+    start = start - 12 if max(map(len, texts)) > most and start > 15 else 0
+    cut = [("..." if start else "") + t[start : start + most] + ("..." if len(t) > start + most else "") for t in texts]
+    return [f"{name}: {cut[0]}, not {cut[1]}"]

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+HELD = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 
 class Stopping(BaseException):
     """A signal asked the run to stop; raised only where the state is whole."""
 
 
 class Signals:
-    """SIGINT and SIGTERM remembered. A second one acts at once."""
+    """SIGINT, SIGTERM and SIGHUP remembered. A second one acts at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -33,7 +35,7 @@ class Signals:
             signal.raise_signal(number)
 
     def _take(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in HELD:
             if signal.getsignal(number) is not signal.SIG_IGN:  # a job of a script's background ignores Ctrl-C
                 self._before[number] = signal.signal(number, self._remember)
 
@@ -50,7 +52,7 @@ class Signals:
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[Signals]:
-    """Hold SIGINT and SIGTERM back inside the block (elsewhere than in the main thread: leave them alone)."""
+    """Hold these signals back inside the block (elsewhere than in the main thread: leave them alone)."""
     signals = Signals()
     with contextlib.suppress(ValueError):
         signals._take()

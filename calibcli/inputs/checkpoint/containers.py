@@ -16,13 +16,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
+from calibcli.inputs import pickles
 from calibcli.inputs.checkpoint import inert, trusted, weights
 from calibcli.inputs.checkpoint import metadata as meta
-
-UNREADABLE = (
-    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError,
-    AssertionError,
-)  # fmt: skip
+from calibcli.inputs.pt import UNREADABLE, named, note_checksums
+from calibcli.inputs.source import Source, is_pickle, is_safetensors
 
 
 @dataclass
@@ -58,11 +56,11 @@ def read(path: Path, *, trust: bool) -> Contents:
         raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
     if path.name.endswith(".index.json"):
         return _shards(path)
-    if path.suffix == ".safetensors" or head[8:9] == b"{":
+    if path.suffix == ".safetensors" or is_safetensors(head, path.stat().st_size):
         return _safetensors([path], "safetensors")
     if head[:2] == b"PK":
         return _zip(path, trust)
-    if head[:1] == b"\x80":
+    if is_pickle(head):
         return _pickle(path, "legacy pt", trust)
     if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".onnx", ".h5", ".keras", ".tflite"):
         raise InputError(f"{path} is not a PyTorch checkpoint", "export its state dict to .safetensors")
@@ -85,7 +83,7 @@ def _shards(index: Path) -> Contents:
     try:
         weight_map = json.loads(index.read_text())["weight_map"]
         names = sorted(set(weight_map.values()))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
         raise InputError(f"{index} is not an index of shards", "pass the .index.json that names the shards") from None
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
@@ -134,6 +132,11 @@ def _zip(path: Path, trust: bool) -> Contents:
 
 
 def _pickle(path: Path, container: str, trust: bool) -> Contents:
+    source = Source(path)
+    note_checksums(source)
+    source.sha256()
+    if not trust and not pickles.plain(named(source)):
+        return _inert(path, container)
     try:
         with warnings.catch_warnings(action="ignore"):  # about the pickle protocols of damaged files
             tree = torch.load(path, map_location="cpu", weights_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -119,8 +120,10 @@ def _option(part: str, spec: str) -> tuple[str, Any]:
     if not eq:
         raise UsageError(f"option '{part}' of '{spec}' has no value", f"write {part}=VALUE")
     try:
+        if re.search(r"\d_\d", text):  # Python reads 1_0 as 10
+            raise ValueError
         return key.strip(), ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return key.strip(), text.strip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassif
 
 
 def is_model(path: Path) -> bool:
-    return (path / "config.json").is_file()
+    return os.path.isfile(path / "config.json")
 
 
 def model(path: Path) -> tuple[nn.Module, str, list[str] | None]:
@@ -31,6 +32,7 @@ def model(path: Path) -> tuple[nn.Module, str, list[str] | None]:
     except ImportError:
         fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
         raise InputError(f"{path} is a Hugging Face model, and transformers is not installed", fix) from None
+    transformers.utils.logging.disable_progress_bar()
     if not any(path.glob("*.safetensors")):
         raise InputError(f"{path} has no .safetensors weights", "save it with model.save_pretrained(folder)")
     try:
@@ -44,7 +46,7 @@ def model(path: Path) -> tuple[nn.Module, str, list[str] | None]:
             )
         with warnings.catch_warnings(action="ignore"):
             found: nn.Module = made.from_pretrained(path, config=config, local_files_only=True, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError) as error:
         first = str(error).strip().partition("\n")[0][:200]
         raise InputError(f"{path} cannot be loaded by transformers ({first})", "check its config.json") from None
     labels = [str(config.id2label[i]) for i in range(len(config.id2label))]

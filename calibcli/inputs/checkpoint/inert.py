@@ -22,6 +22,7 @@ from typing import IO, Any, ClassVar
 import torch
 from torch import Tensor
 
+MODULES = 100_000  # most modules in a module
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 STORAGES = {
     "FloatStorage": torch.float32, "DoubleStorage": torch.float64, "HalfStorage": torch.float16,
@@ -186,23 +187,28 @@ REBUILD: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _plain(tree: Any, depth: int = 0) -> Any:
-    """Modules as their state dicts, at the top and in dicts up to three deep."""
-    if isinstance(tree, Placeholder):
-        return dict(_module_state(tree, "")) if "_modules" in tree.state else tree
-    if isinstance(tree, Mapping) and depth < 3:
-        return {key: _plain(value, depth + 1) for key, value in tree.items()}
-    return tree
+def _plain(tree: Any, depth: int = 0, done: dict[tuple[int, int], Any] | None = None) -> Any:
+    """Modules as their state dicts, at the top and in dicts up to three deep; what stands twice is turned once."""
+    done = {} if done is None else done
+    key = id(tree), depth
+    if key in done:
+        return done[key]
+    if isinstance(tree, Placeholder) and "_modules" in tree.state:
+        done[key] = dict(_module_state(tree, "", [MODULES]))
+    elif isinstance(tree, Mapping) and depth < 3:
+        done[key] = {name: _plain(value, depth + 1, done) for name, value in tree.items()}
+    return done.get(key, tree)
 
 
-def _module_state(module: Placeholder, prefix: str, depth: int = 0) -> list[tuple[str, Tensor]]:
-    if depth > 100:
+def _module_state(module: Placeholder, prefix: str, left: list[int], depth: int = 0) -> list[tuple[str, Tensor]]:
+    left[0] -= 1
+    if depth > 100 or left[0] < 0:
         raise ValueError("modules nested too deeply")
     held = {**_mapping(module, "_parameters"), **_mapping(module, "_buffers")}
     found = [(f"{prefix}{name}", value) for name, value in held.items() if isinstance(value, Tensor)]
     for name, child in _mapping(module, "_modules").items():
         if isinstance(child, Placeholder):
-            found += _module_state(child, f"{prefix}{name}.", depth + 1)
+            found += _module_state(child, f"{prefix}{name}.", left, depth + 1)
     return found
 
 

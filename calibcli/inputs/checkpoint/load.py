@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,9 @@ import torch
 from torch import nn
 
 from calibcli.errors import InputError, UsageError
-from calibcli.files import sha256
+from calibcli.files import sha256, unchanged
 from calibcli.inputs import dataset
-from calibcli.inputs.checkpoint import huggingface, weights
+from calibcli.inputs.checkpoint import huggingface, processor, weights
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint.containers import Contents, read
 from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in
@@ -84,10 +87,19 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
         raise UsageError("both --arch and --arch-file were given", "pass one of them")
     source = str(path)
     file, key = _split_key(source)
+    with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
+        return _load(source, file, key, arch, arch_file, trust)
+
+
+def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
+    about = {"preprocess": found} if os.path.isdir(file) and (found := processor.of_folder(file)) else {}
+    timm = processor.timm_config(file) if os.path.isdir(file) else {}
+    if arch is None and arch_file is None and timm:
+        arch = f"timm.{timm['architecture']}" + (f":num_classes={n}" if (n := timm.get("num_classes")) else "")
     if arch is None and arch_file is None and huggingface.is_model(file):
         model, architecture, names = huggingface.model(file)
         weights.finite(model.eval(), source)
-        return Checkpoint(model, architecture, {}, source, fingerprint(file), "Hugging Face folder", classes=names)
+        return Checkpoint(model, architecture, about, source, fingerprint(file), "Hugging Face folder", classes=names)
     contents = read(file, trust=trust)
     named = arch or arch_file or contents.metadata.get("architecture")
     if contents.module is not None and arch is None and arch_file is None:
@@ -102,13 +114,14 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
             raise contents.refusal or _unknown(source, contents, key)
         architecture = canonical(named)
         model, notes = _filled(contents, architecture, arch_file, source, key)
+        notes += [] if about else _as_published(model)
     model.eval()
     weights.finite(model, source)
     classes = contents.metadata.get("classes")
     return Checkpoint(
         model=model,
         architecture=architecture,
-        metadata=contents.metadata,
+        metadata={**about, **contents.metadata},
         source=source,
         sha256=fingerprint(file),
         container=contents.container,
@@ -123,13 +136,26 @@ def _split_key(source: str) -> tuple[Path, str]:
     return (Path(name), key) if name and not Path(source).exists() else (Path(source), "")
 
 
-def fingerprint(path: Path) -> str:
-    """sha256 of a file; of a folder, that of its weight files' hashes by name."""
-    if path.is_file():
-        return sha256(path)
-    import hashlib
+def members(path: Path) -> list[Path]:
+    """The files of a checkpoint: itself; of a folder or an index of shards, the weights and descriptions there.
 
-    files = sorted(p for p in path.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    folder = path if os.path.isdir(path) else path.parent if path.name.endswith(".index.json") else None
+    if folder is None:
+        return [path]
+    try:
+        return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
+    except OSError as error:
+        raise InputError(f"cannot read {folder} ({error.strerror})", "check the path") from None
+
+
+def fingerprint(path: Path) -> str:
+    """sha256 of a file; of several, that of their hashes by name."""
+    files = members(path)
+    if files == [path]:
+        return sha256(path)
     return hashlib.sha256("".join(f"{p.name} {sha256(p)}\n" for p in files).encode()).hexdigest()
 
 
@@ -166,6 +192,16 @@ def _filled(
                 if name in tensors:
                     target.copy_(tensors[name])
     return model, notes + renamed
+
+
+def _as_published(model: nn.Module) -> list[str]:
+    """A note on what timm's weights of this architecture take; these may be others."""
+    config = getattr(model, "pretrained_cfg", None)
+    if not isinstance(config, Mapping) or "mean" not in config:
+        return []
+    mean, std = (",".join(f"{v:g}" for v in config[key]) for key in ("mean", "std"))
+    size = "x".join(map(str, config.get("input_size", ())[1:]))
+    return [f"timm's own weights of this architecture take --mean {mean} --std {std} and pictures of {size}"]
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -14,23 +14,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibcli import wellformed
 from calibcli.errors import InputError
 from calibcli.inputs.checkpoint.factory import is_built_in
+from calibcli.spec import Range
 
 KEY = "calib"
 SCHEMA = 1
-FIELDS: dict[str, type | tuple[type, ...]] = {
-    "architecture": str,
-    "preprocess": Mapping,
-    "classes": list,
-    "data": Mapping,
-    "training": Mapping,
-    "data_sha256": str,
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """The types of what a checkpoint says about itself."""
+
+    architecture: str | None = None
+    preprocess: Mapping[str, Any] = field(default_factory=dict)
+    classes: Sequence[str] | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    data_sha256: str = ""
 
 
 def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -50,21 +58,26 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
     if found.get("schema") != SCHEMA:
         problem = f"{source}: its metadata has schema {found.get('schema')}, this version reads {SCHEMA}"
         raise InputError(problem, "upgrade calibcli, or save the checkpoint again")
-    for name, kind in FIELDS.items():
-        if name in found and not isinstance(found[name], kind):
-            raise InputError(f"{source}: metadata '{name}' is a {type(found[name]).__name__}", fix)
+    wellformed.read(found, Fields, source, fix)
     for name, value in found.get("preprocess", {}).items():
-        whole = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
-        if not (whole if name in ("mean", "std") else isinstance(value, str if name == "layout" else int | float)):
-            raise InputError(f"{source}: metadata preprocess '{name}' is {value!r}", fix)
+        whole = isinstance(value, list) and all(_number(v) for v in value)
+        words = name in ("layout", "resample", "middle")
+        plain = isinstance(value, str) if words else _number(value)
+        if not (whole if name in ("mean", "std", "size", "crop") else plain):
+            raise InputError(f"{source}: metadata preprocess '{name}' is {reprlib.repr(value)}", fix)
     architecture = found.get("architecture")
     if architecture is not None and not is_built_in(architecture):
         problem = f"{source}: its metadata names the architecture '{architecture}', which is not built in"
         raise InputError(problem, f"nothing was imported; if you trust it, pass --arch {architecture}")
     for role, path in found.get("data", {}).items():
-        if not isinstance(path, str) or os.path.isabs(path) or not path or set(path) & set(":\0"):
+        if os.path.isabs(path) or not path or set(path) & set(":\0"):
             raise InputError(f"{source}: metadata names the {role} data '{path}', not a relative path", fix)
     return found
+
+
+def _number(value: Any) -> bool:
+    """Finite, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value in Range(-1e9, 1e9)
 
 
 def resolve(metadata: Mapping[str, Any], folder: Path) -> dict[str, str]:

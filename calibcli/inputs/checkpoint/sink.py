@@ -24,13 +24,16 @@ def known_suffix(path: Path) -> Path:
     """`path`, if logits can be written to it.
 
     Raises:
-        UsageError: another suffix, or no such folder.
+        UsageError: another suffix.
     """
     if path.suffix not in SUFFIXES:
         raise UsageError(f"cannot write logits as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
-    if not path.parent.is_dir():
-        raise UsageError(f"no folder '{path.parent}' to write '{path.name}' into", f"mkdir -p {path.parent}")
     return path
+
+
+def paths(path: Path) -> list[Path]:
+    """The files that logits are written to: of .npy, the labels lie beside it."""
+    return [path, path.with_suffix(".labels.npy")] if path.suffix == ".npy" else [path]
 
 
 @contextlib.contextmanager
@@ -43,7 +46,6 @@ def writing(
         shape: (N, K) of the logits.  arrays: `labels`, and what else belongs to the rows.
     """
     with contextlib.ExitStack() as stack:
-        paths = [path]
         temporary = stack.enter_context(atomic(path))
         if path.suffix == ".npz":
             archive = stack.enter_context(zipfile.ZipFile(temporary, "w", allowZip64=True))
@@ -53,15 +55,14 @@ def writing(
             file: IO[bytes] = stack.enter_context(archive.open("logits.npy", "w", force_zip64=True))
             _npy_header(file, shape)
         elif path.suffix == ".npy":
-            paths.append(path.with_suffix(".labels.npy"))
-            with atomic(paths[1]) as labels:
+            with atomic(paths(path)[1]) as labels:
                 np.save(labels, arrays["labels"])
             file = stack.enter_context(temporary.open("wb"))
             _npy_header(file, shape)
         else:
             file = stack.enter_context(temporary.open("wb"))
             _safetensors_header(file, shape, arrays)
-        yield lambda block: _put(file, block), paths
+        yield lambda block: _put(file, block), paths(path)
 
 
 def _put(file: IO[bytes], block: NDArray[np.float32]) -> None:

@@ -6,6 +6,7 @@ Uncompressed .npz, .npy and .safetensors are read row by row, so that resident m
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,16 +79,17 @@ class Runs:
         return out
 
 
-def open_arrays(path: Path, *, trust: bool = False) -> dict[str, Rows]:
-    """The arrays of a file by name.
+def open_arrays(path: Path, *, trust: bool = False) -> tuple[dict[str, Rows], Source]:
+    """The arrays of a file by name, and the open file, which they are read from.
 
     Raises:
         InputError: unreadable, damaged, or holding Python objects.
     """
+    source = Source(path)
     if path.suffix not in READERS:
-        return _pt(path, trust)
-    found = READERS[path.suffix](Source(path)).arrays
-    return {name: _rows(array) for name, array in found.items()}
+        return _pt(source, trust), source
+    found = READERS[path.suffix](source).arrays
+    return {name: _rows(array) for name, array in found.items()}, source
 
 
 def _rows(array: Named) -> Rows:
@@ -96,22 +98,27 @@ def _rows(array: Named) -> Rows:
     return Held(array.read(0, array.shape[0])) if whole else Runs(array)
 
 
-def _pt(path: Path, trust: bool) -> dict[str, Rows]:
+def _pt(source: Source, trust: bool) -> dict[str, Rows]:
     """Tensors of a .pt file: a dict by name, or a tuple (inputs, labels)."""
     import pickle
 
     import torch
 
+    from calibcli.inputs import pickles, pt
+
+    path = source.path
+    code = InputError(
+        f"{path} holds pickled Python objects; nothing was executed",
+        "save a dict of tensors {'images': ..., 'labels': ...}, or pass --trust if you trust the file",
+    )
+    if not trust and not pickles.plain(pt.named(source)):
+        raise code
     try:
-        tree: Any = torch.load(path, map_location="cpu", weights_only=not trust)
+        with source.reader() as file, warnings.catch_warnings(action="ignore"):
+            tree: Any = torch.load(file, map_location="cpu", weights_only=not trust)
     except pickle.UnpicklingError:
-        raise InputError(
-            f"{path} holds pickled Python objects; nothing was executed",
-            "save a dict of tensors {'images': ..., 'labels': ...}, or pass --trust if you trust the file",
-        ) from None
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error})", "check the path") from None
-    except (RuntimeError, AttributeError, TypeError, ValueError, LookupError, EOFError) as error:
+        raise code from None
+    except pt.UNREADABLE as error:
         raise InputError(f"{path} is damaged ({str(error)[:200]})", "write it again") from None
     if hasattr(tree, "tensors"):
         tree = tree.tensors

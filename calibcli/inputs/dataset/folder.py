@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
-from calibcli.inputs.dataset.keys import Found
+from calibcli.inputs.dataset.keys import SPLITS, Found
+from calibcli.inputs.dataset.resize import AS_IT_IS, Resize
 
+PIXELS = 178_956_970  # of one picture, twice where Pillow warns
+SPLIT_NAMES = {name for names in SPLITS.values() for name in names}
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Files of pictures of one size, as bytes (N, height, width[, 3])."""
+    """Files of pictures of one size (once resized), as bytes (N, height, width[, 3])."""
 
     paths: list[Path]
     shape: tuple[int, ...]
+    resize: Resize = AS_IT_IS
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.uint8)
 
+    def resized(self, resize: Resize) -> Pictures:
+        n, height, width, *rest = self.shape
+        return replace(self, resize=resize, shape=(n, *resize.shape(height, width), *rest))
+
     def read(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         out = np.empty((len(rows), *self.shape[1:]), np.uint8)
         for i, row in enumerate(rows.tolist()):
-            picture = decode(self.paths[row], grey=len(self.shape) == 3)
+            picture = self.resize(decode(self.paths[row], grey=len(self.shape) == 3))
             if picture.shape != out.shape[1:]:
                 size, first = picture.shape[:2], self.shape[1:3]
                 problem = f"{self.paths[row]} is {size[1]}x{size[0]}, {self.paths[0].name} is {first[1]}x{first[0]}"
-                raise InputError(problem, "resize all pictures to the size that the model takes")
+                raise InputError(problem, "pass the size that the model takes, such as --size 224")
             out[i] = picture
         return out
 
@@ -50,7 +59,9 @@ def decode(path: Path, *, grey: bool | None = None) -> NDArray[np.uint8]:
     except ImportError:
         raise InputError(f"{path} is a picture, and Pillow is not installed", "pip install pillow") from None
     try:
-        with Image.open(path) as picture:
+        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
+            if picture.width * picture.height > PIXELS:
+                raise ValueError(f"{picture.width}x{picture.height}")
             if grey is None:
                 grey = picture.mode in ("1", "L")
             return np.asarray(picture.convert("L" if grey else "RGB"))
@@ -68,12 +79,12 @@ def read(root: Path, split: str) -> Found:
         root = root / split
         if not root.is_dir():
             raise InputError(f"no folder {root}", "name a split that is there, after #")
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    members = [sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES) for folder in folders]
-    if not any(members):
-        nested = [f.name for f in folders if any(p.is_dir() for p in f.iterdir())]
-        fix = f"choose a split: {root}#{nested[-1]}" if nested else "put pictures into one folder per class"
-        raise InputError(f"{root} has no folders of pictures", fix)
+    try:
+        folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+        members = [_pictures(folder) for folder in folders]
+        _refuse_odd(root, folders, members)
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename} ({error.strerror})", "check the path") from None
     paths = [path for files in members for path in files]
     labels = np.repeat(np.arange(len(folders)), [len(files) for files in members])
     names = [path.relative_to(root).as_posix() for path in paths]
@@ -81,8 +92,42 @@ def read(root: Path, split: str) -> Found:
     return Found(
         inputs={"": Pictures(paths, (len(paths), *decode(paths[0]).shape))},
         labels=labels,
-        sha256=hashlib.sha256(listing.encode()).hexdigest(),
+        sha256=hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest(),
         ids=np.array(names),
         classes=[folder.name for folder in folders],
         notes=[f"{len(paths)} pictures of {len(folders)} classes; the fingerprint is that of their names and sizes"],
     )
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """The pictures of a class: in its folder, and in `images` there (as in Tiny ImageNet)."""
+    inner = folder / "images"
+    places = (folder, inner) if inner.is_dir() else (folder,)
+    return sorted(p for place in places for p in place.iterdir() if p.suffix.lower() in SUFFIXES)
+
+
+def _refuse_odd(root: Path, folders: list[Path], members: list[list[Path]]) -> None:
+    """Refuse folders that are not those of several classes.
+
+    Raises:
+        InputError: classes in a list of their own, splits, no pictures, or pictures of one class.
+    """
+    annotations = sorted(root.glob("*annotations*.txt"))
+    if annotations:
+        raise InputError(
+            f"{root} has the classes of its pictures in {annotations[0].name}, which calib does not read",
+            "move every picture into a folder named after its class",
+        )
+    nested = [f.name for f in folders if any(p.is_dir() and p.name != "images" for p in f.iterdir())]
+    parts = [f.name for f in folders if f.name.lower() in SPLIT_NAMES]
+    if (not any(members) and nested) or (folders and len(parts) == len(folders) > 1):
+        raise InputError(
+            f"{root} has no folders of pictures by class", f"choose a split: {root}#{(nested or parts)[-1]}"
+        )
+    if not any(members):
+        raise InputError(f"{root} has no folders of pictures", "put pictures into one folder per class")
+    held = [folder.name for folder, files in zip(folders, members) if files]
+    if len(held) == 1:
+        raise InputError(
+            f"{root} has pictures in one folder only, '{held[0]}'", "put pictures into one folder per class"
+        )

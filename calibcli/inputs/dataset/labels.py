@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
+from calibcli.spec import real
 
 
 def to_labels(labels: NDArray[Any], source: str) -> tuple[NDArray[np.int64], list[str]]:
@@ -43,7 +44,7 @@ def to_labels(labels: NDArray[Any], source: str) -> tuple[NDArray[np.int64], lis
 def from_names(names: Sequence[str]) -> tuple[NDArray[Any], list[str] | None]:
     """Labels from text: numbers as they are, anything else as the sorted class names and an index into them."""
     try:
-        return np.array([float(name) for name in names]), None
+        return np.array([real(name) for name in names]), None
     except ValueError:
         classes, index = np.unique(np.array(names), return_inverse=True)
         return index.astype(np.int64), classes.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.files import sha256
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.inputs.dataset import folder, own, table
-from calibcli.inputs.dataset.arrays import SUFFIXES, open_arrays
+from calibcli.inputs.dataset.arrays import SUFFIXES, Rows, open_arrays
 from calibcli.inputs.dataset.keys import Found, pick, splits_of
 from calibcli.inputs.dataset.labels import to_labels
-from calibcli.inputs.dataset.preprocess import for_array
+from calibcli.inputs.dataset.preprocess import Preprocess, for_array
+from calibcli.inputs.dataset.resize import Resized, needs_pillow
 from calibcli.inputs.dataset.rows import Dataset
 
 
@@ -27,6 +28,7 @@ def load(
     mean: str | Sequence[float] | None = None,
     std: str | Sequence[float] | None = None,
     layout: str | None = None,
+    size: str | None = None,
     inputs_key: str | None = None,
     labels_key: str | None = None,
     subset: int | None = None,
@@ -40,7 +42,7 @@ def load(
         source: `.npz .npy .safetensors .pt` arrays (`file.npz#test` takes the arrays of one split), an image folder,
             `.csv`/`.tsv`, or `module:function` that returns a data set.
         preprocess: a checkpoint's `preprocess`; the options below come before it.
-        mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.
+        mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.  size: of pictures, see `resize.size_option`.
         inputs_key, labels_key: names of the arrays.  label_column: of a CSV.
         subset: that many rows drawn without replacement with `seed`, in their order.
         trust: allow `.pt` files that hold pickled objects.
@@ -64,9 +66,11 @@ def load(
         if array.dtype.kind not in "fuib":
             raise InputError(f"{name}: {key or 'inputs'} are {array.dtype}, not numbers", "pass an array of numbers")
     first = next(iter(found.inputs.values()))
-    applied, remarks = for_array(first.shape, first.dtype, preprocess, mean=mean, std=std, layout=layout, source=name)
+    applied, remarks = for_array(
+        first.shape, first.dtype, preprocess, mean=mean, std=std, layout=layout, size=size, source=name
+    )
     data = Dataset(
-        inputs=found.inputs,
+        inputs=_resized(found.inputs, applied, name),
         labels=labels,
         preprocess=applied,
         source=name,
@@ -80,13 +84,27 @@ def load(
     return _subset(data, subset, seed)
 
 
+def _resized(inputs: Mapping[str, Rows], applied: Preprocess, source: str) -> Mapping[str, Rows]:
+    """The first input in the size that the model takes; an array that has it already is left alone."""
+    name, first = next(iter(inputs.items()))
+    if not applied.resize:
+        return inputs
+    if isinstance(first, folder.Pictures):
+        return {**inputs, name: first.resized(applied.resize)}
+    made = Resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
+    if made.shape == first.shape:
+        return inputs
+    needs_pillow(f"pictures of {source}")
+    return {**inputs, name: made}
+
+
 def _read(
     name: str, inputs_key: str | None, labels_key: str | None, label_column: str | None, trust: bool
 ) -> Found | Dataset:
     path, split = _split(name)
-    if path.is_dir():
+    if os.path.isdir(path):
         return folder.read(path, split)
-    if not path.exists():
+    if not os.path.lexists(path):
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
         try:
@@ -99,25 +117,25 @@ def _read(
     if path.suffix not in SUFFIXES:
         known = " ".join((*SUFFIXES, ".csv", ".tsv"))
         raise UsageError(f"cannot tell the format of '{path}'", f"use a suffix of: {known}; or an image folder")
-    arrays = open_arrays(path, trust=trust)
+    arrays, source = open_arrays(path, trust=trust)
     if path.suffix == ".npy":  # labels lie in a file of their own
         labels = Path(labels_key) if labels_key else path.with_suffix(".labels.npy")
         if not labels.exists():
             raise InputError(f"{path} has no labels", f"pass --labels-key LABELS.npy, or put them into {labels}")
-        arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *open_arrays(labels).values())))
+        arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *open_arrays(labels)[0].values())))
         labels_key = None
-    return pick(arrays, name, split, inputs_key, labels_key, sha256(path))
+    return pick(arrays, name, split, inputs_key, labels_key, source.sha256())
 
 
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
     path = Path(source)
-    return splits_of(open_arrays(path, trust=trust)) if path.is_file() and path.suffix in SUFFIXES else []
+    return splits_of(open_arrays(path, trust=trust)[0]) if os.path.isfile(path) and path.suffix in SUFFIXES else []
 
 
 def _split(name: str) -> tuple[Path, str]:
     stem, _, split = name.rpartition("#")
-    return (Path(stem), split) if stem and not Path(name).exists() else (Path(name), "")
+    return (Path(stem), split) if stem and not os.path.exists(name) else (Path(name), "")
 
 
 def _subset(data: Dataset, subset: int | None, seed: int) -> Dataset:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 
 from calibcli.errors import InputError, UsageError
+from calibcli.inputs.dataset.resize import AS_IT_IS, LARGEST, RESAMPLE, Resize, size_option
+from calibcli.spec import real
 
 
 @dataclass(frozen=True)
@@ -21,16 +24,29 @@ class Preprocess:
         layout: `NHWC` or `NCHW` images, `flat` rows (anything is flattened), or "" (as they are).
         scale: factor on the stored numbers (1/255 for bytes).
         mean, std: per channel (per feature for flat rows), or of length 1; empty for none.
+        resize: of pictures of bytes, before all that.
     """
 
     layout: str = ""
     scale: float = 1.0
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    resize: Resize = AS_IT_IS
 
     def as_dict(self) -> dict[str, Any]:
         """The `preprocess` object of a checkpoint's metadata."""
-        return {"layout": self.layout, "scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
+        found = {"layout": self.layout, "scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
+        if self.resize:
+            found |= {"size": list(self.resize.size), "crop": list(self.resize.crop)}
+            found |= {"resample": self.resize.resample, "middle": self.resize.middle}
+        return found
+
+    def __str__(self) -> str:
+        """`resized to 224x224, bilinear; times 1/255; mean 0.5; std 0.5`."""
+        factor = {1.0: "", 1 / 255: "times 1/255"}.get(self.scale, f"times {self.scale:.6g}")
+        numbers = [f"{name} {', '.join(f'{v:.6g}' for v in values)}" for name, values in
+                   (("mean", self.mean), ("std", self.std)) if values]  # fmt: skip
+        return "; ".join(filter(None, (str(self.resize), factor, *numbers)))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, ...) of a float dtype, as the model takes it."""
@@ -58,9 +74,12 @@ def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[f
         return ()
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
     try:
-        return tuple(float(part) for part in parts)
-    except ValueError:
-        raise UsageError(f"--{option} {value} is not a list of numbers", f"pass --{option} 0.5,0.5,0.5") from None
+        found = tuple(real(part) if isinstance(part, str) else float(part) for part in parts)
+    except (ValueError, OverflowError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise UsageError(f"--{option} {value} is not a list of numbers", f"pass --{option} 0.5,0.5,0.5")
+    return found
 
 
 def for_array(
@@ -71,9 +90,12 @@ def for_array(
     mean: str | Sequence[float] | None,
     std: str | Sequence[float] | None,
     layout: str | None,
+    size: str | None = None,
     source: str,
 ) -> tuple[Preprocess, list[str]]:
     """The preprocessing of an array of this shape (N, ...) and dtype: options, else the checkpoint's, else by type.
+
+    The checkpoint's may be for bytes `only`, and have a `source` of its own, such as preprocessor_config.json.
 
     Raises:
         UsageError: an option that is wrong in itself.
@@ -87,6 +109,10 @@ def for_array(
     elif chosen not in ("", "flat"):
         raise UsageError(f"unknown layout '{chosen}'", "choose from: NHWC, NCHW, flat")
     images = kind == np.uint8 and len(shape) in (3, 4)
+    if given.get("only") == "bytes" and not images:
+        if kind.kind == "f" and len(shape) == 4:
+            notes.append(f"floating-point pictures are taken as prepared: {given['source']} is for bytes")
+        given = {}
     if images and not chosen:
         chosen = _guess_layout(shape, source)
         notes.append(f"images read as {chosen}")
@@ -100,14 +126,40 @@ def for_array(
         raise UsageError(problem, "divide --mean and --std by 255")
     if any(s <= 0 for s in stds):
         raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
-    size = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
+    resize = _resize(given, size, images, source)
+    width = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
     for name, values in (("mean", means), ("std", stds)):
-        if len(values) not in (0, 1, size):
+        if len(values) not in (0, 1, width):
             what = "features" if chosen == "flat" else "channels"
-            raise InputError(f"{source} has {size} {what}, --{name} has {len(values)} numbers", f"pass {size} or 1")
+            raise InputError(f"{source} has {width} {what}, --{name} has {len(values)} numbers", f"pass {width} or 1")
     if chosen in ("NHWC", "NCHW") and len(shape) not in (3, 4):
         raise InputError(f"{source} holds rows of shape {shape[1:]}, not {chosen} images", "leave --layout out")
-    return Preprocess(chosen, scale, means, stds), notes
+    made = Preprocess(chosen, scale, means, stds, resize)
+    if images and given.get("source"):
+        notes.append(f"pictures as in {given['source']} (options come before it): {made}")
+    return made, notes
+
+
+def _resize(given: Mapping[str, Any], size: str | None, images: bool, source: str) -> Resize:
+    """Of the option, else of the checkpoint; nothing for what are no pictures of bytes."""
+    if size is not None and not images:
+        raise UsageError(f"--size is for pictures of bytes, {source} holds others", "leave it out")
+    if not images:
+        return AS_IT_IS
+    if given.get("not_done"):
+        raise InputError(
+            f"{given['source']} asks for {', '.join(given['not_done'])}, which calib does not do",
+            "prepare the pictures yourself: pass floating-point arrays (N, channels, height, width)",
+        )
+    resample, middle = str(given.get("resample") or "bilinear"), str(given.get("middle") or "floor")
+    if resample not in RESAMPLE:
+        raise InputError(f"{source}: resample '{resample[:20]}' is unknown", f"one of {', '.join(RESAMPLE)}")
+    if size is not None:
+        return replace(size_option(size), resample=resample, middle=middle)
+    sized, crop = (tuple(int(n) for n in given.get(key) or ()) for key in ("size", "crop"))
+    if len(sized) > 2 or len(crop) not in (0, 2) or not all(0 < n <= LARGEST for n in (*sized, *crop)):
+        raise InputError(f"{source}: pictures to size {list(sized)}, crop {list(crop)}", "pass --size")
+    return Resize(sized, crop, resample, middle)
 
 
 def _channels(shape: tuple[int, ...], layout: str) -> int:

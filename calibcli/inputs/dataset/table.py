@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
 
 from calibcli.errors import InputError, did_you_mean
-from calibcli.files import sha256
 from calibcli.inputs.dataset.arrays import Held
 from calibcli.inputs.dataset.keys import IDS, LABELS, Found
 from calibcli.inputs.dataset.labels import from_names
+from calibcli.inputs.source import Source
+from calibcli.spec import real
 
 
 def read(path: Path, label_column: str | None) -> Found:
@@ -21,7 +23,8 @@ def read(path: Path, label_column: str | None) -> Found:
         InputError: no label column, a ragged row, or a cell that is not a number.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        source = Source(path)
+        with io.TextIOWrapper(source.reader(), newline="", encoding="utf-8-sig") as file:
             first = file.readline()
             file.seek(0)
             mark = "\t" if path.suffix == ".tsv" else ";" if ";" in first and "," not in first else ","
@@ -43,6 +46,8 @@ def read(path: Path, label_column: str | None) -> Found:
     values = np.empty((len(rows), len(features)))
     for i, name in enumerate(features):
         try:
+            if any("_" in cell for cell in columns[name]):  # NumPy reads 1_0 as 10
+                raise ValueError
             values[:, i] = columns[name]
         except (ValueError, KeyError):
             values[:, i] = [_number(cell, path, line, name) for line, cell in enumerate(columns.get(name, ()), 2)]
@@ -52,7 +57,7 @@ def read(path: Path, label_column: str | None) -> Found:
     return Found(
         inputs={"": Held(values)},
         labels=labels,
-        sha256=sha256(path),
+        sha256=source.sha256(),
         ids=np.array(columns[ids]) if ids and rows else None,
         classes=classes,
         notes=[f"{len(features)} feature columns, labels in '{label}'"],
@@ -73,7 +78,7 @@ def _label_column(path: Path, header: list[str], wanted: str | None) -> str:
 
 def _number(cell: str, path: Path, line: int, name: str) -> float:
     try:
-        return float(cell)
+        return real(cell)
     except ValueError:
         problem = f"{path} line {line}: column '{name}' holds '{cell}', not a number"
         raise InputError(problem, "encode the column as numbers, or leave it out") from None

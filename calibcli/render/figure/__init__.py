@@ -16,10 +16,10 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from calibcli.render import table
 from calibcli.render.figure import panel, style
 from calibcli.render.figure.marks import Axes
 from calibcli.render.figure.panel import Handles
+from calibcli.render.formats import table
 from calibcli.result import Plot, Result
 
 WIDE, HIGH, SQUARE = 4.9, 3.0, 4.4  # inches of a panel of its own

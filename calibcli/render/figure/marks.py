@@ -59,7 +59,15 @@ def draw(axes: Axes, curve: Curve, colour: str, plot: Plot, place: tuple[int, in
     if low is not None and high is not None:
         _fill(axes, curve, x, low, high, colour, flip, order - 1)
     axes.plot(*_flipped(x, y, flip), color=colour, zorder=order, path_effects=effects, **look)
+    if (alone := _alone(y)).any():  # a line needs two points
+        axes.plot(*_flipped(x[alone], y[alone], flip), color=colour, zorder=order, linestyle="none", marker="o", ms=4)
     return Line2D([], [], color=colour, path_effects=effects, **look)
+
+
+def _alone(y: Any) -> Any:
+    """Points of a line that have no neighbour to be joined to."""
+    fine = np.append(np.append(False, np.isfinite(y)), False)
+    return fine[1:-1] & ~fine[:-2] & ~fine[2:]
 
 
 def by_chance(plot: Plot, curve: Curve) -> Any:

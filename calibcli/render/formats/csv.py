@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from calibcli.result import Cell, Check, Estimate, Result, Table
 
+SUFFIXES = (".csv",)
+REPORT = "estimates.csv"
 FIELDS = ["name", "of", "value", "low", "high", "level", "sided", "unit", "better"]
 FIELDS += ["null", "null_high", "se", "n", "how", "reason"]
 JUDGED = ["rule", "limit", "verdict"]

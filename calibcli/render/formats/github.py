@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from calibcli.render import markdown, sheet, stream, verdicts
+from calibcli.render import sheet, stream, verdicts
+from calibcli.render.formats import markdown
 from calibcli.result import Check, Result
 
 MOST = 9

@@ -9,6 +9,8 @@ from calibcli.render import sheet, stream, terminal
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Result
 
+SUFFIXES = (".md",)
+REPORT = "summary.md"
 LIMIT = 60_000  # bytes of UTF-8
 WIDTH = 76  # of the diagram
 TITLES = {"good": "✅ ", "bad": "❌ ", "warn": "⚠️ ", "": ""}

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from calibcli.render import stream
 from calibcli.result import Check, Result
 
+SUFFIXES = (".prom",)
+REPORT = "metrics.txt"
 PLACES = 6
 OUTCOMES = ("pass", "fail", "inconclusive", "not_run")
 

@@ -14,6 +14,7 @@ from typing import Literal
 from calibcli.render import layout, sheet, stream, terminal
 from calibcli.result import Result
 
+SUFFIXES = (".txt",)
 WIDTH = 80  # of a diagram where there is no terminal to ask
 STYLES = {"title": "bold", "head": "bold", "code": "cyan", "faint": "dim", "": ""}
 STYLES |= {"good": "green", "bad": "bold red", "warn": "yellow"}

@@ -8,6 +8,9 @@ from calibcli.render import stream, verdicts
 from calibcli.render.sheet import VERDICT, heading
 from calibcli.result import Check, Result
 
+SUFFIXES = (".xml",)
+REPORT = "junit.xml"
+
 
 def render(result: Result) -> str:
     """FAIL and a fatal INCONCLUSIVE are failures, NOT RUN is an error, a warning is a skipped case."""
@@ -62,3 +65,8 @@ def _case(check: Check, kind: str) -> ET.Element:
         where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
         inside.text = stream.clean(f"{where}{verdicts.title(check)}: {said}")
     return case
+
+
+def reports(result: Result) -> bool:
+    """Whether a folder of reports gets this file."""
+    return bool(result.checks)

@@ -1,0 +1,98 @@
+"""What is true of a population, and the rules whose limits are put there.
+
+The truth of a metric is its value on the whole population, for what the sample's number estimates: the debiased square
+without the noise of bins (every row counts as a million), the recalibration gain at the population's own temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from _populations import Pair, Population
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
+
+from calibcli.errors import UsageError
+from calibcli.gate.config import Gate, limit_rule
+from calibcli.metrics import METRICS, values
+from calibcli.predictions import Predictions
+
+NO_BOUND = ("mce", "ece_sweep", "kde_ece", "calibration_p", "spiegelhalter_z")
+"""Metrics that are NOT RUN, whatever the data: asked a few times in every cell, to see that this stays so."""
+ROUNDING = 1e-9
+
+
+def gain(p: Population) -> float:
+    """NLL that the best temperature of the whole population saves; inf where a label has probability 0."""
+    z = p.scores - p.scores.max(axis=1, keepdims=True)
+    own = z[np.arange(p.n), p.labels].astype(np.float64)
+    if not np.isfinite(own).all():
+        return math.inf
+
+    def nll(t: float) -> float:
+        beta = math.exp(t)
+        return float(np.mean(logsumexp(z * z.dtype.type(beta), axis=1) - beta * own))
+
+    best = minimize_scalar(nll, bounds=(-4, 3), method="bounded", options={"xatol": 1e-7})
+    return nll(0.0) - float(best.fun)
+
+
+def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float]:
+    """The population value of these metrics, or of every one; any number for those that have no bound."""
+    wanted = [*METRICS.entries] if specs is None else specs
+    found = plain(p, [spec for spec in wanted if spec not in ("recal_gain", *NO_BOUND) and "debiased" not in spec])
+    if debiased := [spec for spec in wanted if "debiased" in spec]:
+        many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=np.full(p.n, 1e6), weight_kind="count")
+        found = {**found, **values(many, debiased)}
+    if "recal_gain" in wanted:
+        found["recal_gain"] = gain(p)
+    return {**found, **{spec: 0.5 for spec in wanted if spec in NO_BOUND}}
+
+
+def plain(p: Population, wanted: Sequence[str]) -> dict[str, float]:
+    return values(Predictions.of(p.scores, p.labels, kind=p.kind), wanted)
+
+
+def gates(truth: dict[str, float], finite: dict[str, float], **keys: Any) -> dict[str, Gate]:
+    """Every rule that a metric accepts, with its limit at the truth, by a name such as `nll max`.
+
+    A truth that is infinite has the limit far above what is usual: every PASS there is wrong.
+    """
+    found: dict[str, Gate] = {}
+    for metric, value in truth.items():
+        better = METRICS.entries[metric.partition(":")[0]].traits.get("better", "")
+        limit = value if math.isfinite(value) else 2 * finite.get(metric, 1.0)
+        if not math.isfinite(limit):
+            continue
+        if abs(limit) < ROUNDING:  # a bound of exactly 0 is not above what is 0 but for rounding
+            limit = ROUNDING
+        for side in {"lower": ("max",), "higher": ("min",)}.get(better, ("max", "min")):
+            try:
+                found[f"{metric} {side}"] = limit_rule(f"{metric}={limit!r}", side, **keys)
+            except UsageError:  # outside the metric's range: such a limit can be asked of nobody
+                continue
+        if better == "zero":
+            found[f"{metric} zero"] = Gate(metric=metric, limit=abs(limit), **keys)
+    return found
+
+
+def of_population(p: Population, specs: Sequence[str] | None = None) -> dict[str, Gate]:
+    """Every rule about a population, or those of some specs."""
+    finite = {}
+    truth = truths(p, specs)
+    if not math.isfinite(truth.get("nll", 0.0)):
+        possible = np.isfinite(p.scores[np.arange(p.n), p.labels])
+        finite = truths(Population(p.scores[possible], p.labels[possible], p.kind))
+    return gates(truth, finite)
+
+
+def margins(pair: Pair, path: str) -> dict[str, Gate]:
+    """The four rules against a baseline, each with its margin at the true difference."""
+    compared = ("nll", "brier", "accuracy")
+    base, new = ({**plain(p, compared), "recal_gain": gain(p)} for p in (pair.base, pair.new))
+    worse = {metric: new[metric] - base[metric] for metric in base}
+    worse["accuracy"] *= -1
+    return {f"{m} margin": Gate(metric=m, baseline=path, margin=worse[m]) for m in ("recal_gain", *compared)}

@@ -1,0 +1,297 @@
+"""Finite populations on which gates are put to the test: scores, labels, and for some the groups that rows come in.
+
+Each is made from a top-label confidence per row and the chance that the label is that class, so that what is wrong with
+the model is known by construction; what is true of it is worked out from the rows themselves (see `_truth`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+ROWS = 60_000
+CLIP = 1e-15  # what `--clip` raises probabilities to
+REAL = {
+    "LeNet-5": "cifar10_lenet5_probs_test_10000.npz",
+    "WRN-16-4": "cifar100_wideresnet_16_4_probs_test_10000.npz",
+    "ResNet-20": "cifar10_resnet20_logits_test_1000.npz",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Rows of a finite population.
+
+    Attributes:
+        scores: (N, K) logits or log-probabilities.  labels: (N,).
+        kind: of the scores, as `Predictions` has it.
+        starts: (G + 1,) where the rows of each group begin, or None for independent rows.
+    """
+
+    scores: np.ndarray[Any, Any]
+    labels: Ints
+    kind: str = "probabilities"
+    starts: Ints | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.labels)
+
+    @property
+    def k(self) -> int:
+        return int(self.scores.shape[1])
+
+
+def softmax(z: Floats) -> Floats:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def scaled(z: Floats, accuracy: float) -> Floats:
+    """Logits scaled so that a calibrated model of them has this accuracy."""
+    low, high = 0.0, 200.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if softmax(middle * z[:20_000]).max(axis=1).mean() < accuracy:
+            low = middle
+        else:
+            high = middle
+    return low * z
+
+
+def drawn(p: Floats, rng: np.random.Generator) -> Ints:
+    """A label of each row of probabilities."""
+    return np.minimum((p.cumsum(axis=1) < rng.random((len(p), 1))).sum(axis=1), p.shape[1] - 1)
+
+
+@lru_cache(maxsize=2)
+def spread_logits(k: int, accuracy: float = 0.8) -> Floats:
+    """Logits of a calibrated model."""
+    return scaled(np.random.default_rng(k).standard_normal((ROWS, k)), accuracy)
+
+
+def population(p: Floats, labels: Ints) -> Population:
+    with np.errstate(divide="ignore"):
+        scores = np.log(p)
+    return Population(scores.astype(np.float32) if p.shape[1] > 32 else scores, labels)
+
+
+def from_confidence(c: Floats, right: Floats, k: int, rng: np.random.Generator) -> Population:
+    """Rows with confidence c in a random class, which is the label with the given chance.
+
+    The rest of the probability, and of the labels, is shared among the other classes in proportion to one draw.
+    """
+    n = len(c)
+    c = np.clip(c, 1 / k + 1e-9, 1.0)
+    top = rng.integers(0, k, n)
+    rest = rng.gamma(1.0, size=(n, k)) + 1e-3
+    rest[np.arange(n), top] = 0
+    rest /= rest.sum(axis=1, keepdims=True)
+    even = np.full_like(rest, 1 / (k - 1))
+    even[np.arange(n), top] = 0
+    most = rest.max(axis=1) * (1 - c) > 0.98 * c  # the top class must stay the top
+    rest[most] = even[most]
+    p = rest * (1 - c)[:, None]
+    p[np.arange(n), top] = c
+    labels = np.where(rng.random(n) < right, top, drawn(rest, rng))
+    return population(p, labels)
+
+
+def calibrated(k: int, rng: np.random.Generator) -> Population:
+    p = softmax(spread_logits(k))
+    return population(p, drawn(p, rng))
+
+
+def overconfident(k: int, rng: np.random.Generator) -> Population:
+    z = spread_logits(k)
+    return population(softmax(1.5 * z), drawn(softmax(z), rng))
+
+
+def label_noise(k: int, rng: np.random.Generator) -> Population:
+    """10 % of a calibrated model's labels are replaced by any class."""
+    p = softmax(spread_logits(k, 0.9))
+    return population(p, np.where(rng.random(ROWS) < 0.1, rng.integers(0, k, ROWS), drawn(p, rng)))
+
+
+def neighbours(k: int, rng: np.random.Generator) -> Population:
+    """The vote of 5 nearest neighbours, with zeros raised as `--clip` does."""
+    p = softmax(spread_logits(k))
+    votes = np.zeros((ROWS, k))
+    for _ in range(5):
+        votes[np.arange(ROWS), drawn(p, rng)] += 1
+    q = np.maximum(votes / 5, CLIP)
+    return population(q / q.sum(axis=1, keepdims=True), drawn(p, rng))
+
+
+def neighbours_zero(k: int, rng: np.random.Generator) -> Population:
+    """The same with its zeros, so that some labels have probability 0 and the mean NLL is infinite."""
+    found = neighbours(k, rng)
+    return Population(np.where(found.scores < np.log(CLIP) + 1, -np.inf, found.scores), found.labels)
+
+
+def rounded(k: int, rng: np.random.Generator) -> Population:
+    """Probabilities of a calibrated model, written with two decimals, read with `--clip`."""
+    p = softmax(spread_logits(k, 0.9))
+    q = np.maximum(np.round(p, 2), CLIP)
+    return population(q / q.sum(axis=1, keepdims=True), drawn(p, rng))
+
+
+def saturated(k: int, rng: np.random.Generator, *, errors: float) -> Population:
+    """99 % of rows above .9999, some of them wrong all the same."""
+    sure = rng.random(ROWS) < 0.99
+    c = np.where(sure, 1 - 10.0 ** rng.uniform(-9, -4.01, ROWS), rng.uniform(1 / k, 1, ROWS))
+    return from_confidence(c, np.where(sure, 1 - errors, c), k, rng)
+
+
+def ceiling(k: int, rng: np.random.Generator) -> Population:
+    """70 % of rows at .999, of which 1 % are wrong, and a uniform calibrated tail."""
+    top = rng.random(ROWS) < 0.7
+    c = np.where(top, 0.999, rng.uniform(1 / k, 0.999, ROWS))
+    return from_confidence(c, np.where(top, 0.99, c), k, rng)
+
+
+def broken_class(k: int, rng: np.random.Generator) -> Population:
+    """A sharp calibrated model that never sees class 0, the label of 1.5 % of rows."""
+    z = spread_logits(k, 0.95).copy()
+    rare = rng.random(ROWS) < 0.015
+    labels = drawn(softmax(z), rng)
+    labels = np.where(labels == 0, 1 + rng.integers(0, k - 1, ROWS), labels)
+    z[:, 0] = z.min(axis=1) - 2
+    labels = np.where(~rare & (labels != 0), labels, 0)
+    return population(softmax(z), labels)
+
+
+def alternating(k: int, rng: np.random.Generator) -> Population:
+    """Gaps of .1 to .2 whose sign alternates four times within each of 15 bins."""
+    c = rng.beta(4, 1.2, ROWS) * (1 - 1 / k) + 1 / k
+    stripe = np.floor(c * 60).astype(int)
+    gap = np.random.default_rng(1).uniform(0.1, 0.2, 61)[stripe] * np.where(stripe % 2, 1, -1)
+    return from_confidence(c, np.clip(c - gap, 0, 1), k, rng)
+
+
+def band(k: int, rng: np.random.Generator) -> Population:
+    """Calibrated but for one gap of .3 in a band of width .02."""
+    c = rng.beta(4, 1.2, ROWS) * (1 - 1 / k) + 1 / k
+    return from_confidence(c, np.clip(c - 0.3 * (np.abs(c - 0.85) < 0.01), 0, 1), k, rng)
+
+
+def saturated_half(k: int, rng: np.random.Generator) -> Population:
+    return saturated(k, rng, errors=0.005)
+
+
+def saturated_two(k: int, rng: np.random.Generator) -> Population:
+    return saturated(k, rng, errors=0.02)
+
+
+MADE: dict[str, tuple[Callable[[int, np.random.Generator], Population], tuple[int, ...]]] = {
+    "calibrated": (calibrated, (3, 2, 20, 100)),
+    "overconfident": (overconfident, (3, 2, 20, 100)),
+    "10 % label noise": (label_noise, (3, 2, 20, 100)),
+    "5 neighbours": (neighbours, (3, 2, 20, 100)),
+    "5 neighbours, zeros": (neighbours_zero, (3, 20)),
+    "two decimals": (rounded, (3, 2, 20, 100)),
+    "saturated, .5 % errors": (saturated_half, (3, 2, 20, 100)),
+    "saturated, 2 % errors": (saturated_two, (3, 2, 20, 100)),
+    "70 % at .999": (ceiling, (3, 2, 20)),
+    "broken class": (broken_class, (3, 2, 20, 100)),
+    "alternating gaps": (alternating, (3, 2, 20)),
+    "one narrow band": (band, (3, 2, 20)),
+}
+
+
+def grouped(k: int, size: int, shape: str, rng: np.random.Generator) -> Population:
+    """Groups of lognormal size with effects of their own, contiguous.
+
+    `shift`: each group is sure and right by its own amount. `sites`: one group in ten is right half as often. `size`:
+    the larger a group, the less it is right.
+    """
+    sizes = np.maximum(1, np.round(size * rng.lognormal(-0.5, 1.0, ROWS // size))).astype(int)
+    starts = np.append(0, np.cumsum(sizes))
+    member = np.repeat(np.arange(len(sizes)), sizes)
+    n, own = len(member), rng.standard_normal(len(sizes))
+    if shape == "shift":
+        margin = 1.5 + own[member] + 1.2 * rng.standard_normal(n)
+        c = 1 / k + (1 - 1 / k) / (1 + np.exp(-margin))
+        right = 1 / k + (1 - 1 / k) / (1 + np.exp(-margin - 0.5 * rng.standard_normal(len(sizes))[member]))
+    elif shape == "sites":
+        c = 1 - 10.0 ** rng.uniform(-4, -0.7, n)
+        right = np.where((rng.random(len(sizes)) < 0.1)[member], 0.5, c)
+    else:
+        c = rng.beta(6, 1.2, n) * (1 - 1 / k) + 1 / k
+        right = np.clip(c - 0.1 * np.log(sizes[member] / size), 0.05, 1)
+    found = from_confidence(c, right, k, rng)
+    return Population(found.scores, found.labels, starts=starts)
+
+
+def real(folder: Path, name: str) -> Population:
+    """Recorded outputs of a trained network."""
+    with np.load(folder / REAL[name]) as data:
+        labels = data["labels"].astype(np.int64)
+        if "logits" in data:
+            return Population(data["logits"].astype(np.float64), labels, "logits")
+        return population(data["probs"].astype(np.float64), labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two models of the same rows: the baseline, and the new one that is broken in some way."""
+
+    base: Population
+    new: Population
+
+
+def pairs(model: str, damage: str, k: int, rng: np.random.Generator) -> Pair:
+    """`model` is what the baseline is like; `damage` what happens to `.2 %` or `1 %` of rows or to a `class`.
+
+    The other rows differ a little, as after another training run, unless the damage is to `1 % of the same`.
+    """
+    if model == "saturated":
+        base = saturated(k, rng, errors=0.005)
+    else:
+        base = {"calibrated": calibrated, "overconfident": overconfident}[model](k, rng)
+    labels, scores = base.labels, np.array(base.scores, dtype=np.float64)
+    if damage in (".2 %", "1 %", "class"):
+        scores = np.log(softmax(scores + 0.05 * rng.standard_normal(scores.shape)))
+    if damage == "sharper":  # what a model gains that learns more: the baseline is vague about some rows
+        order = np.argsort(-scores, axis=1)
+        swap = np.flatnonzero(rng.random(base.n) < 0.3)
+        vague = np.exp(scores)
+        first, second = order[swap, 0], order[swap, 1]
+        vague[swap, first] = vague[swap, second] = (vague[swap, first] + vague[swap, second]) / 2
+        return Pair(population(vague, labels), base)
+    if damage == "saturating":
+        z = 3 * scores
+        return Pair(base, Population(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), labels))
+    hit = {"class": (labels == 0) & (rng.random(base.n) < 0.015 * k)}.get(damage)
+    if hit is None:
+        hit = rng.random(base.n) < {".2 %": 0.002}.get(damage, 0.01)
+    rows = np.flatnonzero(hit)
+    p = np.full((len(rows), k), np.exp(-8.0) / max(k - 1, 1))
+    p[np.arange(len(rows)), labels[rows]] = np.exp(-8.0)
+    p[np.arange(len(rows)), (labels[rows] + 1) % k] = 0
+    p[np.arange(len(rows)), (labels[rows] + 1) % k] = 1 - p.sum(axis=1)
+    scores[rows] = np.log(p)
+    return Pair(base, Population(scores, labels))
+
+
+def made(name: str, k: int) -> Population:
+    """A population of `MADE`, always the same."""
+    build, _ = MADE[name]
+    return build(k, np.random.default_rng([k, len(name), sum(map(ord, name))]))
+
+
+def names(data: Path | None) -> Iterator[tuple[str, int]]:
+    """(population, K), those of 3 classes first; recorded ones where there is a folder of them."""
+    for at in range(4):
+        for name, (_, classes) in MADE.items():
+            if at < len(classes):
+                yield name, classes[at]
+        if at == 0 and data is not None:
+            yield from ((name, 100 if "WRN" in name else 10) for name, file in REAL.items() if (data / file).is_file())

@@ -1,0 +1,216 @@
+"""The same answers after a change of the house: 60 commands, their JSON before and after.
+
+    python benchmarks/corpus.py write FOLDER            # runs the commands of this checkout, one JSON file each
+    python benchmarks/corpus.py compare BEFORE AFTER    # exit 1 and the first differences, unless equal to 1e-10
+
+Files are generated from a seed in a folder of the run, beside `sample_data/` of the checkout. What a rename changed is
+listed in `RENAMED`; times, the version, paths of the checkout and salts are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+TOLERANCE = 1e-10
+LEFT_OUT = {"started", "seconds", "version", "argv", "salt", "sha256", "rows", "path"}
+RENAMED: dict[str, str] = {}
+"""Old name -> new name, applied to whole words of the older JSON."""
+
+COMMANDS = """
+metrics test.npz
+metrics test.npz -m all
+metrics test.npz -m all --level 0.9 --seed 3
+metrics test.npz -m ece:bins=30 -m adaece:method=split -m smece:sigma=0.1 -m classwise_ece:norm=l2
+metrics test.npz --per-class --top-k 3
+metrics test.npz --bins 10 --edges left
+metrics hundred.npz
+metrics hundred.npz -m all --weights w
+metrics two.csv
+metrics two.csv -m all --by site
+metrics two.npz -m all
+metrics grouped.npz -m all --group patient
+metrics weighted.npz -m all --weights w --weight-kind count
+metrics probabilities.csv
+metrics rows.jsonl -m nll -m ece
+metrics multi.npz --multilabel
+metrics saturated.npz -m all
+metrics few.npz
+metrics tied.npz -m adaece -m ece2_debiased
+scale validation.npz --test test.npz
+scale validation.npz --test test.npz --method focal-temperature
+scale test.npz --method all
+scale two.npz --method platt --method beta --method isotonic
+scale two.csv --crossfit 3
+scale grouped.npz --group patient
+scale weighted.npz --weights w
+scale saturated.npz --method temperature --method vector
+scale hundred.npz --method bcts --method isotonic-top --method histogram
+scale validation.npz --test test.npz --method temperature --save t.safetensors
+scale validation.npz --test test.npz --method matrix --save m.safetensors
+apply t.safetensors test.npz --save calibrated.npz
+apply m.safetensors test.npz --save matrix.npz
+metrics calibrated.npz
+check test.npz --max ece=0.05 --min accuracy=0.85
+check calibrated.npz --max ece=0.05 --min accuracy=0.85 --bounds sharp
+check calibrated.npz --max nll=0.4 --max brier=0.2 --max smece=0.05 --max adaece=0.05 --max recal_gain=0.02
+check two.csv --max ece=0.1 --by site --min-n 50
+check grouped.npz --group patient --max ece=0.2 --min accuracy=0.3
+check weighted.npz --weights w --max ece=0.1
+check test.npz --keep-rows --max ece=0.2 -o base.json
+check calibrated.npz --baseline base.json --margin nll=0.01 --margin accuracy=0.01
+check scaled.json --max ece=0.05 --of after
+compare test.npz calibrated.npz
+compare two.npz two_other.npz -m nll -m ece -m accuracy
+compare first.json second.json
+plan --max ece=0.02
+plan --min accuracy=0.85 --max ece=0.05 --from test.npz
+plan --margin recal_gain=0 --off 1.3
+curvature model.pt
+curvature model.pt -w lambda_max -w trace:probes=8 --loss focal:gamma=2
+curvature model.pt -w top:k=3 -w lambda_min -w density:steps=20 -w grad_norm --dtype float64
+curvature model.safetensors -w trace_ggn:exact -w trace:exact --subset 200
+logits model.pt --save logits.npz
+fit model.pt --init fresh --epochs 2 --loss ce --loss focal:gamma=3 --save fit --threads 1
+fit model.pt --init fresh --epochs 1 --loss ce+mmce:weight=1 --loss brier --threads 1
+fit model.pt --init fresh --epochs 1 --loss ce+trace:weight=0.01,kind=ggn --batch-size 200 --threads 1
+inspect test.npz
+inspect model.pt
+inspect two.csv
+inspect t.safetensors
+"""
+
+
+def files(folder: Path) -> None:
+    """The generated inputs."""
+    for name in ("test.npz", "validation.npz", "model.pt", "model.safetensors", "digits.npz"):
+        (folder / name).write_bytes((ROOT / "sample_data" / name).read_bytes())
+    rng = np.random.default_rng(0)
+
+    def scores(n: int, k: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+        z = rng.standard_normal((n, k)) * 2
+        noise = rng.gumbel(size=(n, k))
+        return (scale * z).astype(np.float32), (z + noise).argmax(axis=1)
+
+    def save(name: str, z: np.ndarray, y: np.ndarray, **more: np.ndarray) -> None:
+        np.savez(folder / name, logits=z, labels=y, **more)
+
+    z, y = scores(2000, 100, 1.5)
+    save("hundred.npz", z, y, w=rng.random(2000) + 0.5)
+    z, y = scores(900, 2, 1.4)
+    save("two.npz", z, y)
+    save("two_other.npz", (z * 0.6).astype(np.float32), y)
+    p = 1 / (1 + np.exp(z[:, 0] - z[:, 1]))
+    site = rng.choice(["north", "south", "west"], 900)
+    lines = [f"{i},{label},{prob:.9g},{where}" for i, (label, prob, where) in enumerate(zip(y, p, site, strict=True))]
+    (folder / "two.csv").write_text("id,label,proba,site\n" + "\n".join(lines) + "\n")
+    z, y = scores(1200, 5, 1.3)
+    save("grouped.npz", z, y, patient=np.sort(rng.integers(0, 80, 1200)))
+    save("weighted.npz", z, y, w=rng.integers(1, 6, 1200).astype(float))
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    e /= e.sum(axis=1, keepdims=True)
+    rows = [",".join(f"{v:.9g}" for v in row) + f",{label}" for row, label in zip(e, y, strict=True)]
+    (folder / "probabilities.csv").write_text("p0,p1,p2,p3,p4,label\n" + "\n".join(rows) + "\n")
+    text = [json.dumps({"logits": row.tolist(), "label": int(label)}) for row, label in zip(z, y, strict=True)]
+    (folder / "rows.jsonl").write_text("\n".join(text) + "\n")
+    np.savez(folder / "multi.npz", logits=z[:, :3], labels=(rng.random((1200, 3)) < 1 / (1 + np.exp(-z[:, :3]))) * 1)
+    z, y = scores(1500, 10, 8.0)
+    save("saturated.npz", z, y)
+    z, y = scores(40, 3)
+    save("few.npz", z, y)
+    z, y = scores(800, 4)
+    save("tied.npz", np.round(z * 2) / 2, y)
+
+
+def write(target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    commands = [line for line in COMMANDS.strip().splitlines() if line]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files(folder)
+        for before in ("metrics test.npz -o first.json", "metrics two.npz -m nll -o second.json"):
+            run(before, folder, environment)
+        run("scale validation.npz --test test.npz -o scaled.json", folder, environment)
+        for number, command in enumerate(commands):
+            done = run(command, folder, environment)
+            text = done.stdout if done.stdout.startswith("{") else json.dumps({"error": done.stderr})
+            body = {"command": command, "code": done.returncode, "result": json.loads(text)}
+            (target / f"{number:02d}.json").write_text(json.dumps(body, indent=1))
+            print(f"{number:02d} {done.returncode} {command}", flush=True)
+
+
+def run(command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "calibcli", *command.split(), "--json", "-q"]
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
+
+
+def compare(before: Path, after: Path) -> int:
+    """The number of files that differ."""
+    differ = 0
+    for path in sorted(before.glob("*.json")):
+        old, new = json.loads(path.read_text()), json.loads((after / path.name).read_text())
+        found = list(differences(renamed(old), new, ""))
+        differ += bool(found)
+        for line in found[:5]:
+            print(f"{path.name} {old['command']}: {line}")
+    print(f"{differ} of {len(list(before.glob('*.json')))} commands differ")
+    return differ
+
+
+def renamed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {RENAMED.get(key, key): renamed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [renamed(item) for item in value]
+    if isinstance(value, str):
+        name, colon, rest = value.partition(":")
+        return RENAMED.get(name, name) + colon + rest
+    return value
+
+
+def differences(old: Any, new: Any, where: str) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(k for k in new if k not in old)]:
+            if key in LEFT_OUT:
+                continue
+            if key not in old or key not in new:
+                yield f"{where}.{key} is only {'after' if key in new else 'before'}"
+            else:
+                yield from differences(old[key], new[key], f"{where}.{key}")
+    elif isinstance(old, list) and isinstance(new, list):
+        if len(old) != len(new):
+            yield f"{where} has {len(old)} items before, {len(new)} after"
+        for i, (a, b) in enumerate(zip(old, new, strict=False)):
+            yield from differences(a, b, f"{where}[{i}]")
+    elif isinstance(old, float | int) and isinstance(new, float | int) and not isinstance(old, bool):
+        if not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            yield f"{where}: {old!r} before, {new!r} after"
+    elif old != new:
+        yield f"{where}: {str(old)[:80]!r} before, {str(new)[:80]!r} after"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("write", "compare"))
+    parser.add_argument("folders", nargs="+", type=Path)
+    given = parser.parse_args()
+    if given.what == "write":
+        write(given.folders[0])
+        return 0
+    return int(compare(*given.folders) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Gates on the numbers of an earlier result, which are believed only where they can be what calib wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.gate.config import Gate
+from calibcli.gate.sources import CURVATURE, FITTED, at
+from calibcli.gate.verdict import Claim, at_level
+from calibcli.metrics import METRICS, choose
+from calibcli.result import Estimate, Result
+from calibcli.spec import Choice, alike
+
+MINUS_BASELINE = "minus baseline"
+CHOSEN = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
+"""What a number of the metric itself may be of; differences between models are not."""
+
+
+@dataclass(eq=False)
+class Results:
+    """Gates on the estimates of a result file."""
+
+    result: Result
+    source: str
+    files: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for estimate in self.result.estimates:
+            if self._is_metric(estimate):
+                _credible(estimate, self.source)
+
+    def judged(self, gate: Gate) -> Choice | None:
+        names = sorted({e.name for e in self._found(gate)})
+        return METRICS.choose(names[0]) if names and names[0].partition(":")[0] in METRICS else None
+
+    def better(self, gate: Gate) -> str:
+        name = gate.metric.partition(":")[0]
+        if name in METRICS:
+            return str(METRICS.entries[name].traits.get("better", ""))
+        if name in CURVATURE:
+            return "lower"
+        found = self._found(gate)
+        if not found:
+            known = {e.name for e in self.result.estimates} | {e.name for e in METRICS} | {*CURVATURE, *FITTED}
+            if name not in {k.partition(":")[0] for k in known}:
+                raise UsageError(f"{at(gate)}unknown metric '{name}'", did_you_mean(gate.metric, sorted(known)))
+            return ""
+        return found[0].better
+
+    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
+        found = self._found(gate)
+        if not found:
+            return f"{self.source} holds no {gate.metric}"
+        found = [e for e in found if self._is_metric(e)]
+        if not found or (gate.of and not CHOSEN.fullmatch(gate.of)):
+            return f"{self.source} holds differences of {gate.metric}, not the metric itself"
+        if gate.by:
+            parts = {e.of.removeprefix(f"{gate.by}="): e for e in found if e.of.startswith(f"{gate.by}=")}
+            return parts or f"{self.source} holds no {gate.metric} by {gate.by}"
+        wanted = [e for e in found if e.of == gate.of]
+        if not wanted and not any(e.of for e in found):  # a number that is there once needs no choice
+            wanted = found
+        if not wanted and gate.of:
+            return f"{self.source} holds no {gate.metric} of {gate.of}"
+        if not wanted:
+            ofs = sorted({e.of for e in found})
+            raise UsageError(
+                f"{at(gate)}{self.source} holds {gate.metric} of " + ", ".join(ofs),
+                f"say which: of = '{ofs[-1]}', or --of '{ofs[-1]}'",
+            )
+        names = sorted({e.name for e in wanted})
+        if len(names) > 1:
+            raise UsageError(f"{at(gate)}'{gate.metric}' may be " + " or ".join(names), "write it in full")
+        return {"": wanted[0]}
+
+    def rows(self, part: Any, gate: Gate) -> int | None:
+        n: int | None = part.n
+        return n if gate.metric.partition(":")[0] in METRICS else None
+
+    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
+        estimate: Estimate = dataclasses.replace(part, better=self.better(gate))
+        low, high = at_level(estimate, alpha)
+        error = alpha / family / (2 if estimate.better == "zero" and gate.limit is not None else 1)
+        far_low, far_high = at_level(estimate, error)
+        shown = dataclasses.replace(estimate, low=low, high=high, level=1 - 2 * alpha, sided="each")
+        if (low is None and high is None) and estimate.value is not None and not estimate.reason:
+            shown = dataclasses.replace(shown, reason="no interval was computed for it")
+        return Claim(estimate=shown, low=far_low, high=far_high)
+
+    def _found(self, gate: Gate) -> list[Estimate]:
+        """Estimates of the gate's metric: the exact spec, else those of that name."""
+        specs = {gate.metric, *alike(gate.metric)}
+        if gate.metric.partition(":")[0] in METRICS and self.result.facts.get("event"):
+            specs.add(choose([gate.metric], 2)[0].spec)
+        exact = [e for e in self.result.estimates if e.name in specs]
+        return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
+
+    def _is_metric(self, estimate: Estimate) -> bool:
+        """Whether it is a number of one model, not a difference between two."""
+        return self.result.command != "compare" and (not estimate.of or CHOSEN.fullmatch(estimate.of) is not None)
+
+
+def _credible(e: Estimate, source: str) -> None:
+    """Refuse a number of the shelf that the metric cannot have.
+
+    Raises:
+        InputError: not a spec of this version, outside the metric's values, or without its rows.
+    """
+    name = e.name.partition(":")[0]
+    if name not in METRICS:
+        return
+    what = f"{source}: {e.name}" + (f" of {e.of}" if e.of else "")
+    try:
+        spec = METRICS.choose(e.name).spec
+    except UsageError as error:
+        raise InputError(f"{what}: {error.problem}", "write the result again with this version") from None
+    fix = "write it again: this is no number that calib writes"
+    if spec != e.name:
+        raise InputError(f"{what} is not written as '{spec}'", fix)
+    if e.value is None:
+        return
+    values = METRICS.entries[name].traits["values"]
+    if not values.low - 1e-9 <= e.value <= values.high + 1e-9:
+        raise InputError(f"{what} is {e.value:g}, and a {name} is {values}", fix)
+    if e.n is None:
+        raise InputError(f"{what} does not say of how many rows", fix)

@@ -1,0 +1,133 @@
+"""How a model's folder says that pictures become its inputs: Hugging Face's image processors and timm's pretrained_cfg.
+
+What is read is turned into the `preprocess` of our own metadata, with `only = "bytes"` (floating-point arrays are taken
+to be prepared) and `source`. What an image processor asks for and we do not do is listed, and refused on pictures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from calibcli.errors import InputError
+from calibcli.inputs.dataset.resize import RESAMPLE
+
+FILES = ("preprocessor_config.json", "processor_config.json")
+SHORTEST = ("CLIP", "ConvNext", "Bit", "MobileNet", "MobileViT", "PoolFormer", "Levit", "EfficientFormer")
+BICUBIC = ("CLIP", "DeiT", "Beit", "Bit", "Levit", "PoolFormer", "EfficientFormer")
+PICTURES = {"image_mean", "size", "do_rescale"}  # one of them is in every image processor's file
+NOT_DONE = ("do_flip_channel_order", "rescale_offset", "include_top", "do_pad", "do_grayscale")
+LEVIT = 256 / 224
+LONGEST = 1 << 20
+
+
+def of_folder(folder: Path) -> dict[str, Any]:
+    """`preprocess` of a folder, or {} where it says nothing about pictures.
+
+    Raises:
+        InputError: the file is there and is not understood.
+    """
+    for name in FILES:
+        about = _json(folder / name)
+        about = about.get("image_processor", about)
+        if (
+            isinstance(about, Mapping)
+            and "sampling_rate" not in about
+            and {"image_mean", "size", "do_rescale"} & set(about)
+        ):
+            return _checked(_hugging_face, about, folder / name)
+    about = timm_config(folder)
+    return _checked(of_timm, about.get("pretrained_cfg", about), folder / "config.json") if about else {}
+
+
+def timm_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a folder that timm wrote, or {}."""
+    about = _json(folder / "config.json")
+    ours = isinstance(about.get("architecture"), str) and ("pretrained_cfg" in about or "input_size" in about)
+    return about if ours else {}
+
+
+def of_timm(about: Mapping[str, Any]) -> dict[str, Any]:
+    """As `timm.data.create_transform` makes it for evaluation: size / crop_pct, then the middle."""
+    found: dict[str, Any] = {"scale": 1 / 255, "mean": _numbers(about["mean"]), "std": _numbers(about["std"])}
+    _, height, width = about["input_size"]
+    share, mode = float(about.get("crop_pct") or 0.875), about.get("crop_mode") or "center"
+    size = [math.floor(height / share), math.floor(width / share)]
+    if mode == "border" or (mode == "center" and height != width):
+        return {**found, "not_done": [f"crop_mode={mode} of {height}x{width}"]}
+    resample = str(about.get("interpolation") or "bilinear")
+    resample = resample if resample in RESAMPLE else "bilinear"  # "random": while training
+    return {
+        **found,
+        "size": size[:1] if mode == "center" else size,
+        "crop": [height, width],
+        "resample": resample,
+        "middle": "round",
+    }
+
+
+def _hugging_face(about: Mapping[str, Any]) -> dict[str, Any]:
+    kind = str(about.get("image_processor_type") or about.get("feature_extractor_type") or "")
+    found: dict[str, Any] = {"mean": [], "std": [], "not_done": [key for key in NOT_DONE if about.get(key) is True]}
+    found["scale"] = float(about.get("rescale_factor", 1 / 255)) if about.get("do_rescale", True) else 1.0
+    if about.get("do_normalize", "image_mean" in about):
+        found |= {"mean": _numbers(about["image_mean"]), "std": _numbers(about["image_std"])}
+    if about.get("do_resize", "size" in about):
+        size = about["size"]
+        if isinstance(size, Mapping):
+            size = [size["shortest_edge"]] if size.get("shortest_edge") else [size["height"], size["width"]]
+        elif isinstance(size, int):
+            size = [size] if kind.startswith(SHORTEST) else [size, size]
+        share = about.get("crop_pct")
+        if kind.startswith("ConvNext") and len(size) == 1:
+            share = share or 224 / 256
+            found["crop"] = [size[0], size[0]] if size[0] < 384 else []
+            size = [int(size[0] / share)] if size[0] < 384 else [size[0], size[0]]
+        elif kind.startswith("Levit") and len(size) == 1:
+            size = [int(LEVIT * size[0])]
+        elif share and len(size) == 1:
+            size = [int(size[0] / share)]
+        resample = about.get("resample")
+        found |= {
+            "size": size,
+            "resample": RESAMPLE[(3 if kind.startswith(BICUBIC) else 2) if resample is None else resample],
+        }
+    if about.get("do_center_crop", False):
+        crop = about.get("crop_size", about.get("size"))
+        found["crop"] = [crop["height"], crop["width"]] if isinstance(crop, Mapping) else [crop, crop]
+    return found
+
+
+def _checked(read: Any, about: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What `read` makes of it, with its source, after a look at every number."""
+    try:
+        found: dict[str, Any] = read(about)
+        sizes = [*found.get("size", ()), *found.get("crop", ())]
+        if not all(type(n) is int and 0 < n <= 10_000 for n in sizes):
+            raise ValueError("size")
+        if not all(math.isfinite(v) for v in (found["scale"], *found["mean"], *found["std"])):
+            raise ValueError("mean or std")
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
+        raise InputError(
+            f"{path} is not understood ({str(error)[:60]})", "check it, or remove it and pass --mean, --std and --size"
+        ) from None
+    return {**found, "only": "bytes", "source": path.name}
+
+
+def _numbers(value: Any) -> list[float]:
+    return [float(v) for v in value] if isinstance(value, list | tuple) else [float(value)]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LONGEST:
+            return {}
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:80]})", "write it again") from None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,136 @@
+"""Pictures brought to the size that a model takes, as image processors do it: resized by Pillow, then cropped."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs.dataset.arrays import Rows
+
+RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
+LARGEST = 10_000
+
+
+@dataclass(frozen=True)
+class Resize:
+    """What is done to a picture of bytes, (h, w) or (h, w, channels).
+
+    Attributes:
+        size: `(s,)`: the shorter side becomes s, the longer int(s long / short); `(h, w)`: just that; (): as it is.
+        crop: then the middle (h, w), filled up with zeros where the picture is smaller; (): all of it.
+        resample: one of `RESAMPLE`.
+        middle: how half a pixel is rounded: `floor` (Hugging Face), or `round`, to even (torchvision, timm).
+    """
+
+    size: tuple[int, ...] = ()
+    crop: tuple[int, ...] = ()
+    resample: str = "bilinear"
+    middle: str = "floor"
+
+    def __bool__(self) -> bool:
+        return bool(self.size or self.crop)
+
+    def __str__(self) -> str:
+        steps = []
+        if self.size:
+            what = "x".join(map(str, self.size)) if len(self.size) == 2 else f"{self.size[0]} (shorter side)"
+            steps.append(f"resized to {what}, {self.resample}")
+        if self.crop:
+            steps.append("the middle {}x{}".format(*self.crop))
+        return ", ".join(steps)
+
+    def shape(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of what becomes of a picture."""
+        return (self.crop[0], self.crop[1]) if self.crop else self._resized(height, width)
+
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        if len(self.size) != 1:
+            return (self.size[0], self.size[1]) if self.size else (height, width)
+        short, long = self.size[0], int(self.size[0] * max(height, width) / min(height, width))
+        return (short, long) if height <= width else (long, short)
+
+    def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        height, width = self._resized(*picture.shape[:2])
+        if (height, width) != picture.shape[:2]:
+            from PIL import Image
+
+            flat = picture[:, :, 0] if picture.shape[2:] == (1,) else picture
+            made = Image.fromarray(flat).resize((width, height), RESAMPLE.index(self.resample))
+            picture = np.asarray(made).reshape(height, width, *picture.shape[2:])
+        return self._middle(picture, *self.crop) if self.crop else picture
+
+    def _middle(self, picture: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+        missing = [max(0, want - have) for want, have in zip((height, width), picture.shape)]
+        if any(missing):
+            around = [(m - m // 2, m // 2) for m in missing]
+            picture = np.pad(picture, [*around, *[(0, 0)] * (picture.ndim - 2)])
+        rest = [(have - want) / 2 for have, want in zip(picture.shape, (height, width))]
+        top, left = (round(r) if self.middle == "round" else math.floor(r) for r in rest)
+        return picture[top : top + height, left : left + width]
+
+
+AS_IT_IS = Resize()
+
+
+@dataclass(frozen=True)
+class Resized:
+    """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), resized when read."""
+
+    array: Rows
+    resize: Resize
+    channels_first: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n, *rest = self.array.shape
+        if self.channels_first:
+            return (n, rest[0], *self.resize.shape(rest[1], rest[2]))
+        return (n, *self.resize.shape(rest[0], rest[1]), *rest[2:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8)
+
+    def read(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        block = self.array.read(rows)
+        last = np.moveaxis(block, 1, -1) if self.channels_first else block
+        out = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        for i, picture in enumerate(last):
+            made = self.resize(np.ascontiguousarray(picture))
+            out[i] = np.moveaxis(made, -1, 0) if self.channels_first else made
+        return out
+
+
+def needs_pillow(what: str) -> None:
+    """Raises:
+    InputError: Pillow is not installed.
+    """
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise InputError(f"{what} are to be resized, and Pillow is not installed", "pip install pillow") from None
+
+
+def size_option(text: str) -> Resize:
+    """`224`: the shorter side to 224, then the middle 224x224; `256/224`; `224x192`: just that; `none`.
+
+    Raises:
+        UsageError: none of these.
+    """
+    found = re.fullmatch(r"(?:([0-9]{1,5})(?:([/x])([0-9]{1,5}))?|none)", text.strip().lower())
+    numbers = [int(n) for n in (found[1], found[3]) if n] if found else [0]
+    if not all(0 < n <= LARGEST for n in numbers):
+        raise UsageError(
+            f"--size {text[:40]} is no size", "pass 224, 256/224 (shorter side, then middle), 224x192 or none"
+        )
+    if not numbers:
+        return AS_IT_IS
+    if found and found[2] == "x":
+        return Resize(size=tuple(numbers))
+    return Resize(size=(numbers[0],), crop=(numbers[-1], numbers[-1]))

@@ -1,0 +1,203 @@
+"""Two classes: which of them is the event, and which of them a single column of scores is of. Never by the alphabet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.inputs import shape
+from calibcli.inputs.arrays import Converted, Named, rows_of
+from calibcli.inputs.keys import carried
+from calibcli.inputs.labels import WHOLE
+from calibcli.inputs.reading import Reading
+from calibcli.predictions import Array, ArrayScores, MappedScores, Predictions
+from calibcli.spec import normal
+
+MOST = 4  # names of labels that are looked for; two are allowed
+
+
+@dataclass(frozen=True)
+class Two:
+    """The classes of the score columns, in their order, the labels to read, and whether the event is the first class.
+
+    Attributes:
+        classes: two names, or None where labels are numbers and nothing names them.
+        labels: the array as it is to be read, None where there is none.
+        first: the event is the first of the classes: columns and labels change places once they are read.
+    """
+
+    classes: list[str] | None
+    labels: Named | None
+    first: bool = False
+
+
+def two(reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str) -> Two:
+    """What (N, 1) or (N, 2) scores are of.
+
+    Args:
+        column: name of the scores.  width: 1 or 2.
+        classes: names that are given, in the order of the scores.
+        labels: as they are in the file, or None; `name` is theirs.
+
+    Raises:
+        UsageError: --event for more than two classes.
+        InputError: labels are names and nothing says which of them one column is of; or --event is none of them.
+    """
+    if width > 2:
+        if reading.event:
+            raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
+        return Two(classes, labels)
+    names = _names(labels, name)
+    if width == 1 and classes is None and len(names) > 2:
+        raise InputError(
+            f"one score per row but labels '{name}' have {len(names)} names or more ({', '.join(names)})"[:200],
+            "save the scores of every class as an array (N, K)",
+        )
+    base = reading.label_base or 0
+    numbers = [str(base), str(base + 1)]
+    if width == 2 or classes is not None:
+        shown = list(classes or numbers)
+        event = _known(reading.event, shown)
+        own = carried(column) if width == 1 and labels is not None else ""
+        if own and _same(own, shown[0]):
+            raise InputError(
+                f"column '{column}' is of {shown[0]!r}, --classes makes {shown[1]!r} the class of the scores",
+                f"pass --classes {shown[1]},{shown[0]}",
+            )
+        if event == shown[0]:
+            return Two(shown, labels, first=True)
+        return Two(classes, labels)
+    return _named(reading, column, labels, names, name) if names else _numbered(reading, column, labels, numbers)
+
+
+def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list[str]) -> Two:
+    """One column with labels 0 and 1, or none: of 1, unless its name or --event says 0."""
+    own = carried(column)
+    if own and own not in numbers and (reading.event in (None, own, *numbers[1:])):
+        return Two([f"not {own}", own], labels)
+    if labels is None and reading.event:
+        return Two([f"not {reading.event}", reading.event], None)
+    event = _known(reading.event, numbers)
+    if own == numbers[0]:
+        if event is None:
+            raise InputError(
+                f"the only score column is '{column}': of class {numbers[0]}, or the first of one?",
+                f"--event {numbers[0]} if it is P(y = {numbers[0]}), --event {numbers[1]} to measure the other class; "
+                f"name it prob_{numbers[1]} if it is P(y = {numbers[1]})",
+            )
+        return Two(numbers[::-1], _other_way(labels, numbers), first=event == numbers[1])
+    if event == numbers[0]:  # what the column is of is said by --event alone
+        return Two(numbers[::-1], _other_way(labels, numbers))
+    if not reading.label_base:
+        return Two(None, labels)
+    plain = None if labels is None else Converted(labels, _number, labels.shape[1:], np.dtype(np.float64))
+    return Two(numbers, plain)
+
+
+def _named(reading: Reading, column: str, labels: Named | None, names: list[str], name: str) -> Two:
+    """One column with names as labels."""
+    own = carried(column)
+    of = next((n for n in names if own and _same(own, n)), None)
+    truth = {n.lower(): n for n in names}
+    if of is None and set(truth) <= {"true", "false"} and reading.event is None:
+        of = truth.get("true", "true")
+        names = [truth.get("false", "false"), of]
+    event = reading.event
+    if event is not None and len(names) > 1:
+        event = _known(event, names)
+    elif event is not None:  # one name alone was seen: the other may be new
+        event = next((n for n in names if _same(event or "", n)), event)
+    if of is None and event is None:
+        shown = " and ".join(names)
+        raise InputError(
+            f"labels '{name}' are names ({shown}), and '{column}' does not say which of them it is of",
+            f"pass --event {' or --event '.join(names)}: the class whose probability the column is",
+        )
+    of = of or event
+    others = [n for n in names if n != of] or [event if event and event != of else f"not {of}"]
+    classes = [others[0], str(of)]
+    return Two(classes, labels, first=event == classes[0])
+
+
+def swapped(found: Predictions) -> Predictions:
+    """Two classes with their places exchanged, so that the event is class 1."""
+    scores = found.scores
+    if isinstance(scores, ArrayScores):
+        turned: ArrayScores | MappedScores = ArrayScores(np.ascontiguousarray(scores.array[:, ::-1]))
+    else:
+        turned = MappedScores(scores, _turned)
+    counts = {str(1 - int(c)): rows for c, rows in found.facts["class_rows"].items()}
+    labels = found.labels if not found.facts["labelled"] else 1 - np.asarray(found.labels[:])
+    return dataclasses.replace(
+        found,
+        scores=turned,
+        labels=labels,
+        classes=list(found.classes or ())[::-1],
+        facts={**found.facts, "class_rows": dict(sorted(counts.items()))},
+    )
+
+
+def _turned(block: Array) -> Array:
+    return block[:, ::-1]
+
+
+def _names(labels: Named | None, name: str) -> list[str]:
+    """The labels' names in order of the alphabet, at most MOST; [] where they are numbers."""
+    if labels is None or labels.dtype.kind not in "USO" or len(labels.shape) > 2:
+        return []
+    found: set[str] = set()
+    for start in range(0, labels.shape[0], rows_of(labels)):
+        block = shape.texts(labels.read(start, start + rows_of(labels)).reshape(-1))
+        found.update(str(text).strip() for text in block.tolist())
+        if len(found) >= MOST:
+            break
+    return [] if all(WHOLE.match(text) or _real(text) for text in found) else sorted(found)
+
+
+def _other_way(labels: Named | None, numbers: list[str]) -> Named | None:
+    """Labels that are numbers, the two exchanged."""
+    if labels is None:
+        return None
+    total = int(numbers[0]) + int(numbers[1])
+    return Converted(labels, lambda block: total - _number(block), labels.shape[1:], np.dtype(np.float64))
+
+
+def _number(block: Array) -> Array:
+    if block.dtype.kind not in "USO":
+        return block.astype(np.float64)
+    texts = shape.texts(block.reshape(-1)).tolist()
+    odd = next((text for text in texts if not _real(text)), None)
+    if odd is not None:
+        raise InputError(f"label {odd[:40]!r} is not a number, others are", "give every row a label of one kind")
+    return np.array([float(text) for text in texts]).reshape(block.shape)
+
+
+def _known(event: str | None, names: Sequence[str]) -> str | None:
+    """The event as it is spelled among the names.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    if event is None:
+        return None
+    for one in names:
+        if one == event or _same(one, event):
+            return one
+    raise InputError(f"--event {event}: the classes are {' and '.join(names)}", did_you_mean(event, names))
+
+
+def _same(a: str, b: str) -> bool:
+    """Names that differ in case, spaces, `-` and `_` alone."""
+    return normal(a).replace(" ", "_") == normal(b).replace(" ", "_")
+
+
+def _real(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Output formats: each is one file, found by its name; see `calibcli.render`."""

@@ -1,0 +1,265 @@
+"""Damaged and hostile files, and a program that reads many of them: `python fuzz_inputs.py KIND EXAMPLES` in a folder.
+
+It runs in a process of its own, whose largest memory is that of these files, and prints one JSON object: the share of
+files that were read, by how many kB memory grew, the CPU seconds of the slowest file, and what was warned about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import resource
+import struct
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibcli.cli.app import main
+from calibcli.errors import CalibError, Exit
+from calibcli.inputs import recognise
+from calibcli.inputs import source as sources
+
+RNG = np.random.default_rng(5)
+Z = RNG.normal(size=(40, 5)).astype(np.float32)
+Y = RNG.integers(0, 5, 40)
+SETTINGS: dict[str, Any] = {
+    "derandomize": True,
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+}
+
+
+def _npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _packed() -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, probs=np.eye(5)[Y], labels=Y)
+    return file.getvalue()
+
+
+def _npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, Z)
+    return file.getvalue()
+
+
+def _safetensors() -> bytes:
+    from safetensors.numpy import save
+
+    return save({"logits": Z, "labels": Y}, metadata={"classes": json.dumps(list("abcde"))})
+
+
+def _csv() -> bytes:
+    head = ",".join([f"logit_{i}" for i in range(5)] + ["label", "site"])
+    rows = [",".join([*map(str, z), str(y), "a"]) for z, y in zip(Z.tolist(), Y)]
+    return "\n".join([head, *rows]).encode()
+
+
+def _jsonl() -> bytes:
+    return "\n".join(json.dumps({"logits": z, "label": int(y)}) for z, y in zip(Z.tolist(), Y)).encode()
+
+
+def _samples() -> bytes:
+    rows = [
+        {"doc_id": i, "filtered_resps": [[v, False] for v in z[: 3 + i % 3]], "target": i % 3, "arguments": []}
+        for i, z in enumerate(Z.tolist())
+    ]
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+def _result() -> bytes:
+    np.savez("seed.npz", logits=Z, labels=Y)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        main(["metrics", "seed.npz", "-m", "ece", "-o", "seed.json"])
+    return Path("seed.json").read_bytes()
+
+
+def _pt(legacy: bool) -> bytes:
+    import torch
+
+    file = io.BytesIO()
+    tree = {"logits": torch.from_numpy(Z), "labels": torch.from_numpy(Y), "names": ["a", "b"], "epoch": 3}
+    torch.save(tree, file, _use_new_zipfile_serialization=not legacy)
+    return file.getvalue()
+
+
+SEEDS: dict[str, Callable[[], bytes]] = {
+    "npz": lambda: _npz(logits=Z, labels=Y),
+    "packed.npz": _packed,
+    "npy": _npy,
+    "safetensors": _safetensors,
+    "csv": _csv,
+    "jsonl": _jsonl,
+    "samples.jsonl": _samples,
+}
+TORCH: dict[str, Callable[[], bytes]] = {"pt": lambda: _pt(False), "old.pt": lambda: _pt(True)}
+SWAPS = [
+    (b"'<f4'", b"'|O' "), (b"'<f4'", b"'<f8'"), (b"'<f4'", b"'<U9'"), (b"'<f4'", b"'|V4'"), (b"'<f4'", b"'<c8'"),
+    (b"'<f4'", b"[('a','<f4')]"), (b"'<i8'", b"'<M8'"), (b"'<i8'", b"'<f8'"), (b"'<i8'", b"'|b1'"),
+    (b"(40, 5)", b"(5, 40)"), (b"(40, 5)", b"(-1, 5)"), (b"(40, 5)", b"(40,) "), (b"(40, 5)", b"(9**9,)"),
+    (b"(40, 5)", b"(2, 100)"), (b"(40, 5)", b"(0, 5) "), (b"(40, 5)", b"(99999999999, 5)"), (b"(40,)", b"()   "),
+    (b"False", b"True "), (b"logits", b"labels"), (b"labels", b"logits"), (b"logits", b"images"),
+    (b"F32", b"F64"), (b"F32", b"BF16"), (b"[40,5]", b"[5,40]"), (b"[40,5]", b"[-4,5]"), (b"[40,5]", b'["40"]'),
+    (b"logit_3", b"logit_9"), (b",", b";"), (b"\n", b"\r"), (b"0.", b"nan"), (b"1", b"1e999"), (b"-", b"--"),
+    (b"label", b"logit_0"), (b"[", b"{"), (b"]", b""), (b"null", b"NaN"), (b"false", b"Infinity"), (b"0", b"\x00"),
+    (b"\"", b"'"), (b"PK\x01\x02", b"PK\x03\x04"), (b"1", b"[" * 5000), (b"1", b"9" * 5000),
+]  # fmt: skip
+
+
+@st.composite
+def damaged(draw: st.DrawFn, files: dict[str, bytes]) -> tuple[str, bytes]:
+    """A valid file with some of its bytes lost, changed, repeated or replaced by what means something else."""
+    name = draw(st.sampled_from(sorted(files)))
+    data = files[name]
+    for _ in range(draw(st.integers(1, 3))):
+        if not data:
+            break
+        how = draw(st.sampled_from(["cut", "flip", "drop", "repeat", "noise", "swap", "swap", "number"]))
+        at = draw(st.integers(0, len(data) - 1))
+        if how == "cut":
+            data = data[:at]
+        elif how == "flip":
+            data = data[:at] + bytes([data[at] ^ draw(st.integers(1, 255))]) + data[at + 1 :]
+        elif how == "drop":
+            data = data[:at] + data[at + draw(st.integers(1, 64)) :]
+        elif how == "repeat":
+            data = data[:at] + data[max(0, at - draw(st.integers(1, 300))) :]
+        elif how == "noise":
+            data = data[:at] + draw(st.binary(min_size=1, max_size=16)) + data[at:]
+        elif how == "swap":
+            data = data.replace(*draw(st.sampled_from(SWAPS)), draw(st.sampled_from([1, -1])))
+        else:  # a length, an offset or a count that is far too large
+            size = draw(st.sampled_from(["<H", "<I", "<Q"]))
+            value = draw(st.sampled_from([0, 1, 2**15, 2**16 - 1]))
+            data = data[:at] + struct.pack(size, value << (8 * (struct.calcsize(size) - 2))) + data[at + 2 :]
+    return name, data
+
+
+SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (6,), (6, 1), (1, 6), (6, 3), (3, 6), (6, 0), (6, 3, 2), (6, 11)]
+DTYPES = ["f2", "f4", "f8", ">f4", "i1", "i8", "u1", "u8", "?", "U3", "S3", "c8", "M8[s]", "f4,i4", "g"]
+VALUES = st.sampled_from([0.0, 1.0, -1.0, 0.5, np.nan, np.inf, -np.inf, 1e-300, 1e300, 65504.0, -100.0, 2.0**53])
+
+
+@st.composite
+def odd_arrays(draw: st.DrawFn) -> dict[str, Any]:
+    """Arrays of any shape, dtype and name."""
+    arrays = {}
+    names = ["logits", "probs", "labels", "y", "predictions", "log_probs", "ids", "classes", "weights", "x.weight"]
+    for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True)):
+        shape = draw(st.sampled_from(SHAPES))
+        dtype = draw(st.sampled_from(DTYPES))
+        values = draw(st.lists(VALUES, min_size=1, max_size=18))
+        with np.errstate(all="ignore"):
+            flat = np.resize(np.array(values), shape)
+            try:
+                arrays[name] = flat.astype(dtype)
+            except (TypeError, ValueError):
+                arrays[name] = flat
+    return arrays
+
+
+def peak() -> int:
+    """Largest memory of this process so far, in kB; `ru_maxrss` starts with that of the process that started it."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+        if found:
+            return int(found[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class Seen:
+    """What happened to the files."""
+
+    def __init__(self) -> None:
+        self.read: list[bool] = []
+        self.slowest = 0.0
+        self.said: list[str] = []
+        self.grown = 0
+
+    def take(self, work: Callable[[], bool]) -> None:
+        before = time.process_time()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.read.append(work())
+        self.said += [f"{w.category.__name__}: {w.message}" for w in caught if w.category is not ResourceWarning]
+        self.slowest = max(self.slowest, time.process_time() - before)
+
+
+def inspect(path: str) -> bool:
+    """Whether the file was read; anything but a refusal is an error of the test."""
+    try:
+        recognise.inspect([path], {})
+    except CalibError as refusal:
+        told = refusal
+    else:
+        return True
+    assert told.problem
+    assert told.fix
+    assert len(str(told)) < 1000
+    return False
+
+
+def command(*arguments: str) -> bool:
+    """Whether a command took the file; exit codes and streams as promised."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([*arguments, "-q"])
+    assert code in (0, 1, 2, 3, 4, 5), f"{code} {arguments} {err.getvalue()}"
+    assert "Traceback" not in err.getvalue()
+    if code in (Exit.USAGE, Exit.REFUSED):
+        assert out.getvalue() == ""
+        assert err.getvalue().startswith("error: ")
+    return code not in (Exit.USAGE, Exit.REFUSED)
+
+
+def run(kind: str, examples: int) -> Seen:
+    """Read so many files of a kind: `files`, `torch`, `results` or `arrays`."""
+    seen, number = Seen(), iter(range(10**9))
+    seeds = {"files": SEEDS, "torch": TORCH, "results": {"json": _result}}.get(kind, {})
+    files = {name: make() for name, make in seeds.items()}
+
+    def one(path: str) -> None:
+        seen.take(lambda: inspect(path))
+        if next(number) % 5 == 0:
+            seen.take(lambda: command("metrics", path, "-m", "ece,accuracy"))
+            if kind == "torch":
+                seen.take(lambda: command("logits", path, "--arch", "mlp:inputs=5", "--data", path, "--save", "o.npz"))
+        if kind == "results":
+            seen.take(lambda: command("check", path, "--max", "ece=0.9"))
+
+    @settings(max_examples=examples, **SETTINGS)
+    @given(odd_arrays() if kind == "arrays" else damaged(files))
+    def each(case: Any) -> None:
+        name, data = ("npz", _npz(**case)) if kind == "arrays" else case
+        Path(f"a.{name}").write_bytes(data)
+        one(f"a.{name}")
+
+    for name, data in files.items():  # the undamaged ones: what is imported and allocated once
+        Path(f"a.{name}").write_bytes(data)
+        one(f"a.{name}")
+    before = peak()
+    sources.MEMORY = 1 << 23  # most that may be decoded
+    each()
+    seen.grown = peak() - before
+    return seen
+
+
+if __name__ == "__main__":
+    found = run(sys.argv[1], int(sys.argv[2]))
+    share = float(np.mean(found.read))
+    about = {"read": share, "grown": found.grown, "slowest": found.slowest, "said": sorted(set(found.said))[:5]}
+    print(json.dumps(about))

@@ -1,0 +1,229 @@
+"""What once fooled the gate: differences as metrics, limits that cannot fail, stored numbers that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.cli.app import main
+from calibcli.errors import Exit
+from calibcli.metrics import METRICS
+from calibcli.result import Estimate, Result
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def scores(name: str, n: int = 2000, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(0, 2, (n, 4))
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    y = (p.cumsum(1) > rng.random((n, 1))).argmax(1)
+    np.savez(name, logits=factor * z, labels=y, **more)
+    return name
+
+
+def written(name: str, *estimates: Estimate, command: str = "check") -> str:
+    Path(name).write_text(Result(command=command, estimates=estimates).to_json())
+    return name
+
+
+def ece(**fields: Any) -> Estimate:
+    given = {"name": "ece", "value": 0.02, "low": 0.01, "high": 0.03, "level": 0.95, "n": 1000, "sided": "each"}
+    return Estimate(**{**given, **fields})
+
+
+@pytest.mark.finding("3.1")
+def test_a_comparison_is_not_judged_as_the_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    bad, good = scores("bad.npz", factor=4.0), scores("good.npz")
+    assert main(["compare", bad, good, "-o", "c.json", "-q"]) == 0
+    [found] = [e for e in json.loads(Path("c.json").read_text())["estimates"] if e["name"] == "ece"]
+    assert found["value"] < -0.05
+    for more in ([], ["--of", found["of"]], ["--of", "after"]):
+        assert main(["check", "c.json", "--max", "ece=0.05", *more, "-q"]) == Exit.NOT_RUN
+    assert "not the metric itself" in capsys.readouterr().out
+
+
+@pytest.mark.finding("3.1")
+@pytest.mark.parametrize("of", ["minus baseline", "b - a", "anything"])
+def test_a_lone_difference_is_not_judged_as_the_metric(of: str, capsys: pytest.CaptureFixture[str]) -> None:
+    written("r.json", ece(name="nll", value=-0.1, low=-0.2, high=0.0, of=of))
+    for more in ([], ["--of", of]):
+        assert main(["check", "r.json", "--max", "nll=0.9", *more, "-q"]) == Exit.NOT_RUN
+
+
+@pytest.mark.finding("3.1")
+def test_before_and_after_are_judged_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    written("r.json", ece(of="before", value=0.2, low=0.1, high=0.3), ece(of="after"))
+    assert main(["check", "r.json", "--max", "ece=0.05", "--of", "after", "-q"]) == 0
+    assert main(["check", "r.json", "--max", "ece=0.05", "--of", "before", "-q"]) == 1
+    assert main(["check", "r.json", "--max", "ece=0.05", "-q"]) == Exit.USAGE
+    written("k.json", ece(of="after"))  # one number of a part is not the whole
+    assert main(["check", "k.json", "--max", "ece=0.05", "-q"]) == Exit.USAGE
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    code = main([*argv, "-q"])
+    found = capsys.readouterr()
+    assert code == Exit.USAGE, found
+    return found.err
+
+
+@pytest.mark.finding("3.3")
+@pytest.mark.parametrize("command", [["check", "t.npz"], ["plan"], ["check", "r.json"]])
+@pytest.mark.parametrize(
+    ("rule", "fix"),
+    [
+        (["--max", "ece=3"], "3 % is 0.03"),
+        (["--max", "ece=5"], "5 % is 0.05"),
+        (["--max", "ece=0_05"], "pass a number"),
+        (["--max", "ece=-0.1"], "from 0 to 1"),
+        (["--max", "ece=1000"], "from 0 to 1"),
+        (["--min", "ece=.05"], "--max ece=0.05"),
+        (["--max", "accuracy=.9"], "--min accuracy=0.9"),
+        (["--min", "accuracy=90"], "90 % is 0.9"),
+        (["--min", "nll=0.3"], "--max nll=0.3"),
+        (["--max", "brier=3"], "3 % is 0.03"),
+    ],
+)
+def test_a_limit_that_cannot_fail_is_refused(
+    command: list[str], rule: list[str], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores("t.npz", 300)
+    written("r.json", ece(), *(ece(name=name, value=0.5, low=0.4, high=0.6) for name in ("accuracy", "nll", "brier")))
+    assert fix in refused(capsys, *command, *rule)
+
+
+@pytest.mark.finding("3.3")
+def test_every_metric_refuses_limits_outside_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    scores("t.npz", 300)
+    for entry in METRICS:
+        values, better = entry.traits["values"], entry.traits.get("better", "")
+        for side in ("--max", "--min"):
+            for limit in (values.low - 1e-6, values.high + 1e-6):
+                if np.isfinite(limit):
+                    assert "is never there" in refused(capsys, "check", "t.npz", side, f"{entry.name}={limit!r}")
+            if {"--max": "higher", "--min": "lower"}[side] == better:
+                assert "is better" in refused(capsys, "check", "t.npz", side, f"{entry.name}=0.5")
+    for side in ("max", "min", "limit"):
+        Path("calib.toml").write_text(f'[[gate]]\nmetric = "ece"\n{side} = 3\n')
+        assert "3 % is 0.03" in refused(capsys, "check", "t.npz")
+    assert "3 % is 0.03" in refused(capsys, "check", "t.npz", "--baseline", "b", "--margin", "accuracy=3")
+    assert "3 % is 0.03" in refused(capsys, "plan", "--margin", "accuracy=3")
+
+
+@pytest.mark.finding("3.3")
+def test_every_value_that_is_measured_lies_in_its_trait() -> None:
+    from calibcli import measure
+
+    rng = np.random.default_rng(0)
+    for k in (2, 3, 50):
+        z = rng.normal(0, 5, (400, k))
+        for found in measure(z, rng.integers(0, k, 400), *(e.name for e in METRICS)).values():
+            values = METRICS.entries[found.name.partition(":")[0]].traits["values"]
+            assert found.value is None or found.value in values, found.name
+
+
+@pytest.mark.finding("3.5")
+def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("calib.toml").write_text('[[gate]]\nmetric = "ece"\nlimit = 0.05\nvalues = ["C"]\n')
+    assert "values without by" in refused(capsys, "check", scores("t.npz", 300))
+    Path("calib.toml").unlink()
+    written("r.json", ece())
+    for option in (["--bins", "30"], ["--bounds", "sharp"], ["--fit", "t.npz"], ["--weights", "w"], ["--clip"]):
+        assert "no effect on a stored result" in refused(capsys, "check", "r.json", "--max", "ece=0.05", *option)
+
+
+@pytest.mark.finding("3.5")
+def test_which_end_is_better_comes_from_the_shelf(capsys: pytest.CaptureFixture[str]) -> None:
+    written("r.json", ece(better="higher"))
+    assert "--max ece" in refused(capsys, "check", "r.json", "--min", "ece=0.01")
+    Path("calib.toml").write_text('[[gate]]\nmetric = "ece"\nlimit = 0.015\n')
+    assert main(["check", "r.json", "-q"]) == Exit.INCONCLUSIVE  # a smallest ECE of .015 would have passed more
+    Path("calib.toml").write_text('[[gate]]\nmetric = "ece"\nlimit = 0.005\n')
+    assert main(["check", "r.json", "-q"]) == Exit.FAIL
+
+
+@pytest.mark.finding("3.6")
+def test_the_example_does_what_its_comments_say(capsys: pytest.CaptureFixture[str]) -> None:
+    """First night: no baseline; a site of 66 rows. Second night: with the baseline that the comment writes."""
+    shutil.copy(ROOT / "examples/ci/calib.toml", "calib.toml")
+    Path("out").mkdir()
+    Path("baseline").mkdir()
+    n = 20_066
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0.93, 0.999, n)
+    z = np.stack([np.log(p / (1 - p)), np.zeros(n), np.full(n, -20.0)], axis=1)
+    labels = np.where(rng.random(n) < p, 0, 1)
+    site = np.repeat(["north", "south", "tiny"], [10_000, 10_000, 66])
+    np.savez("out/test.npz", logits=z, labels=labels, site=site, patient_id=np.arange(n))
+    assert main(["check", "-o", "first.json", "-q"]) == 0
+    first = json.loads(Path("first.json").read_text())["checks"]
+    warned = [(c["rule"], c["of"], c["fatal"]) for c in first if c["outcome"] == "not_run"]
+    assert warned == [("ece <= 0.1", "site=tiny", False), ("recal_gain - baseline <= 0.005", "", False)]
+    assert "NOT RUN (warns)" in capsys.readouterr().out
+    write = re.search(r"calib (check out/test.npz .*)", (ROOT / "examples/ci/calib.toml").read_text())
+    assert write is not None
+    assert main([*write[1].split(), "-q"]) == 0
+    assert main(["check", "-o", "second.json", "-q"]) == 0
+    second = {c["rule"]: c["outcome"] for c in json.loads(Path("second.json").read_text())["checks"]}
+    assert second["recal_gain - baseline <= 0.005"] == "pass"
+
+
+@pytest.mark.finding("3.6")
+@pytest.mark.parametrize(
+    ("gate", "code"),
+    [
+        ('limit = 0.5\non_not_run = "warn"', 0),
+        ("limit = 0.5", 5),
+        ('limit = 0.5\nby = "site"\non_not_run = "warn"', 5),  # no such column: nothing of the gate was looked at
+        ('margin = 0.5\nbaseline = { file = "none.json", missing = "warn" }', 0),
+        ('margin = 0.5\nbaseline = { file = "none.json" }', 5),
+        ('margin = 0.5\nbaseline = "none.json"\non_not_run = "warn"', 5),
+        ('margin = 0.5\nbaseline = { file = "plain.json", missing = "warn" }', 5),  # there, but of no use
+        ('margin = 0.5\nbaseline = { missing = "warn" }', 2),
+        ('margin = 0.5\nbaseline = { file = "none.json", mising = "warn" }', 2),
+        ('limit = 0.5\non_not_run = "pass"', 2),
+    ],
+)
+def test_what_is_not_run_may_warn(gate: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    written("plain.json", ece())
+    Path("calib.toml").write_text(f'[[gate]]\nmetric = "nll"\n{gate}\n')
+    assert main(["check", scores("t.npz", 66), "-q"]) == code
+
+
+@pytest.mark.finding("3.7")
+def test_a_light_install_names_what_is_missing() -> None:
+    scores("t.npz", 300)
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; from calibcli.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    )
+    argv = [sys.executable, "-c", code, "check", "t.npz", "--max", "ece=0.3", "-o", "r.png"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "matplotlib" in done.stderr
+    assert "pip install matplotlib" in done.stderr
+
+
+@pytest.mark.finding("3.7")
+def test_the_pipelines_ask_for_the_versions_that_are_needed() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    floors = {name: floor for d in needed if (m := re.match(r"([\w-]+)>=([\d.]+)", d)) for name, floor in [m.groups()]}
+    for path in ("action.yml", "examples/ci/gitlab-ci.yml"):
+        asked = re.findall(r'"([\w-]+)>=([\d.]+)"', (ROOT / path).read_text())
+        assert asked
+        assert all(floors[name] == floor for name, floor in asked), path

@@ -1,0 +1,235 @@
+"""Two models on the same rows: rare regressions against a baseline; p and interval of `compare`; means over groups."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from populations import drawn, softmax
+from scipy.stats import binomtest, multinomial
+
+from calibcli import metrics
+from calibcli.columns import columns
+from calibcli.gate import baseline, check, compare
+from calibcli.gate.baseline import METRICS, Difference, Pairing
+from calibcli.gate.config import Config, Gate
+from calibcli.gate.sources import Scores
+from calibcli.links import fit_beta, nll_rows
+from calibcli.metrics import paired
+from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
+from calibcli.metrics.sample import Sample
+from calibcli.predictions import Predictions
+from calibcli.render import numbers
+from calibcli.result import Estimate
+
+
+def shown(z: Any, y: Any) -> baseline.Rows:
+    found = Predictions.of(z, y)
+    return baseline.rows(found, columns(found, class_bins=()), "5a17")
+
+
+def regressed(k: int, share: float) -> tuple[Any, Any, Any]:
+    """A calibrated model, and it with a wrong class 8 nats ahead in a share of rows."""
+    rng = np.random.default_rng(k)
+    z = rng.standard_normal((60_000, k)) * 5
+    y = drawn(softmax(z), rng)
+    new, rows = z.copy(), rng.choice(len(y), round(share * len(y)), replace=False)
+    new[rows, (y[rows] + 1) % k] = z[rows].max(1) + 8
+    return z, new, y
+
+
+@pytest.mark.finding("2.3")
+@pytest.mark.parametrize(("n", "share"), [(200, 0.002), (500, 0.002), (200, 0.01)])
+@pytest.mark.parametrize("k", [2, 10])
+def test_rare_regressions_do_not_pass(k: int, n: int, share: float) -> None:
+    base, new, y = regressed(k, share)
+    both = [columns(Predictions.of(z, y), class_bins=()) for z in (base, new)]
+    truth = {m: float(np.mean(getattr(both[1], m)) - np.mean(getattr(both[0], m))) for m in ("nll", "brier")}
+    gains = [(nll_rows(z, y, 1.0) - nll_rows(z, y, fit_beta(z, y).beta)).mean() for z in (base, new)]
+    truth |= {
+        "recal_gain": float(gains[1] - gains[0]),
+        "accuracy": float(np.mean(both[1].correct * 1.0 - both[0].correct)),
+    }
+    rng, runs, passed = np.random.default_rng(n), 60, dict.fromkeys(METRICS, 0)
+    every = np.arange(n)
+    for _ in range(runs):
+        rows = rng.integers(0, len(y), n)
+        kept = [shown(z[rows], y[rows]) for z in (base, new)]
+        for metric in METRICS:
+            pairing = Pairing(new=every, base=every, how="")
+            found = baseline.difference(kept[1], kept[0], pairing, metric, None, False, None)
+            if isinstance(found, Difference):
+                low, high = found.bounds(0.05)
+                passed[metric] += high < truth[metric] if metric != "accuracy" else low > truth[metric]
+                assert low < high
+    assert max(passed.values()) <= 0.05 * runs + 5, passed  # 2 of 3 runs at n = 200 without what was not seen
+
+
+@pytest.mark.finding("2.3")
+def test_gain_of_a_baseline_without_temperature_is_not_run() -> None:
+    z = np.zeros((300, 3))
+    z[:, 0] = 9
+    y = np.zeros(300, dtype=int)
+    pairing = Pairing(new=np.arange(300), base=np.arange(300), how="")
+    found = baseline.difference(shown(z, y), shown(z * 2, y), pairing, "recal_gain", None, False, None)
+    assert isinstance(found, str)
+    assert "no temperature" in found
+
+
+@pytest.mark.finding("2.3")
+def test_kept_rows_judge_as_the_scores_do() -> None:
+    base, new, y = regressed(3, 0.01)
+    kept = [shown(z[:400], y[:400]) for z in (base, new)]
+    packed = [baseline.Rows.unpack(rows.pack(), "b.json") for rows in kept]
+    pairing = Pairing(new=np.arange(400), base=np.arange(400), how="")
+    for metric in METRICS:
+        live, read = (baseline.difference(b, a, pairing, metric, None, False, None) for a, b in (kept, packed))
+        assert isinstance(live, Difference)
+        assert isinstance(read, Difference)
+        assert live.bounds(0.05) == pytest.approx(read.bounds(0.05))
+
+
+def grouped(count: int, spread: float, seed: int) -> tuple[Any, Any, Any, Any]:
+    """Rows of groups of uneven size that share how hard they are."""
+    rng = np.random.default_rng(seed)
+    sizes = np.maximum(1, np.round(15 * np.exp(spread * rng.standard_normal(count)))).astype(int)
+    member = np.repeat(np.arange(count), sizes)
+    hard = rng.beta(4.5, 0.5, count)[member]
+    y = np.where(rng.random(len(member)) < hard, 0, 1)
+    z = np.zeros((len(member), 3))
+    z[:, 0] = 2 + rng.random(len(member))
+    return z, y, member, sizes
+
+
+@pytest.mark.finding("2.4")
+@pytest.mark.parametrize("spec", ["accuracy", "nll", "brier", "gap", "recal_gain", "s99", "cox_slope"])
+def test_too_few_groups_are_not_run(spec: str) -> None:
+    for count, spread in ((5, 0.0), (9, 0.0), (12, 1.5)):
+        z, y, member, _ = grouped(count, spread, 1)
+        z += np.random.default_rng(0).standard_normal(z.shape) / 9
+        gate = Gate(metric=spec, min_n=1, **{"min" if spec == "accuracy" else "max": 0.5})
+        found = check.check(Scores(Predictions.of(z, y, groups=member), Config(gates=())), Config(gates=(gate,)))
+        assert found.checks[0].outcome == "not_run", (spec, count)
+        assert str(FEWEST_GROUPS) in found.checks[0].message, found.checks[0].message
+
+
+@pytest.mark.finding("2.4")
+@pytest.mark.parametrize(("count", "spread"), [(5, 1.0), (10, 0.0), (30, 0.5), (100, 1.0)])
+def test_means_over_few_or_uneven_groups(count: int, spread: float) -> None:
+    choices = metrics.choose(["accuracy", "nll"], 3)
+    truth = {"accuracy": 0.9}
+    big = grouped(300_000, spread, 0)
+    truth["nll"] = float(np.mean(nll_rows(big[0], np.zeros(len(big[1]), int))))
+    other = float(np.mean(nll_rows(big[0], np.ones(len(big[1]), int))))
+    truth["nll"] = 0.9 * truth["nll"] + 0.1 * other
+    wrong: dict[str, list[int]] = {"accuracy": [0, 0], "nll": [0, 0]}
+    runs = 300
+    for seed in range(1, runs + 1):
+        z, y, member, _ = grouped(count, spread, seed)
+        sample = Sample.of(columns(Predictions.of(z, y, groups=member), class_bins=()))
+        for e in metrics.estimates(sample, choices, level=0.9):
+            if e.low is not None and e.high is not None:
+                wrong[e.name][0] += e.high < truth[e.name]
+                wrong[e.name][1] += e.low > truth[e.name]
+                assert e.detail["effective_groups"] >= FEWEST_GROUPS  # type: ignore[operator]
+                assert "effective)" in e.how
+    assert max(map(max, wrong.values())) <= 0.05 * runs + 12, wrong
+
+
+@pytest.mark.finding("2.10")
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 400))
+@settings(max_examples=300, deadline=None)
+def test_mcnemar_and_its_interval_never_disagree(gained: int, lost: int, same: int) -> None:
+    n = gained + lost + same
+    low, high, p = paired.mcnemar(gained, lost, n, 0.95)
+    assert p == pytest.approx(binomtest(gained, gained + lost).pvalue if gained + lost else 1.0, abs=1e-9)
+    assert 0 < p <= 1
+    assert (p < 0.05) == (low > 0 or high < 0)
+    assert low < high
+    assert low <= (gained - lost) / n <= high
+
+
+@pytest.mark.finding("2.10")
+@pytest.mark.parametrize(("gained", "lost"), [(0.02, 0.02), (0.3, 0.05), (0.2, 0.0), (0.01, 0.0)])
+def test_mcnemar_covers_exactly(gained: float, lost: float) -> None:
+    n, below, above = 60, 0.0, 0.0
+    for a in range(n + 1):
+        for b in range(n + 1 - a):
+            weight = float(multinomial.pmf([a, b, n - a - b], n, [gained, lost, 1 - gained - lost]))
+            if weight > 1e-9:
+                low, high, _ = paired.mcnemar(a, b, n, 0.95)
+                below, above = below + weight * (high < gained - lost), above + weight * (low > gained - lost)
+    assert max(below, above) <= 0.025
+
+
+@pytest.mark.finding("2.10")
+@given(st.integers(0, 10_000), st.sampled_from(["", "groups", "weights"]), st.floats(0.7, 1.4))
+@settings(max_examples=25, deadline=None)
+def test_p_and_interval_never_disagree(seed: int, design: str, factor: float) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(30, 400))
+    z = rng.standard_normal((n, 3)) * 2
+    y = drawn(softmax(z), rng)
+    extra: dict[str, Any] = {"groups": np.arange(n) // 2} if design == "groups" else {}
+    extra |= {"weights": rng.random(n) + 0.2} if design == "weights" else {}
+    other = z * factor + rng.standard_normal(z.shape) * rng.choice([0.0, 0.5, 2.0])
+    names = [name for name in metrics.DEFAULT if name not in compare.NOT_COMPARED] + ["entropy", "s99", "brier_top"]
+    found = compare.scores([Predictions.of(z, y, **extra), Predictions.of(other, y, **extra)], ["a", "b"], names)
+    for e, row in zip(found.estimates, found.tables[1].rows, strict=True):
+        if e.low is not None and e.high is not None:
+            assert e.low <= e.value <= e.high, e  # type: ignore[operator]
+            assert e.low < e.high, e
+            assert row[2] is not None
+            assert (float(row[2]) < 0.05) == (e.low > 0 or e.high < 0), (e, row)
+
+
+def two_models(name: str) -> tuple[Any, Any]:
+    """(N,) confidences and hits of two models of 60,000 rows."""
+    rng = np.random.default_rng(3)
+    z = rng.standard_normal((60_000, 10)) * 2
+    y = drawn(softmax(z), rng)
+    second = {"sharper": 1.5 * z, "noisy": 0.9 * z + 0.6 * rng.standard_normal(z.shape)}[name]
+    first = z if name == "sharper" else 1.3 * z
+    return (first, second), y
+
+
+@pytest.mark.finding("2.10")
+@pytest.mark.parametrize("name", ["sharper", "noisy"])
+def test_coverage_of_the_difference_of_eces(name: str) -> None:
+    pair, y = two_models(name)
+    choice = metrics.choose(["ece"], 10)
+    tables = [columns(Predictions.of(z, y), class_bins=()) for z in pair]
+    values = [float(choice[0](Sample.of(t))) for t in tables]
+    rng, runs, held, n = np.random.default_rng(0), 150, 0, 1000
+    for _ in range(runs):
+        rows = rng.integers(0, len(y), n)
+        found = compare.scores([Predictions.of(z[rows], y[rows]) for z in pair], ["a", "b"], ["ece"]).estimates[0]
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= values[1] - values[0] <= found.high
+    assert held >= 0.92 * runs - 5
+
+
+@pytest.mark.finding("2.10")
+def test_p_values_are_shown_as_what_they_can_be() -> None:
+    z = np.random.default_rng(0).standard_normal((3000, 3)) * 3
+    y = z.argmax(1)
+    found = compare.scores([Predictions.of(z, y), Predictions.of(-z, y)], ["a", "b"], ["accuracy", "nll"])
+    for row in found.tables[1].rows:
+        assert float(row[2]) > 0  # type: ignore[arg-type]
+    head = list(found.tables[1].columns)
+    assert [numbers.of_table(head[2], [row[2]]) for row in found.tables[1].rows] == [["< 1e-4"]] * 2
+
+
+def test_difference_of_a_model_with_itself() -> None:
+    z = np.random.default_rng(0).standard_normal((600, 3)) * 2
+    y = drawn(softmax(z), np.random.default_rng(1))
+    e: Estimate
+    for e in compare.scores([Predictions.of(z, y)] * 2, ["a", "b"]).estimates:
+        assert e.value in (0.0, None)
+        assert e.low is None or e.low < e.high  # type: ignore[operator]
+    assert dataclasses.replace(Rows(np.zeros(9), None, False, None)).bounds(0.05, -1, 1)[1] > 0

@@ -1,0 +1,172 @@
+"""Streams that are gone, signals, imports cut short, warnings: the right code, the right words, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.cli.app import main
+from calibcli.errors import UsageError
+
+ROOT = Path(__file__).parent.parent
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+SAMPLE = ROOT / "sample_data"
+TEST, MODEL = (str(SAMPLE / name) for name in ("test.npz", "model.pt"))
+
+
+CASES = {
+    0: ["check", TEST, "--max", "ece=0.5"],
+    1: ["check", TEST, "--min", "accuracy=0.9999"],
+    2: ["check", TEST, "--max", "eec=0.5"],
+    4: ["metrics", "no-such-file.npz"],
+    5: ["check", TEST],
+}
+
+
+@needs_full
+@pytest.mark.finding("4 stderr gone")
+@pytest.mark.parametrize("gone", ["stderr", "stdout", "both"])
+@pytest.mark.parametrize("code", CASES)
+def test_streams_that_take_nothing(code: int, gone: str, monkeypatch: Any, capsys: Any) -> None:
+    """The code is the outcome's; but a result that stdout cannot take is a wrong request, as no one has it."""
+    for name in ("stdout", "stderr"):
+        if gone in (name, "both"):
+            monkeypatch.setattr(sys, name, open(FULL, "w", buffering=1))  # noqa: SIM115 (as a process has it)
+    undelivered = gone != "stderr" and code not in (2, 4)
+    assert main(CASES[code]) == (2 if undelivered else code)
+    if gone == "stdout" and undelivered:
+        assert "error: cannot write to stdout (no space left on device)" in capsys.readouterr().err
+
+
+@needs_full
+@pytest.mark.finding("4 stderr gone")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("metrics none.npz 2>/dev/full", 4),
+        ("metrics none.npz 2>&-", 4),
+        ("metrics none.npz >/dev/full 2>/dev/full", 4),
+        (f"check {TEST} --min accuracy=0.9999 2>/dev/full", 1),
+        (f"check {TEST} --min accuracy=0.9999 >&- 2>&-", 1),
+        ("--help >/dev/full", 2),
+        ("--version >/dev/full", 2),
+    ],
+)
+def test_streams_that_are_gone_in_a_shell(words: str, code: int) -> None:
+    command = ["bash", "-c", f"{sys.executable} -m calibcli {words}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "ignored" not in done.stderr
+    if code == 2:
+        assert "error: cannot write to stdout (no space left on device)" in done.stderr
+
+
+@pytest.mark.finding("4 SIGHUP")
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGHUP, 129, "the terminal is gone"),
+        (signal.SIGINT, 130, "interrupted"),
+    ],
+)
+def test_signals_save_what_a_run_has(number: int, code: int, said: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    argv = ["fit", "mlp:hidden=4", "--data", str(tmp_path / "rows.npz"), "--epochs", "100000"]
+    argv += ["--batch-size", "32", "--save", str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "calibcli", *argv],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # tests in the background
+    )
+    steps = tmp_path / "run" / "steps.jsonl"
+    limit = time.monotonic() + 100
+    while not (steps.exists() and len(steps.read_text().splitlines()) > 5):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    running.send_signal(number)
+    _, err = running.communicate(timeout=100)
+    assert running.returncode == code, err
+    assert f"error: {said}" in err
+    assert "the same command with --resume goes on from there" in err
+    assert (tmp_path / "run" / "state.pt").exists()
+
+
+@pytest.mark.finding("4 SIGHUP")
+def test_curvature_tells_what_it_knows_when_hung_up(monkeypatch: Any, capsys: Any) -> None:
+    from calibcli.curvature.lanczos import Lanczos
+
+    extend, calls = Lanczos.extend, [0]
+
+    def step(self: Lanczos) -> None:
+        calls[0] += 1
+        if calls[0] == 4:
+            signal.raise_signal(signal.SIGHUP)
+        extend(self)
+
+    monkeypatch.setattr(Lanczos, "extend", step)
+    assert main(["curvature", MODEL, "-w", "lambda_max", "--subset", "32", "-q", "--json"]) == 129
+    found = json.loads(capsys.readouterr().out)
+    assert found["facts"]["interrupted"] == "HungUp"
+    assert found["estimates"][0]["value"] > 0
+
+
+IMPORTING = """
+import os, signal, sys, threading
+sys.argv = ["calib", "curvature", "model.pt"]
+sys.path.insert(0, {root!r})
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.{signal})
+            for _ in range(1000): pass
+sys.meta_path.insert(0, Slow())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from calibcli.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.finding("4 Ctrl-C during imports")
+@pytest.mark.parametrize(
+    ("module", "name", "code"),
+    [("calibcli.cli.app", "SIGINT", 130), ("torch", "SIGTERM", 143), ("torch.fx", "SIGINT", 130)],
+)
+def test_signals_during_imports(module: str, name: str, code: int) -> None:
+    script = IMPORTING.format(root=str(ROOT), module=module, signal=name)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stderr in ("error: interrupted\n", "error: terminated\n")
+    assert done.stdout == ""
+
+
+@pytest.mark.finding("4 Python warnings")
+@pytest.mark.parametrize("asked", [[], ["default"]])
+def test_warnings_of_libraries_are_no_words_of_ours(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibcli.gate import session
+
+    def warned(*_: Any, **__: Any) -> Any:
+        warnings.warn("odd", FutureWarning, stacklevel=1)
+        raise UsageError("stop")
+
+    monkeypatch.setattr(session, "run", warned)
+    monkeypatch.setattr(sys, "warnoptions", asked)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert main(CASES[0]) == 2
+    assert [str(w.message) for w in seen] == ["odd"] * len(asked)

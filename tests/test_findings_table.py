@@ -1,0 +1,35 @@
+"""Every line of what was once wrong has a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import findings_table
+import pytest
+
+
+@pytest.mark.xfail(strict=False, reason="on until every line has its test")
+def test_every_line_has_a_test() -> None:
+    assert [line for line, tests in findings_table.table().items() if not tests] == []
+
+
+@pytest.mark.xfail(strict=False, reason="on until every line has its test")
+def test_every_marker_belongs_to_a_line() -> None:
+    assert findings_table.unknown() == []
+
+
+def test_markers_are_read(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.finding('1.4')\n"
+        "@pytest.mark.finding('4 SIGHUP saves')\n"
+        "def test_one(): pass\n"
+        "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.finding('1.5'))])\n"
+        "def test_two(x): pass\n"
+    )
+    (tmp_path / "test_b.py").write_text("import pytest\npytestmark = pytest.mark.finding('nowhere')\n")
+    found = findings_table.table(tmp_path)
+    assert found["1.4"] == found["4 sighup"] == ["test_a.py::test_one"]
+    assert found["1.5"] == ["test_a.py::test_two"]
+    assert found["1.6"] == []
+    assert findings_table.unknown(tmp_path) == ["nowhere"]

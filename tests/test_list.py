@@ -1,0 +1,79 @@
+"""`calib list`: every shelf shows itself, from the code that defines it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import shelf_tables
+
+from calibcli import catalogue
+from calibcli.cli.app import main
+from calibcli.errors import UsageError
+
+
+def test_every_shelf_of_the_package_is_listed() -> None:
+    import gc
+    import warnings
+
+    from calibcli.spec import Shelf
+
+    listed = {id(one.shelf) for one in catalogue.SHELVES.values()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shelves = [found for found in gc.get_objects() if isinstance(found, Shelf)]
+    missing = {s.kind for s in shelves if id(s) not in listed and any(_ours(e.target) for e in s)}
+    assert not missing
+
+
+def _ours(target: object) -> bool:
+    return str(getattr(target, "__module__", "")).startswith("calibcli.")
+
+
+@pytest.mark.parametrize("name", [*catalogue.SHELVES, catalogue.FORMATS])
+def test_a_shelf_has_a_line_for_each_entry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", name, "--json"]) == 0
+    [table] = json.loads(capsys.readouterr().out)["tables"]
+    assert table["rows"]
+    if name in catalogue.SHELVES:
+        assert [row[0] for row in table["rows"]] == list(catalogue.SHELVES[name].shelf.entries)
+        assert all(row[1] for row in table["rows"]), "an entry without a docstring"
+
+
+@pytest.mark.parametrize(
+    ("shelf", "name"), [(where, entry.name) for where, one in catalogue.SHELVES.items() for entry in one.shelf]
+)
+def test_an_entry_shows_its_definition_and_every_option(shelf: str, name: str) -> None:
+    tables = {table.name: table for table in catalogue.listing(name).tables}
+    entry = catalogue.SHELVES[shelf].shelf.entries[name]
+    assert tables[f"{shelf}_{name}"].rows[0] == [entry.about.splitlines()[0]]
+    if entry.options:
+        assert [row[0] for row in tables[f"{shelf}_{name}_options"].rows] == list(entry.options)
+
+
+def test_hyphens_are_underscores() -> None:
+    assert catalogue.listing("focal-temperature").tables == catalogue.listing("focal_temperature").tables
+
+
+def test_the_overview_names_every_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in (*catalogue.SHELVES, catalogue.FORMATS))
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        catalogue.listing("eec")
+    assert caught.value.fix == "did you mean 'ece'?"
+
+
+@pytest.mark.parametrize("path", sorted(shelf_tables.DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_the_tables_of_the_docs_are_those_of_the_shelves(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert shelf_tables.filled(text) == text, "run `python tests/shelf_tables.py`"
+
+
+def test_every_shelf_that_has_many_entries_has_a_table_in_the_docs() -> None:
+    listed = {name for path in shelf_tables.DOCS.glob("*.md") for name in shelf_tables.BLOCK.findall(path.read_text())}
+    assert listed >= {"metrics", "methods", "losses", "penalties", "quantities", "architectures"}
