@@ -14,6 +14,7 @@ from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import ridge, search
+from calibcli.scalers.figures import heat, profile_plot
 from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
 from calibcli.scalers.rows import fold_of_rows, sample, subset
@@ -114,7 +115,7 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
     points = surface.profile(ridge.GRID if job.report else ridge.STARTS, start)
     best = surface.optimum(points, tie=1e-9)
     if exact.n > few.n:
-        best = _polish(Surface(exact.logits, exact.labels, exact.weights), surface, best)
+        best = ridge.polish(Surface(exact.logits, exact.labels, exact.weights), surface, best)
     parameters: Parameters = {"beta": np.array(math.exp(best.u)), "gamma": np.array(best.gamma)}
     if not job.report:
         return Fitted(parameters)
@@ -147,7 +148,7 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
             + _of(few, predictions),
         )
     )
-    plots = [_profile_plot(points, at, limit, few.n), _heat(surface, points, at, limit, sets, few.n)]
+    plots = [profile_plot(points, at, limit, few.n), heat(surface, points, at, limit, sets, few.n)]
     about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain, z * gain_se)}
     return Fitted(parameters, estimates, notes, plots, facts=about)
 
@@ -256,27 +257,6 @@ def _gain(rows: Predictions, seed: int, best: Point) -> tuple[float, float]:
     return mean, math.sqrt(float(np.sum((weights * (gains - mean)) ** 2))) / float(weights.sum())
 
 
-def _polish(whole: Surface, part: Surface, start: Point) -> Point:
-    """The optimum on many rows from that on few: Newton with the Hessian of the few; γ held where it is at a bound."""
-    if start.gamma in (LOW, HIGH):
-        return whole.best(start.gamma, start.u)
-    h = np.empty((2, 2))
-    for column, step in enumerate(np.eye(2) * 1e-4):
-        above = part.gradient(start.u + step[0], start.gamma + step[1])[1:]
-        below = part.gradient(start.u - step[0], start.gamma - step[1])[1:]
-        h[:, column] = (np.array(above) - np.array(below)) / 2e-4
-    if np.linalg.eigvalsh((h + h.T) / 2).min() <= 0:
-        return whole.best(start.gamma, start.u)
-    u, gamma = start.u, start.gamma
-    for _ in range(8):
-        _, *g = whole.gradient(u, gamma)
-        step = np.linalg.solve((h + h.T) / 2, g)
-        u, gamma = u - step[0], float(np.clip(gamma - step[1], LOW, HIGH))
-        if abs(float(step @ np.array(g))) < 1e-13:
-            break
-    return whole.best(gamma, u)
-
-
 def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fitted:
     """softmax(ln φ_γ(softmax z) / T): for each γ an exact temperature fit, γ on a fine grid."""
     if objective != "nll" or grid:
@@ -351,49 +331,6 @@ def _objective(
         p[np.arange(len(p)), rows.labels] -= 1
         return float(np.average((p * p).sum(axis=1), weights=rows.weights))
     return error(surface.confidence(-math.log(t), gamma))
-
-
-def _profile_plot(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
-    return Plot(
-        name="gamma_profile",
-        title=f"Profile of the NLL over gamma, n = {n:,}",
-        xlabel="gamma",
-        ylabel="NLL at the best T (nats)",
-        curves=[
-            Curve(label="profile", kind="line", role="model", x=[p.gamma for p in points], y=[p.nll for p in points]),
-            Curve(label="limit of the set", kind="hline", role="limit", y=[limit]),
-            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.nll]),
-        ],
-    )
-
-
-def _heat(
-    surface: Surface, points: Sequence[Point], best: Point, limit: float, sets: Sequence[tuple[float, float]], n: int
-) -> Plot:
-    """NLL over T x γ with the ridge, the optimum and the set around it."""
-    ts = [p.temperature for p in points]
-    grid = np.geomspace(min(ts) / 1.5, max(ts) * 1.5, 31)
-    gammas = [float(g) for g in np.arange(-1, 11) / 2]
-    table = [surface.values(-math.log(t), gammas) for t in grid]
-    return Plot(
-        name="t_gamma",
-        title=f"NLL over T and gamma, n = {n:,}",
-        kind="heat",
-        xlabel="gamma",
-        ylabel="temperature T",
-        x=gammas,
-        y=list(grid),
-        yscale="log",
-        z=table,
-        zlabel="NLL (nats)",
-        zscale="log",
-        levels=[limit],
-        levels_label=f"within {(limit - best.nll) * n:.3g}/n of the best",
-        curves=[
-            Curve(label="best T of each gamma", kind="line", role="ridge", x=[p.gamma for p in points], y=ts),
-            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.temperature]),
-        ],
-    )
 
 
 def _of(rows: Predictions, whole: Predictions) -> str:

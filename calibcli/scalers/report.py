@@ -94,8 +94,8 @@ def report(
         "n": predictions.n,
         "classes": predictions.k,
         **predictions.event_fact,
-        **recommended,
         **done.facts,
+        **recommended,
     }
     return Result(
         command="scale",

@@ -250,3 +250,24 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
             near, far = (middle, far) if above(best.u + sign * middle) < 0 else (near, middle)
         ends.append(best.u + sign * 0.5 * (near + far))
     return ends[0], ends[1]
+
+
+def polish(whole: Surface, part: Surface, start: Point) -> Point:
+    """The optimum on many rows from that on few: Newton with the Hessian of the few; γ held where it is at a bound."""
+    if start.gamma in (LOW, HIGH):
+        return whole.best(start.gamma, start.u)
+    h = np.empty((2, 2))
+    for column, step in enumerate(np.eye(2) * 1e-4):
+        above = part.gradient(start.u + step[0], start.gamma + step[1])[1:]
+        below = part.gradient(start.u - step[0], start.gamma - step[1])[1:]
+        h[:, column] = (np.array(above) - np.array(below)) / 2e-4
+    if np.linalg.eigvalsh((h + h.T) / 2).min() <= 0:
+        return whole.best(start.gamma, start.u)
+    u, gamma = start.u, start.gamma
+    for _ in range(8):
+        _, *g = whole.gradient(u, gamma)
+        step = np.linalg.solve((h + h.T) / 2, g)
+        u, gamma = u - step[0], float(np.clip(gamma - step[1], LOW, HIGH))
+        if abs(float(step @ np.array(g))) < 1e-13:
+            break
+    return whole.best(gamma, u)

@@ -21,7 +21,6 @@ from calibcli.spec import Range
 
 SCHEMA = 1
 KIND = "calibrator"
-MOST = 1_000_000  # classes
 LIMIT = 1 << 30  # bytes: the largest honest calibrator, matrix scaling of 10,000 classes, is smaller
 
 
