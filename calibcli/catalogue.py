@@ -93,7 +93,7 @@ def _about(where: str, entry: Entry) -> Iterator[Table]:
 def _formats() -> Table:
     """What is read and what is written, by format."""
     from calibcli import render
-    from calibcli.inputs.readers import READERS
+    from calibcli.inputs.files.readers import READERS
 
     rows: list[list[str]] = [[name, f".{name}", "read"] for name in READERS]
     for name in render.NAMES:

@@ -14,7 +14,7 @@ import pytest
 
 from calibcli.cli.app import main
 from calibcli.errors import Exit, InputError
-from calibcli.inputs import logits
+from calibcli.inputs.scores import logits
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(1)
@@ -57,7 +57,7 @@ def test_safetensors_need_no_torch(tmp_path: Path) -> None:
 
     save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors")
     code = (
-        "import sys; from calibcli.inputs import logits; logits.read(sys.argv[1]);"
+        "import sys; from calibcli.inputs.scores import logits; logits.read(sys.argv[1]);"
         "heavy = {'torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy"
     )

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import InFile, Named
-from calibcli.inputs.npz import read_npy, read_npz
-from calibcli.inputs.source import Source
-from calibcli.inputs.tensors import read_safetensors
+from calibcli.inputs.files.arrays import InFile, Named
+from calibcli.inputs.files.npz import read_npy, read_npz
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.tensors import read_safetensors
 
 Array = NDArray[Any]
 READERS = {".npz": read_npz, ".npy": read_npy, ".safetensors": read_safetensors}
@@ -104,7 +104,7 @@ def _pt(source: Source, trust: bool) -> dict[str, Rows]:
 
     import torch
 
-    from calibcli.inputs import pickles, pt
+    from calibcli.inputs.files import pickles, pt
 
     path = source.path
     code = InputError(

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, Memory, Named
-from calibcli.inputs.source import Source, memory_limit
-from calibcli.inputs.text import PREFIXES, score_groups
+from calibcli.inputs.files.arrays import Contents, Memory, Named
+from calibcli.inputs.files.source import Source, memory_limit
+from calibcli.inputs.files.text import PREFIXES, score_groups
 from calibcli.predictions import Array
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, InFile, Lazy, Named, known_dtype, known_shape
-from calibcli.inputs.source import Source, Stored, memory_limit
+from calibcli.inputs.files.arrays import Contents, InFile, Lazy, Named, known_dtype, known_shape
+from calibcli.inputs.files.source import Source, Stored, memory_limit
 from calibcli.predictions import Array
 
 HEADER = 10_000  # longest array header that is parsed

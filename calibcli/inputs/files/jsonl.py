@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, Memory, Named
-from calibcli.inputs.keys import LABELS, SCORES
-from calibcli.inputs.source import Source, Twice, memory_limit, once
-from calibcli.inputs.text import decimals_of
+from calibcli.inputs.files.arrays import Contents, Memory, Named
+from calibcli.inputs.files.names import LABELS, SCORES
+from calibcli.inputs.files.source import Source, Twice, memory_limit, once
+from calibcli.inputs.files.text import decimals_of
 from calibcli.predictions import Array
 from calibcli.spec import normal, real, whole
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, InFile, Memory, Named, known_shape
-from calibcli.inputs.keys import CLASSES, IDS
-from calibcli.inputs.source import Source, Twice, once
+from calibcli.inputs.files.arrays import Contents, InFile, Memory, Named, known_shape
+from calibcli.inputs.files.names import CLASSES, IDS
+from calibcli.inputs.files.source import Source, Twice, once
 from calibcli.spec import normal
 
 HEADER = 100_000_000  # longest header the format allows

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from calibcli.errors import InputError
-from calibcli.inputs import pickles
-from calibcli.inputs.arrays import Contents, Memory, Named, known_shape
-from calibcli.inputs.npz import MEMBERS, distinct_members, stored_part
-from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.files import pickles
+from calibcli.inputs.files.arrays import Contents, Memory, Named, known_shape
+from calibcli.inputs.files.npz import MEMBERS, distinct_members, stored_part
+from calibcli.inputs.files.source import Source, memory_limit
 
 UNREADABLE = (
     *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError),

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, Memory, Named
-from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.files.arrays import Contents, Memory, Named
+from calibcli.inputs.files.source import Source, memory_limit
 from calibcli.predictions import Array
 from calibcli.spec import real
 
