@@ -38,7 +38,7 @@ HEAVY = {
         "architectures",
         "inputs/checkpoint",
         "inputs/dataset",
-        "inputs/files/pt",
+        "inputs/files/formats/pt",
         "inputs/inference",
         "train",
         "study",

@@ -267,7 +267,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.inputs.files import npz
+    from calibcli.inputs.files.formats import npz
 
     monkeypatch.setattr(npz, "memory_limit", lambda: 1 << 20)
     np.savez_compressed(

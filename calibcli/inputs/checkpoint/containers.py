@@ -19,8 +19,9 @@ from calibcli.errors import InputError
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
 from calibcli.inputs.files import pickles
-from calibcli.inputs.files.pt import UNREADABLE, named, note_checksums
-from calibcli.inputs.files.source import Source, is_pickle, is_safetensors
+from calibcli.inputs.files.formats import safetensors
+from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums
+from calibcli.inputs.files.source import Source, is_pickle
 
 
 @dataclass
@@ -56,7 +57,7 @@ def read(path: Path, *, trust: bool) -> Contents:
         raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
     if path.name.endswith(".index.json"):
         return _shards(path)
-    if path.suffix == ".safetensors" or is_safetensors(head, path.stat().st_size):
+    if path.suffix == ".safetensors" or safetensors.signature(head, path.stat().st_size):
         return _safetensors([path], "safetensors")
     if head[:2] == b"PK":
         return _zip(path, trust)
