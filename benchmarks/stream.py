@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.inputs.arrays import Column
+from calibcli.inputs.files.arrays import Column
 from calibcli.metrics import measure
 from calibcli.predictions import Predictions
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy.typing as npt
 
-from calibcli.inputs.logits import read
-from calibcli.inputs.memory import Arrays, known, of_arrays
+from calibcli.inputs.scores.from_arrays import Arrays, known, of_arrays
+from calibcli.inputs.scores.logits import read
 from calibcli.metrics import BySpec
 from calibcli.metrics import measure as _measure
 from calibcli.predictions import Predictions

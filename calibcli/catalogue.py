@@ -93,9 +93,9 @@ def _about(where: str, entry: Entry) -> Iterator[Table]:
 def _formats() -> Table:
     """What is read and what is written, by format."""
     from calibcli import render
-    from calibcli.inputs.readers import READERS
+    from calibcli.inputs.files import readers
 
-    rows: list[list[str]] = [[name, f".{name}", "read"] for name in READERS]
+    rows: list[list[str]] = [[name, " ".join(readers.suffixes(name)), "read"] for name in readers.NAMES]
     for name in render.NAMES:
         rows.append(
             [name, " ".join(render.suffixes(name)), "written" if render.to_stdout(name) else "written to a file"]

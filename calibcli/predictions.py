@@ -104,7 +104,7 @@ class Predictions:
 
     @classmethod
     def of(cls, logits: npt.ArrayLike, labels: npt.ArrayLike, **fields: Any) -> Predictions:
-        """From arrays: (N, K) finite logits and (N,) labels. Validation of foreign input is `inputs.logits`' work."""
+        """From arrays: (N, K) finite logits and (N,) labels. `inputs.scores` checks what others wrote."""
         z = np.asarray(logits)
         if z.dtype not in (np.float32, np.float64):
             z = z.astype(np.float32 if z.dtype == np.float16 else np.float64)

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from calibcli.cli.app import main
 from calibcli.errors import CalibError, Exit
-from calibcli.inputs import recognise
-from calibcli.inputs import source as sources
+from calibcli.inputs.files import source as sources
+from calibcli.inputs.scores import recognise
 
 RNG = np.random.default_rng(5)
 Z = RNG.normal(size=(40, 5)).astype(np.float32)

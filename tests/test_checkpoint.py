@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from calibcli.architectures import build
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import checkpoint
-from calibcli.inputs.checkpoint import inert
+from calibcli.inputs.checkpoint import safe_unpickler
 
 torch.set_num_threads(1)
 SPEC = "cnn:widths=4/8,classes=5"
@@ -347,7 +347,7 @@ def test_inert_reading_equals_torch(tmp_path: Path, dtype: torch.dtype) -> None:
     tree = {"a": base.view(4, 6).t()[1:4, ::2], "b": base[5:9], "c": base[:0], "p": nn.Parameter(torch.ones(2)), "n": 3}
     for zipped in (True, False):
         torch.save(tree, tmp_path / "m.pt", _use_new_zipfile_serialization=zipped)
-        found, unknown = inert.read(tmp_path / "m.pt")
+        found, unknown = safe_unpickler.read(tmp_path / "m.pt")
         assert unknown == []
         assert found["n"] == 3
         for key in "abcp":

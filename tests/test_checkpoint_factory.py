@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.inputs import checkpoint
+from calibcli.inputs import checkpoint, inference
 
 torch.set_num_threads(1)
 FACTORY = """
@@ -86,7 +86,7 @@ def test_hugging_face_folder(tmp_path: Path) -> None:
     found = checkpoint.load(tmp_path)
     assert (found.container, found.classes) == ("Hugging Face folder", ["no", "maybe", "yes"])
     batch = {"input_ids": torch.arange(12).view(2, 6), "attention_mask": torch.ones(2, 6, dtype=torch.int64)}
-    torch.testing.assert_close(checkpoint.logits(found.model, batch), model(**batch).logits)
+    torch.testing.assert_close(inference.logits(found.model, batch), model(**batch).logits)
     config.architectures = ["BertModel"]
     config.save_pretrained(tmp_path)
     with pytest.raises(InputError, match="not a classifier"):

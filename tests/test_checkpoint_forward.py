@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
-from calibcli.inputs import checkpoint, dataset
+from calibcli.inputs import dataset, inference
 
 torch.set_num_threads(1)
 
@@ -32,15 +32,15 @@ class Keyed(nn.Module):
 def test_logits_of_models_with_named_inputs_and_outputs() -> None:
     batch = {"input_ids": torch.tensor([[1, 2, 0], [3, 4, 5]]), "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}
     model = Keyed()
-    out = checkpoint.logits(model, batch)
+    out = inference.logits(model, batch)
     torch.testing.assert_close(out[0], model.embed.weight[[1, 2]].mean(0))
     with pytest.raises(InputError, match=r"shape \(2, 3, 1\) for 2 rows"):
-        checkpoint.logits(Keyed((3, 1)), batch)
+        inference.logits(Keyed((3, 1)), batch)
     one = nn.Linear(4, 1)
     x = torch.randn(6, 4)
-    torch.testing.assert_close(checkpoint.logits(one, x).softmax(1)[:, 1], one(x).sigmoid()[:, 0])
+    torch.testing.assert_close(inference.logits(one, x).softmax(1)[:, 1], one(x).sigmoid()[:, 0])
     with pytest.raises(InputError, match="returned NoneType"):
-        checkpoint.logits(type("N", (nn.Module,), {"forward": lambda self, x: None})(), x)
+        inference.logits(type("N", (nn.Module,), {"forward": lambda self, x: None})(), x)
 
 
 class Fragile(nn.Module):
@@ -75,9 +75,9 @@ def test_tokens_beyond_the_vocabulary(tmp_path: Path) -> None:
     ids = np.array([[1, 2], [3, 4], [5, 10]])
     np.savez(tmp_path / "d.npz", input_ids=ids, attention_mask=np.ones_like(ids), labels=np.zeros(3, int))
     data = dataset.load(tmp_path / "d.npz")
-    assert dataset.check(data, Keyed()) == 3
+    assert inference.check(data, Keyed()) == 3
     with pytest.raises(InputError, match="rows 2 to 2 do not fit the model"):
-        list(checkpoint.predict(Keyed(), data, batch_size=2))
+        list(inference.predict(Keyed(), data, batch_size=2))
 
 
 @pytest.mark.parametrize("rows", [8, 7])
@@ -89,12 +89,12 @@ def test_the_callers_model_and_state_are_unchanged(tmp_path: Path, rows: int) ->
     model.body[1].eval()
     model.body[0].weight.requires_grad_(False)
     before = snapshot(model)
-    dataset.check(data, model)
+    inference.check(data, model)
     assert snapshot(model) == before
     if rows % 4 == 3:
         with pytest.raises(RuntimeError, match="boom"):
-            list(checkpoint.predict(model, data, batch_size=4))
+            list(inference.predict(model, data, batch_size=4))
     else:
-        assert torch.cat(list(checkpoint.predict(model, data, batch_size=4))).shape == (8, 3)
-    list(checkpoint.predict(model, data, batch_size=4, dtype=torch.float64)) if rows == 8 else None
+        assert torch.cat(list(inference.predict(model, data, batch_size=4))).shape == (8, 3)
+    list(inference.predict(model, data, batch_size=4, dtype=torch.float64)) if rows == 8 else None
     assert snapshot(model) == before

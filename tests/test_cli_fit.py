@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from calibcli.cli.app import main
-from calibcli.inputs import checkpoint
+from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
 from calibcli.train.stop import held_signals
 
@@ -68,7 +68,7 @@ def test_several_losses_side_by_side(capsys: pytest.CaptureFixture[str], tmp_pat
     # the checkpoint needs no further options: data, preprocessing and classes are its own
     loaded = checkpoint.load(folder / "model.safetensors")
     rows = loaded.open_data(None, "test")
-    made = torch.cat(list(checkpoint.predict(loaded.model, rows)))
+    made = torch.cat(list(inference.predict(loaded.model, rows)))
     with np.load(folder / "test.npz") as stored:
         np.testing.assert_allclose(stored["logits"], made.numpy(), rtol=1e-5, atol=1e-5)
         assert np.array_equal(stored["labels"], rows.labels)

@@ -65,7 +65,7 @@ def test_results_and_calibrators(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_other_files_are_refused_as_outputs(tmp_path: Path) -> None:
     from calibcli.errors import InputError
-    from calibcli.inputs import logits
+    from calibcli.inputs.scores import logits
 
     with pytest.raises(InputError, match="is a checkpoint") as error:
         logits.read(SAMPLE / "model.safetensors")

@@ -14,8 +14,7 @@ from safetensors.numpy import load_file
 from calibcli.architectures import build
 from calibcli.cli.app import main
 from calibcli.device import is_out_of_memory
-from calibcli.inputs import checkpoint, dataset
-from calibcli.inputs.checkpoint import forward
+from calibcli.inputs import checkpoint, dataset, inference
 
 torch.set_num_threads(1)
 N, K = 23, 4
@@ -114,7 +113,7 @@ def test_memory_that_runs_out_halves_the_batch(files: Path, monkeypatch: pytest.
     loaded = checkpoint.load(files / "model.safetensors")
     data = loaded.open_data(None, "test")
     sizes: list[int] = []
-    inner = forward.logits
+    inner = inference.logits
 
     def limited(model: Any, inputs: Any) -> Any:
         sizes.append(len(inputs))
@@ -122,13 +121,13 @@ def test_memory_that_runs_out_halves_the_batch(files: Path, monkeypatch: pytest.
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
         return inner(model, inputs)
 
-    monkeypatch.setattr(forward, "logits", limited)
-    out = torch.cat(list(forward.predict(loaded.model, data, batch_size=16)))
+    monkeypatch.setattr(inference, "logits", limited)
+    out = torch.cat(list(inference.predict(loaded.model, data, batch_size=16)))
     assert sizes[:4] == [16, 8, 4, 4]
     np.testing.assert_allclose(out, expected(files), rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(forward, "logits", lambda model, inputs: limited(model, torch.zeros(5, 1)))
+    monkeypatch.setattr(inference, "logits", lambda model, inputs: limited(model, torch.zeros(5, 1)))
     with pytest.raises(Exception, match="out of memory with one row") as caught:
-        list(forward.predict(loaded.model, data))
+        list(inference.predict(loaded.model, data))
     assert not is_out_of_memory(caught.value)
 
 
@@ -179,7 +178,7 @@ def test_refusals(files: Path, capsys: pytest.CaptureFixture[str], argv: list[st
 def test_the_file_is_read_back_by_the_dataset_and_by_other_readers(files: Path) -> None:
     loaded = checkpoint.load(files / "model.safetensors")
     data = loaded.open_data(None, "test")
-    written = checkpoint.write_logits(loaded.model, data, files / "o.npz")
+    written = inference.write_logits(loaded.model, data, files / "o.npz")
     assert (written.rows, written.classes) == (N, K)
     again = dataset.load(files / "o.npz", inputs_key="logits")
     np.testing.assert_allclose(again.batch(slice(None))[0], expected(files), rtol=1e-5, atol=1e-6)

@@ -16,7 +16,7 @@ from torch import nn
 
 from calibcli.architectures import build
 from calibcli.errors import CalibError, InputError, UsageError
-from calibcli.inputs import dataset
+from calibcli.inputs import dataset, inference
 
 torch.set_num_threads(1)
 N = 12
@@ -323,15 +323,15 @@ def test_damaged_files(tmp_path: Path, name: str) -> None:
 
 def test_check_before_work_starts(tmp_path: Path) -> None:
     data = dataset.load(write(tmp_path, "d.npz"))
-    assert dataset.check(data, build("cnn:widths=4,classes=7").double()) == 7
+    assert inference.check(data, build("cnn:widths=4,classes=7").double()) == 7
     with pytest.raises(InputError, match=r"label 3 in row 3, but the model has 3 outputs \(0 to 2\)"):
-        dataset.check(data, build("cnn:widths=4,classes=3"))
+        inference.check(data, build("cnn:widths=4,classes=3"))
     with pytest.raises(InputError, match="has 3 channels, the model takes 1"):
-        dataset.check(data, build("cnn:widths=4,channels=1"))
+        inference.check(data, build("cnn:widths=4,channels=1"))
     with pytest.raises(InputError, match="does not take rows of shape"):
-        dataset.check(data, build("mlp:inputs=5"))
+        inference.check(data, build("mlp:inputs=5"))
     with pytest.raises(InputError, match="return logits"):
-        dataset.check(data, nn.Conv2d(3, 4, 3))
+        inference.check(data, nn.Conv2d(3, 4, 3))
 
 
 def test_unknown_suffix_is_a_usage_error(tmp_path: Path) -> None:

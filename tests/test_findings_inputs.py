@@ -16,8 +16,10 @@ import pytest
 
 from calibcli.cli.app import main
 from calibcli.errors import Exit, InputError
-from calibcli.inputs import checkpoint, dataset, logits, pickles
-from calibcli.inputs.source import Source, is_pickle
+from calibcli.inputs import checkpoint, dataset
+from calibcli.inputs.files import pickles
+from calibcli.inputs.files.source import Source, is_pickle
+from calibcli.inputs.scores import logits
 
 RNG = np.random.default_rng(3)
 Z = RNG.normal(size=(300, 4)).astype(np.float32)
@@ -118,14 +120,14 @@ def test_a_flipped_byte_in_a_stored_member_is_found(where: str, capsys: Any) -> 
 def test_checksums_are_compared_in_pieces_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("a.npz", **{f"x{i}": np.arange(i * size % 50_000, dtype=np.float32) for i in range(9)})
     whole = Source("a.npz")
-    from calibcli.inputs.npz import read_npz
+    from calibcli.inputs.files.formats.npz import read
 
-    read_npz(whole)
+    read(whole)
     assert len(whole.stored) == 9
     for copy in (1 << 20, 1000, 77):
-        monkeypatch.setattr("calibcli.inputs.source.COPY", copy)
+        monkeypatch.setattr("calibcli.inputs.files.source.COPY", copy)
         source = Source("a.npz")
-        read_npz(source)
+        read(source)
         assert source.sha256() == whole.sha256()
 
 

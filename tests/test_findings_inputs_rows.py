@@ -11,9 +11,10 @@ import pytest
 
 from calibcli.cli.app import main
 from calibcli.errors import Exit, InputError, UsageError
-from calibcli.inputs import dataset, logits
-from calibcli.inputs.fingerprints import overlap, refuse_overlap
-from calibcli.inputs.memory import of_arrays
+from calibcli.inputs import dataset
+from calibcli.inputs.scores import logits
+from calibcli.inputs.scores.fingerprints import overlap, refuse_overlap
+from calibcli.inputs.scores.from_arrays import of_arrays
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(4)

@@ -13,8 +13,8 @@ import pytest
 from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.errors import Exit
-from calibcli.inputs.logits import read
-from calibcli.inputs.memory import of_arrays
+from calibcli.inputs.scores.from_arrays import of_arrays
+from calibcli.inputs.scores.logits import read
 from calibcli.metrics.report import Options, report
 from calibcli.metrics.sample import METRICS
 from calibcli.predictions import Predictions

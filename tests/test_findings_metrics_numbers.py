@@ -15,7 +15,7 @@ import calibcli
 from calibcli import metrics, scalers
 from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
-from calibcli.inputs.memory import of_arrays
+from calibcli.inputs.scores.from_arrays import of_arrays
 from calibcli.metrics.diagram import smooth_curve
 from calibcli.metrics.ranks import FEW, groups_by_rank
 from calibcli.metrics.report import Options, report

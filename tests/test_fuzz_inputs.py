@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from fuzz_inputs import _npy, inspect
 
-from calibcli.inputs import npz
+from calibcli.inputs.files.formats import npz
 
 FIRED = Path("fired")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import struct
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibcli import catalogue
 from calibcli.cli.app import main
 from calibcli.errors import Exit, InputError
-from calibcli.inputs import logits
+from calibcli.inputs.files import formats, readers
+from calibcli.inputs.scores import logits
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(1)
@@ -57,7 +60,7 @@ def test_safetensors_need_no_torch(tmp_path: Path) -> None:
 
     save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors")
     code = (
-        "import sys; from calibcli.inputs import logits; logits.read(sys.argv[1]);"
+        "import sys; from calibcli.inputs.scores import logits; logits.read(sys.argv[1]);"
         "heavy = {'torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
@@ -224,3 +227,27 @@ def test_broken_safetensors(tmp_path: Path, header: bytes, words: str) -> None:
     (tmp_path / "a.safetensors").write_bytes(header + b"\0" * 8)
     with pytest.raises(InputError, match=words):
         logits.read(tmp_path / "a.safetensors")
+
+
+RAW = """
+import numpy as np
+from calibcli.inputs.files.arrays import Contents, Memory
+SUFFIXES = (".raw",)
+def signature(head, size):
+    return head.startswith(b"RAW ")
+def read(source):
+    table = np.frombuffer(source.pread(source.size - 4, 4)).reshape(-1, 3)
+    return Contents("raw", {"logits": Memory(table[:, :2]), "labels": Memory(table[:, 2].astype(int))})
+"""
+
+
+@pytest.mark.parametrize("name", ["a.raw", "a.bin"])
+def test_a_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "raw.py").write_text(RAW)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    monkeypatch.setattr(readers, "NAMES", sorted(m.name for m in pkgutil.iter_modules(formats.__path__)))
+    table = np.column_stack([np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2])
+    (tmp_path / name).write_bytes(b"RAW " + table.tobytes())
+    found = logits.read(tmp_path / name)
+    np.testing.assert_array_equal(found.labels, table[:, 2])
+    assert ["raw", ".raw", "read"] in catalogue.listing("formats").tables[0].rows

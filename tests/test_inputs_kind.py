@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibcli.inputs import arrays
-from calibcli.inputs.arrays import Memory
-from calibcli.inputs.scan import Scan, scan
+from calibcli.inputs.files import arrays
+from calibcli.inputs.files.arrays import Memory
+from calibcli.inputs.scores.scan import Scan, scan
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(3000, 6)) * 2

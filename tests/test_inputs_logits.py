@@ -14,7 +14,8 @@ import pytest
 
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
-from calibcli.inputs import arrays, logits, shape
+from calibcli.inputs.files import arrays
+from calibcli.inputs.scores import logits, shape
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(1)
@@ -222,7 +223,7 @@ def test_streamed_blocks_equal_the_array(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_long_labels_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.inputs import labels
+    from calibcli.inputs.scores import labels
 
     monkeypatch.setattr(labels, "HELD", 100)
     np.savez(tmp_path / "a.npz", logits=Z, labels=Y + 1)
@@ -252,7 +253,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             np.lib.format.write_array(file, y)
     code = (
         "import resource, sys\n"
-        "from calibcli.inputs import logits\n"
+        "from calibcli.inputs.scores import logits\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "p = logits.read(sys.argv[1])\n"
         "total = sum(float(block[:, 1].sum()) for _, block in p.blocks())\n"
@@ -266,7 +267,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.inputs import npz
+    from calibcli.inputs.files.formats import npz
 
     monkeypatch.setattr(npz, "memory_limit", lambda: 1 << 20)
     np.savez_compressed(

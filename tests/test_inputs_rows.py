@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibcli.errors import InputError
-from calibcli.inputs.fingerprints import distinct, overlap, refuse_overlap, row_hashes
-from calibcli.inputs.validate import class_order
+from calibcli.inputs.scores.fingerprints import distinct, overlap, refuse_overlap, row_hashes
+from calibcli.inputs.scores.validate import class_order
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(2)

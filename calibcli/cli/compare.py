@@ -41,7 +41,7 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli.gate import compare
     from calibcli.gate.reading import read_result, read_scores
-    from calibcli.inputs.logits import provenance
+    from calibcli.inputs.scores.logits import provenance
 
     names = compare.names_of(inputs)
     run.claim([*inputs, *named(reading)])

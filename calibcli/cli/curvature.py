@@ -60,7 +60,7 @@ def command(
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli import curvature, losses
     from calibcli import device as devices
-    from calibcli.inputs import checkpoint, dataset
+    from calibcli.inputs import checkpoint, inference
 
     if memory not in ("auto", "low", "high"):
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
@@ -77,7 +77,7 @@ def command(
         second = None
     found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
     run.claim([found.source])
-    dataset.check(found, loaded.model)
+    inference.check(found, loaded.model)
     run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     first = devices.rank() == 0
     with devices.process_group(where):
@@ -88,7 +88,7 @@ def command(
             loss=measured,
             train_loss=second,
             params=params,
-            forward=checkpoint.logits,
+            forward=inference.logits,
             device=where,
             dtype=precision,
             batch_size=batch_size,

@@ -31,7 +31,7 @@ def command(
     Example: calib inspect test.npz
     """
     run = Run(format=format, json=json, output=output, quiet=quiet)
-    from calibcli.inputs import recognise
+    from calibcli.inputs.scores import recognise
 
     run.claim([*files, *named(reading)])
     progress = run.progress("reading")

@@ -43,17 +43,17 @@ def command(
     """
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli import device as devices
-    from calibcli.inputs import checkpoint
+    from calibcli.inputs import checkpoint, inference
 
-    target = checkpoint.known_suffix(save)
-    run.claim([model, data, network["arch_file"]], *checkpoint.paths(target))
+    target = inference.known_suffix(save)
+    run.claim([model, data, network["arch_file"]], *inference.files_of(target))
     where, precision = devices.pick(device), devices.dtype(dtype)
     devices.set_threads(threads)
     loaded = checkpoint.load(model, **network)
     found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
-    run.claim([found.source], *checkpoint.paths(target))
+    run.claim([found.source], *inference.files_of(target))
     run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
-    written = checkpoint.write_logits(
+    written = inference.write_logits(
         loaded.model,
         found,
         target,

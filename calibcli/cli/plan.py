@@ -64,7 +64,7 @@ def command(
     from calibcli.errors import UsageError
     from calibcli.gate import config, planning
     from calibcli.gate import reading as inputs
-    from calibcli.inputs.logits import provenance
+    from calibcli.inputs.scores.logits import provenance
 
     gates = [config.limit_rule(text, "max") for text in max or ()]
     gates += [config.limit_rule(text, "min") for text in min or ()]

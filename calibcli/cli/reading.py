@@ -140,7 +140,7 @@ def named(reading: Mapping[str, Any]) -> list[str]:
 
 
 def no_parts(reading: Mapping[str, Any], command: str) -> dict[str, Any]:
-    """The options of `inputs.logits.read` for a command that takes the rows of one problem as a whole.
+    """The options of `inputs.scores.logits.read` for a command that takes the rows of one problem as a whole.
 
     Raises:
         UsageError: --by or --multilabel, which split them.
@@ -153,15 +153,15 @@ def no_parts(reading: Mapping[str, Any], command: str) -> dict[str, Any]:
 
 
 def read(run: Run, path: str | Path | Sequence[str | Path], reading: Mapping[str, Any], **more: Any) -> Predictions:
-    """`inputs.logits.read` with these options, a progress bar, and the input noted in the provenance of `run`.
+    """`inputs.scores.logits.read` with these options, a progress bar, and the input noted in the provenance of `run`.
 
     Args:
         more: further arguments, e.g. `need_labels=False`.
 
     Raises:
-        InputError, UsageError: as `inputs.logits.read`.
+        InputError, UsageError: as `inputs.scores.logits.read`.
     """
-    from calibcli.inputs import logits
+    from calibcli.inputs.scores import logits
 
     found = logits.read(path, progress=run.progress("reading"), **{**reading, **more})
     run.inputs.extend(logits.provenance(found))
@@ -172,7 +172,7 @@ def read_multilabel(
     run: Run, path: str | Path | Sequence[str | Path], reading: Mapping[str, Any], **more: Any
 ) -> dict[str, Predictions]:
     """As `read`, for `--multilabel`: one binary data set per label, by its name."""
-    from calibcli.inputs import logits
+    from calibcli.inputs.scores import logits
 
     how = {name: value for name, value in {**reading, **more}.items() if name != "multilabel"}
     found = logits.read_multilabel(path, progress=run.progress("reading"), **how)

@@ -60,7 +60,7 @@ def command(
     """
     run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli import scalers
-    from calibcli.inputs import fingerprints
+    from calibcli.inputs.scores import fingerprints
     from calibcli.scalers import report as reports
 
     if test is not None and crossfit is not None:

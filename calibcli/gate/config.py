@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import UsageError, did_you_mean, printable
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.source import Source
 from calibcli.spec import Alpha, Count, Limit, Rows, Seed, convert, normal, within
 
 SCHEMA = 1

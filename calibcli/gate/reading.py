@@ -15,9 +15,9 @@ from calibcli.gate.baseline import Rows
 from calibcli.gate.config import Config
 from calibcli.gate.sources import BY_CLASS, Missing, Scores
 from calibcli.gate.stored import Results
-from calibcli.inputs import keys, logits
-from calibcli.inputs.fingerprints import refuse_overlap
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.scores import keys, logits
+from calibcli.inputs.scores.fingerprints import refuse_overlap
 from calibcli.predictions import Predictions
 from calibcli.result import Result
 
@@ -31,7 +31,7 @@ def read_source(
 
     Args:
         path: a scores file, or the JSON of any command.
-        reading: options of `inputs.logits.read`.
+        reading: options of `inputs.scores.logits.read`.
 
     Raises:
         InputError: refused, or `config.fit` overlaps it.

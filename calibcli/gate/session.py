@@ -14,7 +14,7 @@ from calibcli.gate import check, config, reading
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.gate.stored import Results
-from calibcli.inputs import logits
+from calibcli.inputs.scores import logits
 from calibcli.result import Result
 
 
@@ -156,7 +156,7 @@ def named(settings: Config) -> list[str]:
 
 
 def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """Options of `inputs.logits.read`: the command line's, else the configuration's."""
+    """Options of `inputs.scores.logits.read`: the command line's, else the configuration's."""
     found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):
         raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")

@@ -1,1 +1,1 @@
-"""What comes in from files: logits, checkpoints and data sets."""
+"""What comes in: `files` < `scores`, `dataset` < `checkpoint` < `inference`; each imports those before it alone."""

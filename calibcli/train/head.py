@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
-from calibcli.inputs import checkpoint
+from calibcli.inputs import inference
 from calibcli.train.loop import last_linear
 from calibcli.train.rows import Loader
 
@@ -36,7 +36,7 @@ def features(model: nn.Module, loader: Loader, batch_size: int = 256) -> Loader:
     try:
         with torch.no_grad():
             for rows in torch.split(torch.arange(len(loader)), batch_size):
-                logits = checkpoint.logits(model, loader(rows)[0])
+                logits = inference.logits(model, loader(rows)[0])
                 if (
                     len(seen[-1]) != len(rows)
                     or seen[-1].ndim != 2

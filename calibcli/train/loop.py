@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from calibcli import device, losses
 from calibcli.errors import InputError, UsageError
 from calibcli.files import Lines, atomic
-from calibcli.inputs import checkpoint
+from calibcli.inputs import inference
 from calibcli.train import augment, measure, ranks, state
 from calibcli.train.recipe import Recipe
 from calibcli.train.rows import Batches, Loader
@@ -134,7 +134,7 @@ class Trainer:
         with torch.no_grad(), device.full_float32():
             for rows in torch.split(torch.arange(len(loader)), max(256, self.recipe.batch_size)):
                 check()
-                parts.append(checkpoint.logits(self.model, loader(rows)[0]).cpu())
+                parts.append(inference.logits(self.model, loader(rows)[0]).cpu())
         return torch.cat(parts), loader.labels.cpu()
 
     # one epoch -----------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Trainer:
         amp = AUTOCAST.get(recipe.amp)
         autocast = torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext()
         with autocast, self.objective.around(self.model, number, self.generator):
-            logits = checkpoint.logits(self.model, inputs)
+            logits = inference.logits(self.model, inputs)
         value = self.objective(losses.Batch(self.model, logits, labels, number, self.generator), recipe.reduction)
         if device.world() > 1:
             value = value * self._share(rows, logits, labels)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from calibcli.columns import columns
-from calibcli.inputs import checkpoint
+from calibcli.inputs import inference
 from calibcli.links import fit_beta
 from calibcli.metrics import METRICS, Sample
 from calibcli.predictions import Predictions
@@ -42,7 +42,7 @@ def curvature(model: nn.Module, rows: Loader, seed: int, most: int = 256) -> dic
     from calibcli import curvature
 
     chosen = torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()
-    found = curvature.measure(model, rows(chosen), "lambda_max", "trace", forward=checkpoint.logits, seed=seed)
+    found = curvature.measure(model, rows(chosen), "lambda_max", "trace", forward=inference.logits, seed=seed)
     return {name: found.get(name).value for name in ("lambda_max", "trace")}
 
 

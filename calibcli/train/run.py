@@ -19,7 +19,7 @@ from calibcli import device as devices
 from calibcli import losses
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
-from calibcli.inputs import checkpoint, dataset
+from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
 from calibcli.predictions import Predictions
 from calibcli.train import head, state
@@ -108,7 +108,7 @@ def fit(
     gamma, linked = _link(recipe, report_link)
     notes = [*_misfits(recipe, model), *linked]
     for role, data in parts.items():
-        known = dataset.check(data, model)
+        known = inference.check(data, model)
         if role == "train" and parts.classes > known:
             raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
     head.freeze(model, recipe.freeze)
@@ -203,7 +203,7 @@ def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[st
     with torch.no_grad(), devices.full_float32():
         for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
             inputs, labels = loader(rows)
-            logits = checkpoint.logits(model, inputs)
+            logits = inference.logits(model, inputs)
             nll += float(losses.CrossEntropy()(logits, labels).double().sum())
             wrong += float((logits.argmax(1) != labels).sum())
     return {"nll": nll / len(loader), "error": wrong / len(loader)}
@@ -218,7 +218,7 @@ def _write(
         rows = data
         if role == "validation" and losses.objective(fitted.recipe.loss).loss.needs_validation:
             rows = data.select(stratified_split(data.labels, 0.5, fitted.recipe.seed)[0])
-        made = torch.cat(list(checkpoint.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
+        made = torch.cat(list(inference.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
         if gamma:
             made = log_phi(made, gamma).astype(made.dtype)
         setattr(fitted, role, Predictions.of(made, rows.labels, source=role))

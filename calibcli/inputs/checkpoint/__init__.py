@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 from calibcli.inputs.checkpoint.factory import build
-from calibcli.inputs.checkpoint.forward import logits, predict, write_logits
 from calibcli.inputs.checkpoint.load import Checkpoint, load
 from calibcli.inputs.checkpoint.save import save
-from calibcli.inputs.checkpoint.sink import known_suffix, paths
 
-__all__ = ["Checkpoint", "build", "known_suffix", "load", "logits", "paths", "predict", "save", "write_logits"]
+__all__ = ["Checkpoint", "build", "load", "save"]

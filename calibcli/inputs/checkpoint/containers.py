@@ -16,11 +16,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
-from calibcli.inputs import pickles
-from calibcli.inputs.checkpoint import inert, trusted, weights
 from calibcli.inputs.checkpoint import metadata as meta
-from calibcli.inputs.pt import UNREADABLE, named, note_checksums
-from calibcli.inputs.source import Source, is_pickle, is_safetensors
+from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
+from calibcli.inputs.files import pickles
+from calibcli.inputs.files.formats import safetensors
+from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums
+from calibcli.inputs.files.source import Source, is_pickle
 
 
 @dataclass
@@ -56,7 +57,7 @@ def read(path: Path, *, trust: bool) -> Contents:
         raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
     if path.name.endswith(".index.json"):
         return _shards(path)
-    if path.suffix == ".safetensors" or is_safetensors(head, path.stat().st_size):
+    if path.suffix == ".safetensors" or safetensors.signature(head, path.stat().st_size):
         return _safetensors([path], "safetensors")
     if head[:2] == b"PK":
         return _zip(path, trust)
@@ -160,9 +161,9 @@ def _inert(path: Path, container: str) -> Contents:
     """The tensors of a pickle that holds other objects too; those are not built."""
     refusal = trusted.refusal(path, "pickled Python objects" + trusted.named_globals(path))
     try:
-        tree, unknown = inert.read(path)
+        tree, unknown = safe_unpickler.read(path)
         weights.find(tree, str(path))
-    except (inert.Hostile, InputError, StopIteration, MemoryError, *UNREADABLE):
+    except (safe_unpickler.Hostile, InputError, StopIteration, MemoryError, *UNREADABLE):
         raise refusal from None
     shown = ": " * bool(unknown) + ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
     note = f"only tensors were read; other objects in the file were left out, not executed{shown}"

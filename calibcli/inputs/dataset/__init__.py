@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from calibcli.inputs.dataset.check import check
 from calibcli.inputs.dataset.load import load, splits
 from calibcli.inputs.dataset.preprocess import Preprocess
 from calibcli.inputs.dataset.rows import Dataset, in_order
 
-__all__ = ["Dataset", "Preprocess", "check", "in_order", "load", "splits"]
+__all__ = ["Dataset", "Preprocess", "in_order", "load", "splits"]

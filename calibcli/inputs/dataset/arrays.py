@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import InFile, Named
-from calibcli.inputs.npz import read_npy, read_npz
-from calibcli.inputs.source import Source
-from calibcli.inputs.tensors import read_safetensors
+from calibcli.inputs.files.arrays import InFile, Named
+from calibcli.inputs.files.formats import npy, npz, safetensors
+from calibcli.inputs.files.source import Source
 
 Array = NDArray[Any]
-READERS = {".npz": read_npz, ".npy": read_npy, ".safetensors": read_safetensors}
+READERS = {".npz": npz.read, ".npy": npy.read, ".safetensors": safetensors.read}
 SUFFIXES = (*READERS, ".pt", ".pth")
 
 
@@ -104,7 +103,8 @@ def _pt(source: Source, trust: bool) -> dict[str, Rows]:
 
     import torch
 
-    from calibcli.inputs import pickles, pt
+    from calibcli.inputs.files import pickles
+    from calibcli.inputs.files.formats import pt
 
     path = source.path
     code = InputError(

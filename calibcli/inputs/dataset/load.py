@@ -12,7 +12,7 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
-from calibcli.inputs.dataset import folder, own, table
+from calibcli.inputs.dataset import folder, table, user_code
 from calibcli.inputs.dataset.arrays import SUFFIXES, Rows, open_arrays
 from calibcli.inputs.dataset.keys import Found, pick, splits_of
 from calibcli.inputs.dataset.labels import to_labels
@@ -111,7 +111,7 @@ def _read(
             made = from_module(*name.split(":"))()
         except FAILURES as error:
             raise InputError(f"{name} failed ({type(error).__name__}: {error})", "mend it") from None
-        return made if isinstance(made, Dataset) else own.read(made, name, inputs_key, labels_key)
+        return made if isinstance(made, Dataset) else user_code.read(made, name, inputs_key, labels_key)
     if path.suffix in (".csv", ".tsv"):
         return table.read(path, label_column)
     if path.suffix not in SUFFIXES:

@@ -12,7 +12,7 @@ from calibcli.errors import InputError, did_you_mean
 from calibcli.inputs.dataset.arrays import Held
 from calibcli.inputs.dataset.keys import IDS, LABELS, Found
 from calibcli.inputs.dataset.labels import from_names
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.source import Source
 from calibcli.spec import real
 
 

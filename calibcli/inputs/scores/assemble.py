@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs import event, keys, per_row, shape
-from calibcli.inputs.arrays import Contents, Joined, Named, Picked, whole
-from calibcli.inputs.labels import Labels, read_labels
-from calibcli.inputs.readers import load_any
-from calibcli.inputs.reading import Reading, kind_option
-from calibcli.inputs.scan import LARGE, Scan, scan
-from calibcli.inputs.source import Digests, Source
-from calibcli.inputs.validate import (
+from calibcli.inputs.files.arrays import Contents, Joined, Named, Picked, whole
+from calibcli.inputs.files.names import CLASSES
+from calibcli.inputs.files.readers import load_any
+from calibcli.inputs.files.source import Digests, Source
+from calibcli.inputs.scores import event, keys, per_row, shape
+from calibcli.inputs.scores.labels import Labels, read_labels
+from calibcli.inputs.scores.reading import Reading, kind_option
+from calibcli.inputs.scores.scan import LARGE, Scan, scan
+from calibcli.inputs.scores.validate import (
     decide_kind,
     evidence,
     refuse_class_order,
@@ -250,7 +251,7 @@ def _classes(contents: Contents, reading: Reading, scores: str, k: int) -> tuple
     elif scores in contents.classes:
         names = list(contents.classes[scores])
     else:
-        key = keys.first_of(contents, keys.CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "USO")
+        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "USO")
         if key:
             names = [str(t) for t in shape.texts(whole(contents.arrays[key]))]
     if names is not None and len(names) != k:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import UsageError
-from calibcli.inputs import keys, shape
-from calibcli.inputs.arrays import Contents, Memory, Named, whole
-from calibcli.inputs.labels import HELD
-from calibcli.inputs.reading import Reading
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.arrays import Contents, Memory, Named, whole
+from calibcli.inputs.files.names import IDS
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.scores import keys, shape
+from calibcli.inputs.scores.labels import HELD
+from calibcli.inputs.scores.reading import Reading
 from calibcli.predictions import Array, Ints
 
 
@@ -39,7 +40,7 @@ def columns(
     out: dict[str, Any] = {}
     ids = reading.ids
     if ids is None and len(contents) == 1 and n <= HELD:
-        ids = contents[0].ids or keys.first_of(contents[0], keys.IDS, fits)
+        ids = contents[0].ids or keys.first_of(contents[0], IDS, fits)
         ids = None if ids in (score_name, label_name) else ids
     if ids:
         out["ids"] = column(ids, "--ids")

@@ -1,4 +1,4 @@
-"""A file to read from: opened once, read at offsets (never mapped), its format told by suffix or first bytes."""
+"""A file to read from: opened once, read at offsets (never mapped), so that all formats can be read piece by piece."""
 
 from __future__ import annotations
 
@@ -22,13 +22,6 @@ from calibcli.errors import InputError
 
 MEMORY = 8 << 30  # most bytes that what must be decoded (compressed, text) may take in memory
 COPY = 1 << 20
-OTHERS = {
-    b"\x1f\x8b": ("compressed with gzip", "unpack it first, or pipe it: gunzip -c FILE | calib metrics -"),
-    b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
-}
-PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
-TORCH = ("pt", "pth")
-SUFFIXES = (*TORCH, "npz", "npy", "safetensors", "csv", "tsv", "jsonl", "parquet")
 
 
 def memory_limit() -> int:
@@ -40,11 +33,6 @@ def memory_limit() -> int:
         with contextlib.suppress(ValueError, OSError):  # "max": no limit
             present.append(int(Path(path).read_text()))
     return min(present) // 2
-
-
-def is_safetensors(head: bytes, size: int) -> bool:
-    """Whether a file of `size` bytes starts as safetensors do: 8 bytes with the length of a JSON object, then that."""
-    return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= size - 8
 
 
 def is_pickle(head: bytes) -> bool:
@@ -168,33 +156,6 @@ class Source:
         return InputError(
             f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives",
             "copy or save the file again",
-        )
-
-    def format(self) -> str:
-        """Name of the reader: by the first bytes where they tell, else by suffix."""
-        head = self.pread(min(self.size, 512), 0)
-        suffix = Path(self.path).suffix.lower().lstrip(".")
-        if head.startswith(b"\x93NUMPY"):
-            return "npy"
-        if head.startswith(b"PAR1"):
-            return "parquet"
-        if is_safetensors(head, self.size):
-            return "safetensors"
-        other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
-        if suffix not in TORCH and (other or is_pickle(head)):
-            what, fix = other or PICKLE
-            raise InputError(f"{self.name} is {what}", fix)
-        if head.startswith(b"PK\x03\x04") or head.startswith(b"PK\x05\x06"):
-            return suffix if suffix in TORCH else "npz"
-        if suffix in SUFFIXES:
-            return suffix
-        if head.lstrip()[:1] in (b"{", b"["):
-            return "jsonl"
-        if b"\0" not in head and b"\n" in head:
-            return "tsv" if head.split(b"\n")[0].count(b"\t") > head.split(b"\n")[0].count(b",") else "csv"
-        raise InputError(
-            f"cannot tell what {self.name} is",
-            "pass .npz, .npy, .safetensors, .pt, .csv, .tsv, .jsonl or .parquet",
         )
 
 

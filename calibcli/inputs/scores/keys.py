@@ -7,32 +7,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from calibcli.errors import InputError, did_you_mean
-from calibcli.inputs.arrays import Contents, Named
+from calibcli.inputs.files.arrays import Contents, Named
+from calibcli.inputs.files.names import LABELS, SCORES
 from calibcli.spec import normal
 
-SCORES = {
-    "logits": "logits",
-    "y_logits": "logits",
-    "test_logits": "logits",
-    "predictions": "",
-    "preds": "",
-    "y_pred": "",
-    "probs": "probabilities",
-    "probabilities": "probabilities",
-    "y_prob": "probabilities",
-    "y_proba": "probabilities",
-    "scores": "",
-    "log_probs": "log_probabilities",
-    "outputs": "",
-}
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
 SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
 OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
 NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
 CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
-LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
-CLASSES = ("classes", "class_names", "label_names", "classnames")
-IDS = ("ids", "id", "doc_id")
 EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
 VERDICTS = ("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy")
 TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",

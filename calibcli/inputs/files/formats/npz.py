@@ -1,40 +1,32 @@
-"""NumPy files. Uncompressed arrays are read at their offset; compressed ones are decoded within a limit; no pickles."""
+"""NumPy archives. Uncompressed arrays are read at their offset, compressed ones decoded within a limit; no pickles."""
 
 from __future__ import annotations
 
-import ast
-import io
 import math
 import struct
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import IO, Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, InFile, Lazy, Named, known_dtype, known_shape
-from calibcli.inputs.source import Source, Stored, memory_limit
+from calibcli.inputs.files.arrays import Contents, InFile, Lazy, Named
+from calibcli.inputs.files.formats.npy import enough, header
+from calibcli.inputs.files.source import Source, Stored, memory_limit
 from calibcli.predictions import Array
 
-HEADER = 10_000  # longest array header that is parsed
+SUFFIXES = (".npz",)
 MEMBERS = 10_000
-Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
-def read_npy(source: Source) -> Contents:
-    """One array, named after the file; its labels come from `--labels`."""
-    file = source.reader()
-    shape, fortran, dtype = _header(file, source.stem, source.name)
-    offset = file.tell()
-    _enough(source.size - offset, shape, dtype, source.stem, source.name)
-    return Contents("npy", {source.stem: InFile(source, offset, shape, dtype, fortran)}, scores=source.stem)
+def signature(head: bytes, size: int) -> bool:
+    """A zip archive, or an empty one."""
+    return head.startswith((b"PK\x03\x04", b"PK\x05\x06"))
 
 
-def read_npz(source: Source) -> Contents:
+def read(source: Source) -> Contents:
     """Every array of the archive.
 
     Raises:
@@ -98,12 +90,12 @@ def stored_part(source: Source, member: zipfile.ZipInfo, name: str) -> int:
 
 def _member(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Named:
     with archive.open(member) as file:
-        shape, fortran, dtype = _header(file, name, source.name)
+        shape, fortran, dtype = header(file, name, source.name)
         start = file.tell()
-    _enough(member.file_size - start, shape, dtype, name, source.name)
+    enough(member.file_size - start, shape, dtype, name, source.name)
     if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
         begin = stored_part(source, member, name) + start
-        _enough(source.size - begin, shape, dtype, name, source.name)
+        enough(source.size - begin, shape, dtype, name, source.name)
         return InFile(source, begin, shape, dtype, fortran)
     return Lazy(shape, dtype.newbyteorder("="), lambda: _decode(source, archive, member, name))
 
@@ -119,7 +111,7 @@ def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
         )
     try:
         with archive.open(member) as file:
-            shape, fortran, dtype = _header(file, name, source.name)
+            shape, fortran, dtype = header(file, name, source.name)
             array = np.empty(math.prod(shape), dtype)
             view = array.view(np.uint8).data
             done = 0
@@ -136,48 +128,3 @@ def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
             f"array '{name}' in {source.name} cannot be decompressed ({error})", "write it again with np.savez"
         ) from None
     return array.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="), copy=False)
-
-
-def _header(file: IO[bytes] | io.BufferedReader, name: str, where: str) -> Header:
-    """Shape, order and dtype from the start of an array: magic number, length, a Python literal (never executed)."""
-    try:
-        magic = _exactly(file, 8)
-        if magic[:6] != npy_format.MAGIC_PREFIX or magic[6] not in (1, 2, 3):
-            raise ValueError("it does not start like one")
-        (length,) = struct.unpack("<H", _exactly(file, 2)) if magic[6] == 1 else struct.unpack("<I", _exactly(file, 4))
-        if length > HEADER:
-            raise ValueError(f"{length:,} bytes long")
-        about = ast.literal_eval(_exactly(file, length).decode("utf-8" if magic[6] == 3 else "latin-1").strip())
-        shape, fortran = about["shape"], about["fortran_order"]
-        dtype = npy_format.descr_to_dtype(about["descr"])
-        if not isinstance(shape, tuple) or not all(type(s) is int and s >= 0 for s in shape):
-            raise ValueError("shape")
-        if not isinstance(fortran, bool):
-            raise ValueError("order")
-        shape = known_shape(shape, name, where)
-    except (
-        *(ValueError, TypeError, SyntaxError, LookupError, MemoryError, RecursionError, AttributeError),
-        *(OverflowError, EOFError),
-    ) as error:
-        text = str(error).split("\n")[0][:80]
-        raise InputError(f"array '{name}' in {where} has a broken header ({text})", "write the file again") from None
-    known_dtype(dtype, name, where)
-    if dtype.itemsize == 0:
-        raise InputError(f"array '{name}' in {where} has dtype {dtype}", "write the file again")
-    return shape, fortran, dtype
-
-
-def _exactly(file: IO[bytes] | io.BufferedReader, size: int) -> bytes:
-    data = file.read(size)
-    if len(data) < size:
-        raise EOFError("it ends too early")
-    return data
-
-
-def _enough(present: int, shape: tuple[int, ...], dtype: np.dtype[Any], name: str, where: str) -> None:
-    wanted = math.prod(shape) * dtype.itemsize
-    if present < wanted:
-        raise InputError(
-            f"array '{name}' in {where} has shape {shape} but only {max(present, 0):,} of its {wanted:,} bytes",
-            "the file is truncated: write or copy it again",
-        )

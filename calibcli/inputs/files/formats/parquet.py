@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, Memory, Named
-from calibcli.inputs.source import Source, memory_limit
-from calibcli.inputs.text import PREFIXES, score_groups
+from calibcli.inputs.files.arrays import Contents, Memory, Named
+from calibcli.inputs.files.source import Source, memory_limit
+from calibcli.inputs.files.text import PREFIXES, score_groups
 from calibcli.predictions import Array
 
+SUFFIXES = (".parquet",)
 
-def read_parquet(source: Source) -> Contents:
+
+def signature(head: bytes, size: int) -> bool:
+    """The magic number."""
+    return head.startswith(b"PAR1")
+
+
+def read(source: Source) -> Contents:
     """Columns by name; those of a score group as one (N, K) array, a column of lists likewise.
 
     Raises:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs import shape
-from calibcli.inputs.arrays import Converted, Named, rows_of
-from calibcli.inputs.keys import carried
-from calibcli.inputs.labels import WHOLE
-from calibcli.inputs.reading import Reading
+from calibcli.inputs.files.arrays import Converted, Named, rows_of
+from calibcli.inputs.scores import shape
+from calibcli.inputs.scores.keys import carried
+from calibcli.inputs.scores.labels import WHOLE
+from calibcli.inputs.scores.reading import Reading
 from calibcli.predictions import Array, ArrayScores, MappedScores, Predictions
 from calibcli.spec import normal
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from calibcli.errors import UsageError, did_you_mean
-from calibcli.inputs.assemble import predictions
-from calibcli.inputs.readers import Paths, load, open_all
-from calibcli.inputs.reading import Reading
+from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.readers import load_any
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.scores import keys, other_files
+from calibcli.inputs.scores.assemble import predictions
+from calibcli.inputs.scores.reading import Reading
 from calibcli.predictions import Predictions
 
 __all__ = ["Reading", "load", "open_all", "predictions", "provenance", "read", "read_multilabel"]
+Paths = str | Path | Sequence[str | Path]
 Progress = Callable[[float, str], None]
 
 
@@ -53,7 +58,7 @@ def read_multilabel(path: Paths, *, progress: Progress | None = None, **how: Any
 
     Arguments and errors as in `read`.
     """
-    from calibcli.inputs.multilabel import split
+    from calibcli.inputs.scores.multilabel import split
 
     reading = _reading(how)
     sources = open_all(path, reading.shards)
@@ -71,3 +76,35 @@ def _reading(how: Mapping[str, Any]) -> Reading:
         if name not in known:
             raise UsageError(f"unknown option '{name}' of reading", did_you_mean(name, known))
     return Reading(**how)
+
+
+def open_all(path: Paths, shards: bool) -> list[Source]:
+    """The files, opened.
+
+    Raises:
+        InputError: several files without `shards`.
+    """
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if not paths:
+        raise UsageError("no input file", "name a file with scores and labels, or - for stdin")
+    if len(paths) > 1 and not shards:
+        raise InputError(
+            f"{len(paths)} files: parts of one data set, or several models?",
+            "parts: --shards; models: calib compare " + " ".join(str(p) for p in paths[:3]),
+        )
+    return [Source(p) for p in paths]
+
+
+def load(source: Source) -> Contents:
+    """As `load_any`, for files of recorded outputs.
+
+    Raises:
+        InputError: it is something else of calib's or of a model's.
+    """
+    found = other_files.before_reading(source)
+    if found is None:
+        contents = load_any(source)
+        found = None if keys.candidates(contents) else other_files.after_reading(contents, source)
+        if found is None:
+            return contents
+    raise found.refusal(source.name)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs import assemble, keys, shape
-from calibcli.inputs.arrays import Contents, Converted, Memory, Named
-from calibcli.inputs.reading import Reading, changed
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.arrays import Contents, Converted, Memory, Named
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.scores import assemble, keys, shape
+from calibcli.inputs.scores.reading import Reading, changed
 from calibcli.predictions import Predictions
 
 

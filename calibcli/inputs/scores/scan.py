@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calibcli.inputs.arrays import Named, rows_of
-from calibcli.inputs.fingerprints import Hashes, distinct, mix, multipliers
+from calibcli.inputs.files.arrays import Named, rows_of
+from calibcli.inputs.scores.fingerprints import Hashes, distinct, mix, multipliers
 from calibcli.predictions import Array, Floats, Ints, Kind
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for

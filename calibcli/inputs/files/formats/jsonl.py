@@ -15,19 +15,25 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, Memory, Named
-from calibcli.inputs.keys import LABELS, SCORES
-from calibcli.inputs.source import Source, Twice, memory_limit, once
-from calibcli.inputs.text import decimals_of
+from calibcli.inputs.files.arrays import Contents, Memory, Named
+from calibcli.inputs.files.names import LABELS, SCORES
+from calibcli.inputs.files.source import Source, Twice, memory_limit, once
+from calibcli.inputs.files.text import decimals_of
 from calibcli.predictions import Array
 from calibcli.spec import normal, real, whole
 
+SUFFIXES = (".jsonl",)
 LINE = 64 << 20  # longest line
 EXPANSION = 16  # bytes in memory for a byte of text, at worst about
 CHOICES = 100_000
 
 
-def read_jsonl(source: Source) -> Contents:
+def guess(head: bytes) -> bool:
+    """It begins with an object or a list."""
+    return head.lstrip()[:1] in (b"{", b"[")
+
+
+def read(source: Source) -> Contents:
     """Lists of numbers become (N, K) arrays, other values columns of text.
 
     Raises:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from calibcli import scalers
-from calibcli.inputs import foreign, logits
-from calibcli.inputs.arrays import Contents
-from calibcli.inputs.assemble import label_array, predictions
-from calibcli.inputs.keys import candidates, pick_scores, shape_text
-from calibcli.inputs.readers import load_any, open_all
-from calibcli.inputs.reading import Reading, changed
-from calibcli.inputs.shape import distinct
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.readers import load_any
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.scores import logits, other_files
+from calibcli.inputs.scores.assemble import label_array, predictions
+from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
+from calibcli.inputs.scores.reading import Reading, changed
+from calibcli.inputs.scores.shape import distinct
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers import kinds, parameters
@@ -33,14 +33,16 @@ def inspect(
     how = {name: value for name, value in reading.items() if name != "multilabel"}
     single: str | Path | Sequence[str | Path] = paths[0] if len(paths) == 1 else paths
     wanted = Reading(**{**how, "need_labels": False})
-    sources = open_all(single, wanted.shards)
+    sources = logits.open_all(single, wanted.shards)
     contents = []
     for source in sources:
-        other = foreign.before_reading(source)
+        other = other_files.before_reading(source)
         if other is None:
             contents.append(load_any(source))
-            other = None if candidates(contents[-1]) or wanted.scores else foreign.after_reading(contents[-1], source)
-        if other is not None and other.what == foreign.CALIBRATOR:
+            other = (
+                None if candidates(contents[-1]) or wanted.scores else other_files.after_reading(contents[-1], source)
+            )
+        if other is not None and other.what == other_files.CALIBRATOR:
             return _calibrator(source), [{"path": source.path, "sha256": source.sha256()}]
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
@@ -49,7 +51,7 @@ def inspect(
     labelled = label_array(contents, sources, wanted, name)[1] is not None
     wanted = changed(wanted, need_labels=labelled)
     if reading.get("multilabel"):
-        from calibcli.inputs.multilabel import split
+        from calibcli.inputs.scores.multilabel import split
 
         labels = split(contents, sources, wanted, progress)
         found = next(iter(labels.values()))
@@ -74,7 +76,7 @@ def _calibrator(source: Source) -> Result:
     about, tables = parameters.shown(scaler.parameters, scaler.classes, scaler.k)
     fit = scaler.metadata
     facts = {
-        "what": foreign.CALIBRATOR,
+        "what": other_files.CALIBRATOR,
         "spec": scaler.spec,
         "takes": f"{kinds.NAMES[scaler.kind]} ({'n' if scaler.columns == 1 else f'n, {scaler.columns}'})",
         "classes": list(scaler.classes) if scaler.classes else scaler.k,

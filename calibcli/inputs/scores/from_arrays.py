@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from calibcli.device import array
 from calibcli.errors import did_you_mean
-from calibcli.inputs.arrays import Contents, Memory
-from calibcli.inputs.logits import Reading, predictions
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.arrays import Contents, Memory
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.scores.logits import Reading, predictions
 from calibcli.predictions import Predictions
 
 
@@ -67,7 +67,7 @@ def known(how: Mapping[str, Any], keywords: Collection[str], function: str) -> N
 
 
 def of_arrays(scores: npt.ArrayLike, labels: npt.ArrayLike, **how: Unpack[Sliced]) -> Predictions:
-    """Check arrays as `inputs.logits.read` checks files.
+    """Check arrays as `inputs.scores.logits.read` checks files.
 
     Args:
         scores: (N, K) logits, probabilities or log-probabilities (recognised; `kind=` overrides), or for two classes

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.fingerprints import overlap as overlap
-from calibcli.inputs.fingerprints import refuse_overlap as refuse_overlap
-from calibcli.inputs.fingerprints import row_hashes as row_hashes
-from calibcli.inputs.scan import UNIT_HIGH, UNIT_LOW, Scan
+from calibcli.inputs.scores.fingerprints import overlap as overlap
+from calibcli.inputs.scores.fingerprints import refuse_overlap as refuse_overlap
+from calibcli.inputs.scores.fingerprints import row_hashes as row_hashes
+from calibcli.inputs.scores.scan import UNIT_HIGH, UNIT_LOW, Scan
 from calibcli.predictions import Ints, Kind
 
 NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.source import Source
 
 CALIBRATOR = "a calibrator of calib scale"
 RESULT = 64 << 20  # longest result that is looked into

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, InFile, Memory, Named, known_shape
-from calibcli.inputs.keys import CLASSES, IDS
-from calibcli.inputs.source import Source, Twice, once
+from calibcli.inputs.files.arrays import Contents, InFile, Memory, Named, known_shape
+from calibcli.inputs.files.names import CLASSES, IDS
+from calibcli.inputs.files.source import Source, Twice, once
 from calibcli.spec import normal
 
+SUFFIXES = (".safetensors",)
 HEADER = 100_000_000  # longest header the format allows
 DTYPES = {
     "F64": "<f8",
@@ -32,7 +33,12 @@ DTYPES = {
 }
 
 
-def read_safetensors(source: Source) -> Contents:
+def signature(head: bytes, size: int) -> bool:
+    """8 bytes with the length of a JSON object, then that."""
+    return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= size - 8
+
+
+def read(source: Source) -> Contents:
     """Every tensor of the file, none of them read yet. Lists in its metadata named ids or classes are arrays too.
 
     Raises:

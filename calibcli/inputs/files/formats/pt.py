@@ -9,29 +9,41 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from calibcli.errors import InputError
-from calibcli.inputs import pickles
-from calibcli.inputs.arrays import Contents, Memory, Named, known_shape
-from calibcli.inputs.npz import MEMBERS, distinct_members, stored_part
-from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.files import pickles
+from calibcli.inputs.files.arrays import Contents, Memory, Named, known_shape
+from calibcli.inputs.files.formats import npz
+from calibcli.inputs.files.formats.npz import MEMBERS, distinct_members, stored_part
+from calibcli.inputs.files.source import Source, memory_limit
 
+if TYPE_CHECKING:
+    import torch
+
+SUFFIXES = (".pt", ".pth")
+BY_SUFFIX = True  # zip archives and pickles of any kind, and tar files of old: its bytes alone do not tell it
 UNREADABLE = (
     *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError),
     *(AssertionError, NotImplementedError, RecursionError, ArithmeticError, MemoryError, struct.error),
 )
 
 
-def read_pt(source: Source) -> Contents:
+def signature(head: bytes, size: int) -> bool:
+    """A zip archive."""
+    return npz.signature(head, size)
+
+
+def read(source: Source) -> Contents:
     """Tensors of a dictionary by name, a single tensor by the name of the file, those of a list as item0, item1, ...
 
     Raises:
         InputError: damaged, larger than memory, or holding anything but tensors and plain values.
     """
+    import torch
+
     code = InputError(
         f"{source.name} holds pickled Python objects, which are code; it was not loaded",
         "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)",
@@ -66,6 +78,8 @@ def read_pt(source: Source) -> Contents:
 
 def _flat(tree: Mapping[Any, Any], source: Source) -> list[tuple[str, Any]]:
     """Entries by name; the tensors of inner dictionaries (of a checkpoint, say) as OUTER.INNER."""
+    import torch
+
     found: list[tuple[str, Any]] = []
     for name, value in tree.items():
         inner = value.items() if isinstance(value, Mapping) else ()
@@ -80,6 +94,8 @@ def _flat(tree: Mapping[Any, Any], source: Source) -> list[tuple[str, Any]]:
 
 
 def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:
+    import torch
+
     limit = memory_limit()
     if tensor.is_sparse or tensor.is_quantized or tensor.is_complex() or tensor.layout != torch.strided:
         raise InputError(f"tensor '{name}' in {source.name} is not a plain array", "save it dense, as float32")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, nearest
-from calibcli.inputs.arrays import Column, Converted, Memory, Named, rows_of, whole
-from calibcli.inputs.keys import shape_text
+from calibcli.inputs.files.arrays import Column, Converted, Memory, Named, rows_of, whole
+from calibcli.inputs.scores.keys import shape_text
 from calibcli.predictions import Array, Ints
 from calibcli.spec import real
 

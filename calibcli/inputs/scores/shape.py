@@ -13,9 +13,9 @@ import numpy as np
 
 from calibcli.columns import SMALL
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Converted, Lazy, Memory, Named, rows_of, whole
-from calibcli.inputs.keys import shape_text
-from calibcli.inputs.text import floats_of_text
+from calibcli.inputs.files.arrays import Converted, Lazy, Memory, Named, rows_of, whole
+from calibcli.inputs.files.text import floats_of_text
+from calibcli.inputs.scores.keys import shape_text
 from calibcli.predictions import Array, ArrayScores, Floats, Ints, Kind, Scores, two_columns
 
 CLIP = 1e-15

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.arrays import Contents, Memory, Named
-from calibcli.inputs.source import Source, memory_limit
+from calibcli.inputs.files.arrays import Contents, Memory, Named
+from calibcli.inputs.files.source import Source, memory_limit
 from calibcli.predictions import Array
 from calibcli.spec import real
 
@@ -37,15 +37,20 @@ SUFFIXED = re.compile(r"^(logit|prob|proba|log_prob|score)_(.+)$")
 MISSING = {"", "na", "null", "none", "n/a"}
 
 
-def read_csv(source: Source) -> Contents:
-    return _read(source, ",")
+def delimiter(head: bytes) -> str:
+    """Comma or tab, by the first line of a text table; "" of what is none."""
+    if b"\0" in head or b"\n" not in head or head.lstrip()[:1] in (b"{", b"["):
+        return ""
+    first = head.split(b"\n")[0]
+    return "\t" if first.count(b"\t") > first.count(b",") else ","
 
 
-def read_tsv(source: Source) -> Contents:
-    return _read(source, "\t")
+def table(source: Source, delimiter: str) -> Contents:
+    """Columns by name; those of a score group as one (N, K) array.
 
-
-def _read(source: Source, delimiter: str) -> Contents:
+    Raises:
+        InputError: larger than memory, no header or rows, ragged rows, or score cells that are not numbers.
+    """
     limit = memory_limit()
     if source.size * EXPANSION > limit:
         raise InputError(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.source import Source
+from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array, Ints
 
 PIECE = 1 << 23  # bytes read at once

@@ -1,0 +1,1 @@
+"""Files of any format as named arrays, read piece by piece."""

@@ -1,0 +1,19 @@
+"""Text tables, cells parted by commas unless the header shows other delimiters."""
+
+from __future__ import annotations
+
+from calibcli.inputs.files import text
+from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.source import Source
+
+SUFFIXES = (".csv",)
+
+
+def guess(head: bytes) -> bool:
+    """Text whose first line has no more tabs than commas."""
+    return text.delimiter(head) == ","
+
+
+def read(source: Source) -> Contents:
+    """Columns by name; those of a score group as one (N, K) array."""
+    return text.table(source, ",")

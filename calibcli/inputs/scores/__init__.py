@@ -1,0 +1,1 @@
+"""Recorded outputs: which arrays are scores and labels, checked in one pass."""
