@@ -21,7 +21,7 @@ import numpy as np
 
 from calibcli import metrics
 from calibcli.columns import Columns, columns
-from calibcli.metrics.binned import class_bins
+from calibcli.metrics.classwise import class_bins
 from calibcli.metrics.gain import gains
 from calibcli.metrics.kernel import laplace_form
 from calibcli.metrics.norms import one, over, over_by_confidence, two, under

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from calibcli.columns import ClassBins, Columns, columns
 from calibcli.errors import UsageError
-from calibcli.metrics import binned, gain, kernel, proper, significance, smooth
+from calibcli.metrics import binned, classwise, gain, kernel, proper, significance, smooth
 from calibcli.metrics.intervals import Ask, Interval
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Predictions
@@ -19,7 +19,7 @@ from calibcli.spec import Choice, Level, within
 __all__ = ["DEFAULT", "METRICS", "BySpec", "Sample", "choose", "estimates", "measure", "needed_class_bins", "values"]
 Progress = Callable[[float, str], None]
 T = TypeVar("T")
-_ALL = (proper, binned, smooth, kernel, significance, gain)  # importing them fills the shelf
+_ALL = (proper, binned, classwise, smooth, kernel, significance, gain)  # importing them fills the shelf
 
 DEFAULT = (
     "accuracy",

@@ -7,16 +7,13 @@ and `accuracy` its frequency; `of=top` measures the predicted class instead, whi
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import numpy as np
 
-from calibcli.columns import ClassBins, Edges
+from calibcli.columns import Edges
 from calibcli.metrics import binned_intervals as intervals
 from calibcli.metrics.norms import debiased, largest, one, over, over_by_confidence, two, under
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Bins, Equal, Of, Sample
-from calibcli.predictions import Floats
-from calibcli.spec import Count, Range
+from calibcli.spec import Count
 
 
 def width(sample: Sample, *, bins: int, edges: Edges = "right", of: Of = "auto") -> Bins:
@@ -117,36 +114,3 @@ def sweep(sample: Sample, *, of: Of = "auto") -> tuple[int, float]:
             break
         best = (bins, float(np.abs(np.diff(np.interp(cuts, position, p)) - sums).sum()) / view.total)
     return best
-
-
-def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
-    """The class table that `classwise_ece` reads."""
-    return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
-
-
-@METRICS.add(values=UNIT, better="lower", unit="probability", class_bins=class_bins, interval=intervals.classwise)
-def classwise_ece(
-    sample: Sample,
-    *,
-    bins: Count = 15,
-    edges: Edges = "right",
-    threshold: Annotated[float, Range(-1, 1)] = 0.0,
-    norm: Literal["l1", "l2"] = "l1",
-) -> float:
-    """Mean over classes of the ECE of p_k (Kull 2019; `norm=l2`: marginal calibration error, Kumar 2019).
-
-    `threshold`: only p_k above it count; -1 stands for 1/K ("SCE-t", Nixon 2019). Bins are equal-width on p_k.
-    """
-    each = per_class(sample, bins=bins, edges=edges, threshold=threshold, norm=norm)
-    return float(each.mean()) if norm == "l1" else float(np.sqrt((each**2).mean()))
-
-
-def per_class(sample: Sample, *, norm: str = "l1", **options: object) -> Floats:
-    """(K,) calibration error of each class's probability."""
-    table = sample.columns.classes[class_bins(sample.columns.k, **options)]  # type: ignore[arg-type]
-    total = sample.top.total
-    gap = np.abs(table.sum_p - table.sum_y)
-    if norm == "l1":
-        return np.asarray(gap.sum(axis=1) / total)
-    square = np.divide(gap**2, table.count, out=np.zeros_like(gap), where=table.count > 0)
-    return np.asarray(np.sqrt(square.sum(axis=1) / total))

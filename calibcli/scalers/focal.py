@@ -14,11 +14,12 @@ from calibcli.numerics import effective_groups, student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import ridge, search
+from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
 from calibcli.scalers.rows import fold_of_rows, sample, subset
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
-from calibcli.scalers.temperature import FEWEST, GRIDS, block_source, degenerate, facts, per_unit, units_of, z_of
+from calibcli.scalers.temperature import FEWEST, GRIDS, degenerate, facts, per_unit, units_of, z_of
 from calibcli.scalers.temperature import apply as apply_temperature
 from calibcli.spec import Count
 

@@ -18,6 +18,7 @@ from calibcli.links.moments import BLOCK, WIDE, Array, chunks
 from calibcli.metrics.norms import one
 from calibcli.metrics.sample import View
 from calibcli.predictions import Predictions
+from calibcli.scalers.objectives import block_source, brier, nll
 from calibcli.scalers.rows import raw_argmax, sample
 
 SLACK = 1e-12  # rounding of sums over rows
@@ -53,10 +54,8 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
     """
     if objective in ("ece", "adaece"):
         return _best_ece(predictions, grid, objective, bins)
-    from calibcli.scalers.temperature import _brier, block_source, nll
-
     source = block_source(predictions)
-    function = nll if objective == "nll" else (lambda s, b: _brier(s, b)[0])
+    function = nll if objective == "nll" else (lambda s, b: brier(s, b)[0])
     values = [function(source, 1 / t) for t in grid]
     at = int(np.argmin(values))
     return Found(float(grid[at]), values[at], (float(grid[at]), float(grid[at])), len(grid))
