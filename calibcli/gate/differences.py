@@ -14,11 +14,11 @@ from calibcli.gate import baseline
 from calibcli.gate.baseline import Pairing
 from calibcli.gate.verdict import at_level
 from calibcli.metrics import paired_bins
-from calibcli.metrics.intervals import BOUNDLESS, SMALLEST_P, Rows, two_sided
+from calibcli.metrics.intervals import BOUNDLESS, Rows
 from calibcli.metrics.norms import one
 from calibcli.metrics.paired import mcnemar
 from calibcli.metrics.sample import Sample
-from calibcli.numerics import normal_quantile
+from calibcli.numerics import SMALLEST_P, normal_quantile, two_sided
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 from calibcli.spec import Choice

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
+from calibcli.numerics import normal_quantile
 from calibcli.result import Estimate, Outcome
 
 Side = Literal["max", "min", "zero"]
@@ -115,8 +115,7 @@ def at_level(e: Estimate, alpha: float) -> tuple[float | None, float | None]:
     error = 1 - e.level if e.sided in ("lower", "upper") else (1 - e.level) / 2
     stretch = 1.0
     if error > alpha * (1 + 1e-9):
-        normal = NormalDist()
-        stretch = normal.inv_cdf(1 - alpha) / normal.inv_cdf(1 - error) if error < 0.5 else math.inf
+        stretch = normal_quantile(1 - alpha) / normal_quantile(1 - error) if error < 0.5 else math.inf
     low = None if e.low is None or e.sided == "upper" else e.value - stretch * (e.value - e.low)
     high = None if e.high is None or e.sided == "lower" else e.value + stretch * (e.high - e.value)
     return low, high

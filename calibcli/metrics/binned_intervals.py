@@ -16,8 +16,7 @@ from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.norms import one, over_by_confidence, two, under
 from calibcli.metrics.ranks import TIE
 from calibcli.metrics.sample import Bins
-from calibcli.metrics.smooth import solve
-from calibcli.numerics import normal_quantile, score_bound
+from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 
 DRAWS = 2_000
@@ -135,7 +134,7 @@ def lower_square(table: Bins, noise: Floats, level: float) -> float:
     def refuted(t: float) -> float:
         return square - float(np.quantile(t * t + 2 * t * along + across, level))
 
-    return solve(refuted, 0.0, math.sqrt(square)) ** 2
+    return bisect(refuted, 0.0, math.sqrt(square))[0] ** 2
 
 
 def _one_change(d: Floats) -> Floats:

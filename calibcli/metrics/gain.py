@@ -15,7 +15,7 @@ from calibcli.links.moments import Block, Source, evaluate, expectation
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Ask, Interval, Rows
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
-from calibcli.metrics.smooth import solve
+from calibcli.numerics import bisect
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -194,7 +194,7 @@ class _Profile:
     def _root(self, bound: int) -> float:
         """β where a bound of F' passes 0 (F' rises with β); the end of the range where it does not."""
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-        return math.exp(solve(lambda t: -self.slope(math.exp(t))[bound], *ends))
+        return math.exp(bisect(lambda t: -self.slope(math.exp(t))[bound], *ends)[0])
 
     def _divergence(self, beta: float) -> float:
         one, there = (average(nll_rows(self.z, self.y, b), self.rows.weights) for b in (1.0, beta))

@@ -12,15 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.sample import Sample, average
-from calibcli.numerics import clopper_pearson, effective_groups, normal_quantile, score_bound, student_quantile
+from calibcli.numerics import (
+    clopper_pearson,
+    effective_groups,
+    effective_rows,
+    normal_quantile,
+    score_bound,
+    student_quantile,
+    two_sided,
+)
 from calibcli.predictions import Floats, Ints
 from calibcli.result import Cell
 from calibcli.spec import Choice
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
 BOUNDLESS = "no upper bound: classes have probability 0, where a label would cost infinitely much (--clip bounds it)"
-FEWEST_GROUPS = 10  # effective groups from which a spread between groups can be relied on
-SMALLEST_P = 1e-300
+FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/gate.md)
 Mask = npt.NDArray[np.bool_]
 
 
@@ -99,7 +106,7 @@ class Rows:
         """(Σw)²/Σw², or the sum of counts."""
         if self.weights is None or self.counts or self.total <= 0:
             return self.total
-        return self.total**2 / float(self.weights @ self.weights)
+        return effective_rows(self.weights)
 
     @cached_property
     def _member(self) -> tuple[int, Ints]:
@@ -199,14 +206,6 @@ class Rows:
         reach = max(self.value - low, 0.0) if value > 0 else max(high - self.value, 0.0)
         variance = self.se**2 + self.unseen * reach * abs(value)
         return two_sided(abs(value) / math.sqrt(variance), self.units - 1)
-
-
-def two_sided(t: float, degrees: float = math.inf) -> float:
-    """P(|T| > t), never 0."""
-    from scipy.special import ndtr, stdtr
-
-    p = 2 * float(ndtr(-t) if math.isinf(degrees) else stdtr(degrees, -t))
-    return min(1.0, max(p, SMALLEST_P))
 
 
 def percent(level: float) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.metrics import paired_bins
-from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, SMALLEST_P, Rows
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Rows
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample
-from calibcli.numerics import clopper_pearson, normal_quantile
+from calibcli.numerics import SMALLEST_P, clopper_pearson, normal_quantile
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from calibcli.columns import Columns, Edges, bin_index
 from calibcli.errors import UsageError
 from calibcli.metrics.ranks import CHUNK, TIE, groups_by_rank, ties
+from calibcli.numerics import effective_rows
 from calibcli.predictions import Floats, Ints, Predictions
 from calibcli.spec import Range, Shelf
 
@@ -100,7 +101,7 @@ class View:
         """(Σw)²/Σw², or the sum of counts."""
         if self.weights is None or self.counts:
             return self.total
-        return self.total**2 / float(self.weights @ self.weights)
+        return effective_rows(self.weights)
 
     @cached_property
     def residual(self) -> Floats:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from calibcli.metrics.intervals import Ask, Interval, Rows
 from calibcli.metrics.norms import debiased, one
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample, View
-from calibcli.numerics import effective_groups, score_bound, student_quantile
+from calibcli.numerics import effective_groups, normal_quantile, normal_share, score_bound, student_quantile
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
@@ -24,10 +23,10 @@ DECIDING = 15  # from where its interval covers, by simulation
 
 
 def spiegelhalter_interval(ask: Ask) -> Interval:
-    z = NormalDist().inv_cdf(0.975)
+    z = normal_quantile(0.975)
     if not math.isfinite(ask.value):
         return Interval(reason="every confidence is 0, 1/2 or 1: the statistic has no variance")
-    p = 2 * NormalDist().cdf(-abs(ask.value))
+    p = 2 * normal_share(-abs(ask.value))
     how = "normal under perfect calibration; |Z| beyond null_high happens to a calibrated model 5 % of the time"
     reason = "a test statistic: it has a p-value, not an interval"
     return Interval(reason=reason, how=how, null=0.0, null_high=z, detail={"p_value": p})

@@ -11,7 +11,6 @@ So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.mesh import Mesh
 from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
-from calibcli.numerics import normal_quantile, score_bound
+from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -78,16 +77,8 @@ class Smoothed:
             high /= 2
         if high <= floor:
             return self.ece(floor), floor
-        low = high / 2
-        for _ in range(60):
-            middle = (low + high) / 2
-            if self.ece(middle) < middle:
-                high = middle
-            else:
-                low = middle
-            if high - low < 1e-9 * high:
-                break
-        return self.ece(high), high
+        sigma = bisect(lambda s: self.ece(s) >= s, high / 2, high, 60, 1e-9)[1]
+        return self.ece(sigma), sigma
 
 
 def _pieces(k: Any, n: int) -> list[Any]:
@@ -220,7 +211,7 @@ class Noise:
 
     def fixed_point(self, scale: Floats, level: float) -> float:
         """σ with quantile(σ) = σ."""
-        return solve(lambda s: self.quantile(scale, s, level) - s)
+        return bisect(lambda s: self.quantile(scale, s, level) - s, 0.0, 1.0)[0]
 
 
 @lru_cache(maxsize=4)
@@ -245,18 +236,7 @@ def _lower_fixed_point(noise: Noise, found: Smoothed, level: float) -> float:
         s = max(tau, FLOOR)
         return found.ece(s) - noise.quantile(noise.scale, s, level) - tau
 
-    return solve(excess)
-
-
-def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.0) -> float:
-    """Root in (low, high) of a function that falls, by bisection; `low` if it is negative throughout."""
-    for _ in range(14):
-        middle = (low + high) / 2
-        if function(middle) > 0:
-            low = middle
-        else:
-            high = middle
-    return low
+    return bisect(excess, 0.0, 1.0)[0]
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", interval=smece_interval)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from calibcli.columns import columns
 from calibcli.errors import CalibError, UsageError
 from calibcli.metrics import METRICS, Sample
 from calibcli.metrics.paired import differences, worse
+from calibcli.numerics import normal_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Table
 from calibcli.scalers.fitting import cross_fit, part
@@ -89,7 +89,7 @@ def rank(
     best = fit[0] if fit else methods[0]
     recommended = next((s for s in order if s == NONE or not bad[s]), NONE)
     notes += _notes(best, recommended, methods, bad)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = normal_quantile((1 + level) / 2)
     estimates, rows = [], []
     for place, spec in enumerate(order, 1):
         mean, se = _difference(nlls[spec], nlls[best], predictions.weights)

@@ -8,7 +8,6 @@ classes the ECE is the event's, whose mean probability need not fall with T: eve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,30 +180,3 @@ def null_deviation(c: Array, w: Array | None, bins: int) -> float:
     weight = 1.0 if w is None else w
     total = len(c) if w is None else w.sum()
     return math.sqrt((1 - 2 / math.pi) * float(np.sum(weight * weight * c * (1 - c)))) / float(total)
-
-
-def root(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-13) -> float:
-    """Root of an increasing function in [low, high] by secants kept inside the bracket (Illinois)."""
-    f_low, f_high = function(low), function(high)
-    if f_low >= 0:
-        return low
-    if f_high <= 0:
-        return high
-    side, x = 0, math.inf
-    for _ in range(200):
-        previous = x
-        x = high - f_high * (high - low) / (f_high - f_low)
-        if not low < x < high:
-            x = 0.5 * (low + high)
-        f = function(x)
-        if f == 0 or min(high - low, abs(x - previous)) <= tolerance * max(1.0, abs(x)):
-            return x
-        if f > 0:
-            high, f_high = x, f
-            f_low = f_low / 2 if side == 1 else f_low
-            side = 1
-        else:
-            low, f_low = x, f
-            f_high = f_high / 2 if side == -1 else f_high
-            side = -1
-    return 0.5 * (low + high)

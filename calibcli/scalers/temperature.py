@@ -10,7 +10,7 @@ import numpy as np
 
 from calibcli.links import BetaFit, fit_beta, log_softmax
 from calibcli.links.moments import Source, chunks, cumulants
-from calibcli.numerics import effective_groups, normal_quantile, student_quantile
+from calibcli.numerics import effective_groups, root, student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import parameters, search
@@ -179,7 +179,7 @@ def _by_brier(source: Source, exact: BetaFit) -> Fitted:
     if at in (0, 60):
         estimate = Estimate(name="temperature", value=None, reason="bound: the Brier score has no minimum in T")
         return Fitted({"beta": np.array(math.exp(points[at]))}, [estimate], [f"temperature: {estimate.reason}"])
-    u = search.root(lambda v: brier(source, math.exp(v))[1], points[at - 1], points[at + 1])
+    u = root(lambda v: brier(source, math.exp(v))[1], points[at - 1], points[at + 1])
     estimate = Estimate(
         name="temperature",
         value=math.exp(-u),
@@ -211,8 +211,3 @@ def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
             Curve(label="T = 1", kind="vline", role="before", x=[1.0]),
         ],
     )
-
-
-def z_of(level: float) -> float:
-    """Two-sided normal quantile."""
-    return normal_quantile((1 + level) / 2)
