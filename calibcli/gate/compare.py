@@ -88,7 +88,7 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
             raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
         if p.event != first.event:
             raise InputError(f"{names[0]} is about {first.event}, {name} about {p.event}", "pass --event NAME")
-    keys = [_key(p) for p in inputs]
+    keys = [baseline.keys(p) for p in inputs]
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
     how = "paired by position: no ids, but the same label sequence"
     for i in range(1, len(inputs)):
@@ -118,25 +118,6 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
                 f"{name} has another label than {names[0]} in {wrong} rows of the same id", "check the ids"
             )
     return models, "rows " + how
-
-
-def _key(p: Predictions) -> baseline.Rows:
-    """What pairing needs of a model's rows."""
-    empty = np.empty(0, np.float32)
-    return baseline.Rows(
-        n=p.n,
-        salt="",
-        ids=None if p.ids is None else baseline.hashes(p.ids, ""),
-        labels=baseline.label_digest(p),
-        nll=empty,
-        brier=empty,
-        gain=empty,
-        correct=np.empty(0, bool),
-        least=empty.astype(np.float16),
-        most=empty.astype(np.float16),
-        beta=empty.astype(np.float16),
-        cost=0.0,
-    )
 
 
 def _result(

@@ -9,7 +9,10 @@ from typing import TypeVar
 
 from calibcli.columns import ClassBins, Columns, columns
 from calibcli.errors import UsageError
-from calibcli.metrics import binned, classwise, gain, kernel, proper, significance, smooth
+from calibcli.metrics import smooth  # the shelf lists metrics in the order of these imports
+
+# isort: split
+from calibcli.metrics import binned, classwise, gain, kernel, proper, significance
 from calibcli.metrics.intervals import Ask, Interval
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Predictions
@@ -136,7 +139,7 @@ def measure(
 def values(predictions: Predictions, specs: Sequence[str] | None = None, *, threads: int | None = 1) -> BySpec[float]:
     """The numbers alone, by spec: `measure` without uncertainty. nan where one is not defined."""
     choices = choose(DEFAULT if specs is None else specs, predictions.k)
-    sample = dataclasses.replace(Sample.of(columns_of(predictions, choices, threads), predictions), lean=True)
+    sample = dataclasses.replace(Sample.of(columns_of(predictions, choices, threads), predictions), values_only=True)
     return BySpec({choice.spec: float(choice(sample)) for choice in choices}, predictions.k)
 
 

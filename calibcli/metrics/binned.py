@@ -11,8 +11,9 @@ import numpy as np
 
 from calibcli.columns import Edges
 from calibcli.metrics import binned_intervals as intervals
-from calibcli.metrics.norms import debiased, largest, one, over, over_by_confidence, two, under
-from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Bins, Equal, Of, Sample
+from calibcli.metrics.norms import debiased, l1, l2, largest, over, over_by_confidence, under
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Equal, Of, Sample
 from calibcli.spec import Count
 
 
@@ -26,14 +27,14 @@ def mass(sample: Sample, *, bins: int, method: Equal = "split-merge", of: Of = "
     return sample.view(of).mass_bins(bins, method)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=one, interval=intervals.gate)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=l1, interval=intervals.gate)
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini 2015; Guo 2017).
 
     `edges`: `right` (lo, hi] with 0 in the first; `left` [lo, hi) with 1 in the last; `torchmetrics` as `left` with
     one bin more that holds exactly 1.
     """
-    return float(one(width(sample, bins=bins, edges=edges, of=of)))
+    return float(l1(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=largest, interval=intervals.no_interval)
@@ -42,10 +43,10 @@ def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return float(largest(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=two, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=l2, interval=intervals.signed)
 def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins."""
-    return float(two(width(sample, bins=bins, edges=edges, of=of)))
+    return float(l2(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=over, interval=intervals.signed)
@@ -68,7 +69,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "ri
     return float(over_by_confidence(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=mass, norm=one, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=mass, norm=l1, interval=intervals.signed)
 def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> float:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti 2020).
 
@@ -77,7 +78,7 @@ def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", o
     `mukhoti` the released code of that paper: interpolated edges, bins (lo, hi], which drops the smallest confidence;
     `whole` as `split`, but all rows of equal confidence go to the bin that their middle falls in.
     """
-    return float(one(mass(sample, bins=bins, method=method, of=of)))
+    return float(l1(mass(sample, bins=bins, method=method, of=of)))
 
 
 @METRICS.add(values=SIGNED, better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)

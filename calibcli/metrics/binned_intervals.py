@@ -13,9 +13,9 @@ import numpy as np
 
 from calibcli.metrics.bounds import view_bounds
 from calibcli.metrics.intervals import Ask, Interval, percent
-from calibcli.metrics.norms import one, over_by_confidence, two, under
+from calibcli.metrics.norms import l1, l2, over_by_confidence, under
 from calibcli.metrics.ranks import TIE
-from calibcli.metrics.sample import Bins
+from calibcli.metrics.reliability import Bins
 from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 
@@ -80,7 +80,7 @@ def signed(ask: Ask) -> Interval:
 
 def _upper(table: Bins, norm: Any, value: float, z: float) -> float:
     """The score form: of the norm where it is a sum s·d of signed gaps, of its square where it is a length."""
-    if norm is two:
+    if norm is l2:
         return math.sqrt(score_bound(value**2, z, STEEPEST * float(table.square.sum()), square_spread(table)))
     slope = _slope(table, norm, z)
     return score_bound(value, z, float((slope * table.square).sum()), float((slope * table.spread).sum()))
@@ -102,16 +102,16 @@ def _lower(ask: Ask, table: Bins, norm: Any, noise: Floats) -> float:
     fifth and four fifths of it), the other from s·d for signs that change at most once from bin to bin, all of which
     are below the norm: the noise of their maximum is much less than that of a norm. The l2 norm has its own.
     """
-    if norm is two:
-        return _lower_two(table, noise, ask.level)
-    if norm is not one:
+    if norm is l2:
+        return _lower_l2(table, noise, ask.level)
+    if norm is not l1:
         return max(0.0, ask.value - float(np.quantile(norm(table, noise), ask.level)))
     whole = ask.value - float(np.quantile(norm(table, noise), 1 - ask.alpha / 5))
     part = float(_one_change(table.d) - np.quantile(_one_change(noise), 1 - ask.alpha * 4 / 5))
     return max(0.0, whole, part)
 
 
-def _lower_two(table: Bins, noise: Floats, level: float) -> float:
+def _lower_l2(table: Bins, noise: Floats, level: float) -> float:
     """The root of `lower_square`, of the size of the gaps."""
     return math.sqrt(max(lower_square(table, noise, level), 0.0))
 
@@ -124,7 +124,7 @@ def lower_square(table: Bins, noise: Floats, level: float) -> float:
     are not refuted: by how much.
     """
     inverse = np.divide(1, table.weight, out=np.zeros_like(table.weight), where=table.filled)
-    square = float(two(table)) ** 2
+    square = float(l2(table)) ** 2
     across = noise**2 @ inverse
     spare = square - float(np.quantile(across, level))
     if spare <= 0:
@@ -148,7 +148,7 @@ def _slope(table: Bins, norm: Any, z: float) -> Floats:
 
     Not surely while the score bound of the gap, with its unseen term, reaches 0.
     """
-    if norm is one:
+    if norm is l1:
         return np.ones_like(table.d)
     sign = -1 if norm is under else 1
     unseen = float(table.square.sum())

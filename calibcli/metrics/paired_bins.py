@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.intervals import Rows
-from calibcli.metrics.sample import Bins, View
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import View
 from calibcli.numerics import student_quantile, two_sided
 
 Floats = npt.NDArray[np.float64]

@@ -13,7 +13,8 @@ from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, Edges, columns
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.metrics import diagram
-from calibcli.metrics.sample import METRICS, Bins, Sample
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import METRICS, Sample
 from calibcli.metrics.smooth import smoothed
 from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
 from calibcli.predictions import Predictions

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from calibcli.metrics.intervals import Ask, Interval, Rows
-from calibcli.metrics.norms import debiased, one
+from calibcli.metrics.norms import debiased, l1
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample, View
 from calibcli.numerics import effective_groups, normal_quantile, normal_share, score_bound, student_quantile
@@ -82,7 +82,7 @@ def calibration_p(
     def value(d: Floats) -> Floats:
         if statistic == "mmce":
             return np.asarray(((d @ kernel) * d).sum(axis=-1))
-        return debiased(table, d) if statistic == "ece2_debiased" else one(table, d)
+        return debiased(table, d) if statistic == "ece2_debiased" else l1(table, d)
 
     observed = float(value(table.d))
     for start in range(0, draws, 2_000):

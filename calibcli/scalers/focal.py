@@ -13,7 +13,7 @@ from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
 from calibcli.numerics import effective_groups, effective_rows, normal_quantile, root, student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
-from calibcli.scalers import ridge, search
+from calibcli.scalers import ridge, ridge_plots, search
 from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
@@ -138,7 +138,7 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
             + _of(few, predictions),
         )
     )
-    plots = [_profile_plot(points, at, limit, few.n), _heat(surface, points, at, limit, sets, few.n)]
+    plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, sets, few.n)]
     about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain, z * gain_se)}
     return Fitted(parameters, estimates, notes, plots, facts=about)
 
@@ -342,49 +342,6 @@ def _objective(
         p[np.arange(len(p)), rows.labels] -= 1
         return float(np.average((p * p).sum(axis=1), weights=rows.weights))
     return error(surface.confidence(-math.log(t), gamma))
-
-
-def _profile_plot(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
-    return Plot(
-        name="gamma_profile",
-        title=f"Profile of the NLL over gamma, n = {n:,}",
-        xlabel="gamma",
-        ylabel="NLL at the best T (nats)",
-        curves=[
-            Curve(label="profile", kind="line", role="model", x=[p.gamma for p in points], y=[p.nll for p in points]),
-            Curve(label="limit of the set", kind="hline", role="limit", y=[limit]),
-            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.nll]),
-        ],
-    )
-
-
-def _heat(
-    surface: Surface, points: Sequence[Point], best: Point, limit: float, sets: Sequence[tuple[float, float]], n: int
-) -> Plot:
-    """NLL over T x γ with the ridge, the optimum and the set around it."""
-    ts = [p.temperature for p in points]
-    grid = np.geomspace(min(ts) / 1.5, max(ts) * 1.5, 31)
-    gammas = [float(g) for g in np.arange(-1, 11) / 2]
-    table = [surface.values(-math.log(t), gammas) for t in grid]
-    return Plot(
-        name="t_gamma",
-        title=f"NLL over T and gamma, n = {n:,}",
-        kind="heat",
-        xlabel="gamma",
-        ylabel="temperature T",
-        x=gammas,
-        y=list(grid),
-        yscale="log",
-        z=table,
-        zlabel="NLL (nats)",
-        zscale="log",
-        levels=[limit],
-        levels_label=f"within {(limit - best.nll) * n:.3g}/n of the best",
-        curves=[
-            Curve(label="best T of each gamma", kind="line", role="ridge", x=[p.gamma for p in points], y=ts),
-            Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.temperature]),
-        ],
-    )
 
 
 def _of(rows: Predictions, whole: Predictions) -> str:

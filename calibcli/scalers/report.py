@@ -93,23 +93,14 @@ def report(
         "kind": predictions.kind,
         "n": predictions.n,
         "classes": predictions.k,
-        **predictions.event_fact,
-        **recommended,
-        **done.facts,
     }
     return Result(
         command="scale",
         estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates, *changed],
         tables=[*tables, *done.tables, *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
-        notes=[
-            *notes_of(predictions, *([] if test is None else [test])),
-            *notes,
-            *done.notes,
-            *_harm(changed),
-            *second.notes,
-        ],
-        facts=facts,
+        notes=[*notes_of(*filter(None, [predictions, test])), *notes, *done.notes, *_harm(changed), *second.notes],
+        facts={**facts, **predictions.event_fact, **recommended, **done.facts},
     ), done.scaler
 
 

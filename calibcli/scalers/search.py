@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.links.moments import BLOCK, WIDE, Array, chunks
-from calibcli.metrics.norms import one
+from calibcli.metrics.norms import l1
 from calibcli.metrics.sample import View
 from calibcli.predictions import Predictions
 from calibcli.scalers.objectives import block_source, brier, nll
@@ -170,9 +170,9 @@ class Error:
             if self.flip is None
             else (np.where(self.flip, rest, confidence), np.where(self.flip, confidence, rest))
         )
-        view = View(p, rest, self.hit, self.weights, self.counts, None, lean=True)
+        view = View(p, rest, self.hit, self.weights, self.counts, None, values_only=True)
         wide = self.objective == "ece"
-        return float(one(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
+        return float(l1(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
 
 
 def null_deviation(c: Array, w: Array | None, bins: int) -> float:
