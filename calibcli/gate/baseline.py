@@ -164,9 +164,9 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     if np.isfinite(columns.nll).all():
         fold = np.unique(folds_of(predictions), return_inverse=True)[1]
         if fold.max() > 0:
-            found, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
+            gains, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
             if all(fit.status == "ok" for fit in fits):
-                gain, beta = found, np.array([fit.beta for fit in fits])[fold]
+                gain, beta = gains, np.array([fit.beta for fit in fits])[fold]
                 cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))
     return Rows(
         **vars(keys(predictions, salt)),

@@ -92,15 +92,15 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
     how = "paired by position: no ids, but the same label sequence"
     for i in range(1, len(inputs)):
-        found = baseline.pair(keys[i], keys[0])
-        if isinstance(found, str):
+        pairing = baseline.pair(keys[i], keys[0])
+        if isinstance(pairing, str):
             raise InputError(
-                f"{names[i]} and {names[0]} do not pair: {found.replace('the baseline', names[0])}",
+                f"{names[i]} and {names[0]} do not pair: {pairing.replace('the baseline', names[0])}",
                 "give both files an 'id' column, or compare their result.json unpaired",
             )
-        how = found.how.replace("rows ", "").replace("the baseline", names[0]).replace("here", f"in {names[i]}")
+        how = pairing.how.replace("rows ", "").replace("the baseline", names[0]).replace("here", f"in {names[i]}")
         rank = np.full(first.n, -1)
-        rank[found.base] = found.new
+        rank[pairing.base] = pairing.new
         kept[i] = rank
     shared = np.flatnonzero(np.all([k >= 0 for k in kept], axis=0))
     if len(shared) < 2:

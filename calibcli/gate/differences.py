@@ -55,14 +55,16 @@ def difference(first: Model, second: Model, choice: Choice, own: Sequence[Estima
     common: dict[str, Any] = {"name": choice.spec, "of": name, "unit": own[1].unit, "better": own[1].better}
     if any(e.value is None for e in own) and choice.name != "recal_gain":
         return combined(own[0], own[1], name, second.name)
-    found = _paired(first, second, choice)
-    if found is None:
+    change = _paired(first, second, choice)
+    if change is None:
         return combined(own[0], own[1], name, second.name)
-    if isinstance(found, str):
-        estimate = Estimate(**common, value=None, reason=found, n=first.predictions.n)
+    if isinstance(change, str):
+        estimate = Estimate(**common, value=None, reason=change, n=first.predictions.n)
         return Difference(metric=choice.spec, against=second.name, estimate=estimate, p=None)
-    estimate = found.estimate(LEVEL, **common, se=found.se, n=first.predictions.n)
-    return Difference(metric=choice.spec, against=second.name, estimate=estimate, p=found.p if found.bounded else None)
+    estimate = change.estimate(LEVEL, **common, se=change.se, n=first.predictions.n)
+    return Difference(
+        metric=choice.spec, against=second.name, estimate=estimate, p=change.p if change.bounded else None
+    )
 
 
 def _paired(first: Model, second: Model, choice: Choice) -> Paired | str | None:

@@ -68,8 +68,8 @@ class Scores:
                 f"{at(gate)}{name} is not measured on scores", "pass the result.json of the command that measures it"
             )
         try:
-            found = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
-            return choose([found.spec], self.predictions.k)[0]
+            metric = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
+            return choose([metric.spec], self.predictions.k)[0]
         except UsageError as error:
             raise UsageError(at(gate) + error.problem, error.fix) from None
 
@@ -111,19 +111,19 @@ class Scores:
         """The metric with bounds that each hold at 1 - error: a two-sided interval of level 1 - 2 error, or two
         one-sided bounds of level 1 - error, as the metric has them.
         """
-        found = self._at(part, choice, 1 - 2 * error)
-        one_sided = found.sided != "two" and found.level is not None
-        return self._at(part, choice, 1 - error) if one_sided else found
+        estimate = self._at(part, choice, 1 - 2 * error)
+        one_sided = estimate.sided != "two" and estimate.level is not None
+        return self._at(part, choice, 1 - error) if one_sided else estimate
 
     def _at(self, part: Part, choice: Choice, level: float) -> Estimate:
         key = (choice.spec, level)
         if key not in part.memo:
             if "class_bins" in choice.traits or choice.traits.get("needs_scores"):
-                [found] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
+                [estimate] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
             else:
                 part.sample = part.sample or Sample.of(part.columns, None, self.config.seed)
-                [found] = estimates(part.sample, [choice], level=level)
-            part.memo[key] = found
+                [estimate] = estimates(part.sample, [choice], level=level)
+            part.memo[key] = estimate
         return part.memo[key]
 
     def _ece(self, choice: Choice, c: Columns, gate: Gate, alpha: float, family: int) -> Claim | str:

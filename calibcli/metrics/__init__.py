@@ -50,7 +50,7 @@ def choose(specs: Iterable[str], k: int) -> list[Choice]:
     Raises:
         UsageError: unknown metric or option, or `of=positive` where there are not two classes.
     """
-    found: dict[str, Choice] = {}
+    chosen: dict[str, Choice] = {}
     for spec in specs:
         groups = {"all": [*METRICS.entries], "default": [*DEFAULT]}
         for one in groups.get(spec.strip().lower(), [spec]):
@@ -60,8 +60,8 @@ def choose(specs: Iterable[str], k: int) -> list[Choice]:
                     raise UsageError(
                         f"{choice.spec}: {option} must be at least {least}", f"pass {option}={least} or more"
                     )
-            found.setdefault(choice.spec, choice)
-    return list(found.values())
+            chosen.setdefault(choice.spec, choice)
+    return list(chosen.values())
 
 
 def _resolved(choice: Choice, k: int) -> Choice:
@@ -77,34 +77,34 @@ def _resolved(choice: Choice, k: int) -> Choice:
 class BySpec(Mapping[str, T]):
     """Numbers of metrics by spec, in any spelling: `ece:bins=15` and (k = 2) `ece:of=positive` are `ece`."""
 
-    def __init__(self, found: Mapping[str, T], k: int) -> None:
-        """found: by canonical spec."""
-        self.found, self.k = found, k
+    def __init__(self, numbers: Mapping[str, T], k: int) -> None:
+        """numbers: by canonical spec."""
+        self.numbers, self.k = numbers, k
 
     def __getitem__(self, spec: str) -> T:
         try:
-            return self.found[_resolved(METRICS.choose(spec), self.k).spec]
+            return self.numbers[_resolved(METRICS.choose(spec), self.k).spec]
         except (UsageError, KeyError):
-            raise KeyError(f"'{spec}' was not measured, but {', '.join(self.found)}") from None
+            raise KeyError(f"'{spec}' was not measured, but {', '.join(self.numbers)}") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.found)
+        return iter(self.numbers)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.numbers)
 
     def __repr__(self) -> str:
-        return repr(self.found)
+        return repr(self.numbers)
 
 
 def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
     """The class tables that these metrics read."""
-    found = []
+    tables = []
     for choice in choices:
         if "class_bins" in choice.traits:
             options = {o: v for o, v in choice.options.items() if o != "norm"}
-            found.append(choice.traits["class_bins"](k, **options))
-    return list(dict.fromkeys(found))
+            tables.append(choice.traits["class_bins"](k, **options))
+    return list(dict.fromkeys(tables))
 
 
 def measure(

@@ -36,20 +36,20 @@ def gate(ask: Ask) -> Interval:
     options = ask.choice.options
     view = ask.sample.view(options["of"])
     how = {"bins": options["bins"], "edges": options["edges"], "alpha": ask.alpha, "seed": ask.seed}
-    found = view_bounds(view, **how)
+    bounds = view_bounds(view, **how)
     null: dict[str, Any] = {
-        "null": found.floor,
-        "null_high": found.null_high,
+        "null": bounds.floor,
+        "null_high": bounds.null_high,
         "detail": _detail(ask, _table(ask)),
     }
-    if found.reason:
-        return Interval(reason=found.reason, **null)
+    if bounds.reason:
+        return Interval(reason=bounds.reason, **null)
     return Interval(
-        low=found.lower,
-        high=found.upper,
+        low=bounds.lower,
+        high=bounds.upper,
         level=1 - 2 * ask.alpha,
         sided="each",
-        how=f"one-sided {found.method} bounds, each {percent(ask.level)}; simulated null quantile",
+        how=f"one-sided {bounds.method} bounds, each {percent(ask.level)}; simulated null quantile",
         **null,
     )
 

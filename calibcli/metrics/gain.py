@@ -124,8 +124,8 @@ def _gain_rows(sample: Sample) -> tuple[Rows, list[float]]:
         sample.memo["gain"] = Rows(np.full(1, np.nan), None, False, None), [1.0]
     if "gain" not in sample.memo:
         subset, _ = _subset(sample)
-        found, temperatures = gains(subset)
-        sample.memo["gain"] = Rows(found, subset.weights, sample.counts, subset.groups), temperatures
+        gain, temperatures = gains(subset)
+        sample.memo["gain"] = Rows(gain, subset.weights, sample.counts, subset.groups), temperatures
     rows: tuple[Rows, list[float]] = sample.memo["gain"]
     return rows
 

@@ -217,13 +217,13 @@ def share_interval(ask: Ask) -> Interval:
     """Clopper and Pearson's interval for a metric that is a share of independent rows; else as any mean."""
     values, mask = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
     rows = Rows.of(ask.sample, values, mask)
-    found = share_bounds(rows, ask.tail) if rows.total > 0 else None
-    if found is None or not rows.binomial:
+    ends = share_bounds(rows, ask.tail) if rows.total > 0 else None
+    if ends is None or not rows.binomial:
         return mean_interval(ask)
     n = rows.effective
     how = "Clopper-Pearson interval" + (f" at {n:.0f} effective rows" if round(n) != rows.n else "")
     se = rows.se if math.isfinite(rows.se) else None
-    return Interval(low=found[0], high=found[1], level=ask.level, how=how, n=rows.n, se=se)
+    return Interval(low=ends[0], high=ends[1], level=ask.level, how=how, n=rows.n, se=se)
 
 
 def share_bounds(rows: Rows, alpha: float) -> tuple[float, float] | None:

@@ -85,12 +85,12 @@ def differences(
         choice = METRICS.choose(name)
         traits = choice.traits
         common = {"name": name, "of": of, "unit": traits["unit"], "better": traits["better"], "n": before.n}
-        found = SAME if _same(before, after, choice) else difference(before, after, choice, level)
-        if isinstance(found, Paired):
-            estimates.append(found.estimate(level, **common))
+        change = SAME if _same(before, after, choice) else difference(before, after, choice, level)
+        if isinstance(change, Paired):
+            estimates.append(change.estimate(level, **common))
             continue
         value = float(choice(after)) - float(choice(before))
-        estimates.append(Estimate(**common, value=value if math.isfinite(value) else None, reason=found or ""))
+        estimates.append(Estimate(**common, value=value if math.isfinite(value) else None, reason=change or ""))
     return estimates
 
 
@@ -177,8 +177,8 @@ def _binned(before: Sample, after: Sample, choice: Choice, level: float) -> Pair
     if lacking:
         return lacking
     tables = [choice.traits["table"](sample, **choice.options) for sample in (before, after)]
-    found = paired_bins.difference(views, (tables[0], tables[1]), level)
-    return Paired(*found, "differences by row of the signed gaps, the bias of each model taken out")
+    values = paired_bins.difference(views, (tables[0], tables[1]), level)
+    return Paired(*values, "differences by row of the signed gaps, the bias of each model taken out")
 
 
 def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float, float]:

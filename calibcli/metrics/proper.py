@@ -29,8 +29,8 @@ def _cost(sample: Sample) -> Range:
     """NLL that a row may have: the scores tell it for every label, of which these rows show one each."""
     if "cost" not in sample.memo:
         sample.memo["cost"] = 0.0, high(sample.columns.most, UNSEEN)
-    found: Range = sample.memo["cost"]
-    return found
+    cost: Range = sample.memo["cost"]
+    return cost
 
 
 def _cost_of_right(sample: Sample) -> Range:

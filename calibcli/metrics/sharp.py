@@ -125,8 +125,8 @@ def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
     x = np.divide(np.abs(d), sigma, out=np.zeros_like(d), where=sigma > 0)
     foretold = (np.abs(d) - sigma * _mills(x)).sum(axis=-1)
     same = np.abs(d.sum(axis=-1))
-    found = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
-    return np.asarray(found)
+    lower = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
+    return np.asarray(lower)
 
 
 def _mills(x: Floats) -> Floats:

@@ -147,13 +147,13 @@ def _cox(sample: Sample, of: Of) -> Cox | None:
         view = sample.view(of)
         odds = np.log(np.maximum(view.p, 1e-300)) - np.log(np.maximum(view.rest, 1e-300))
         sample.memo[key] = cox(view, odds)
-    found: Cox | None = sample.memo[key]
-    return found
+    fit: Cox | None = sample.memo[key]
+    return fit
 
 
 def cox_interval(ask: Ask) -> Interval:
-    found = _cox(ask.sample, ask.choice.options["of"])
-    if found is None:
+    fit = _cox(ask.sample, ask.choice.options["of"])
+    if fit is None:
         return Interval(reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them")
     at = 1 if ask.choice.name == "cox_slope" else 0
     view = ask.sample.view(ask.choice.options["of"])
@@ -162,16 +162,16 @@ def cox_interval(ask: Ask) -> Interval:
         return Interval(reason=rows.lacking)
     if not (view.p.all() and view.rest.all()):
         return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
-    deciding = float(found[2][at])
+    deciding = float(fit[2][at])
     if deciding < DECIDING:
         what = "rows" if view.groups is None else "groups"
         return Interval(
             reason=f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}"
         )
     units = min(rows.units, deciding)
-    se = math.sqrt(found[1][at, at] * units / (units - 2))
+    se = math.sqrt(fit[1][at, at] * units / (units - 2))
     t = student_quantile(1 - ask.tail, units - 2)
-    down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in found[3][:, at])
+    down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in fit[3][:, at])
     return Interval(
         low=ask.value - down,
         high=ask.value + up,
@@ -185,12 +185,12 @@ def cox_interval(ask: Ask) -> Interval:
 @METRICS.add(values=ANY, better="", unit="", interval=cox_interval)
 def cox_slope(sample: Sample, *, of: Of = "auto") -> float:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident."""
-    found = _cox(sample, of)
-    return float(found[0][1]) if found is not None else math.nan
+    fit = _cox(sample, of)
+    return float(fit[0][1]) if fit is not None else math.nan
 
 
 @METRICS.add(values=ANY, better="zero", unit="", interval=cox_interval)
 def cox_intercept(sample: Sample, *, of: Of = "auto") -> float:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated."""
-    found = _cox(sample, of)
-    return float(found[0][0]) if found is not None else math.nan
+    fit = _cox(sample, of)
+    return float(fit[0][0]) if fit is not None else math.nan

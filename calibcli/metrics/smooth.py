@@ -139,8 +139,8 @@ def smoothed(sample: Sample, of: Of) -> Smoothed:
     key = ("smoothed", of)
     if key not in sample.memo:
         sample.memo[key] = Smoothed(view.p, view.residual * view.share())
-    found: Smoothed = sample.memo[key]
-    return found
+    rows: Smoothed = sample.memo[key]
+    return rows
 
 
 def smece_interval(ask: Ask) -> Interval:
@@ -225,16 +225,16 @@ def noise_of(ask: Ask) -> Noise:
     key = ("noise", ask.choice.options["of"])
     if key not in ask.sample.memo:
         ask.sample.memo[key] = Noise(ask.sample.view(ask.choice.options["of"]), ask)
-    found: Noise = ask.sample.memo[key]
-    return found
+    noise: Noise = ask.sample.memo[key]
+    return noise
 
 
-def _lower_fixed_point(noise: Noise, found: Smoothed, level: float) -> float:
+def _lower_fixed_point(noise: Noise, rows: Smoothed, level: float) -> float:
     """Smallest τ not refuted by smECE at s = max(τ, FLOOR): its estimate is at most τ + q(s), as smECE_s <= τ."""
 
     def excess(tau: float) -> float:
         s = max(tau, FLOOR)
-        return found.ece(s) - noise.quantile(noise.scale, s, level) - tau
+        return rows.ece(s) - noise.quantile(noise.scale, s, level) - tau
 
     return bisect(excess, 0.0, 1.0)[0]
 
@@ -255,7 +255,7 @@ def smece(
     if mesh:
         if mesh < 2:
             raise UsageError(f"a mesh of {mesh} points", "pass mesh=200, or leave it out for the integral")
-        found = Mesh(sample.view(of), mesh)
-        return found.fixed_point[0] if sigma is None else found.ece(sigma)
+        on_mesh = Mesh(sample.view(of), mesh)
+        return on_mesh.fixed_point[0] if sigma is None else on_mesh.ece(sigma)
     exact = smoothed(sample, of)
     return exact.fixed_point[0] if sigma is None else exact.ece(sigma)

@@ -167,17 +167,17 @@ class Surface:
 def acceptable(points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
     """Intervals of γ where the profile lies below `limit`, its edges interpolated linearly."""
     inside = [p.nll <= limit for p in points]
-    found: list[tuple[float, float]] = []
+    sets: list[tuple[float, float]] = []
     start: float | None = None
     for i, point in enumerate(points):
         if inside[i] and start is None:
             start = point.gamma if i == 0 else _crossing(points[i - 1], point, limit)
         if start is not None and not inside[i]:
-            found.append((start, _crossing(point, points[i - 1], limit)))
+            sets.append((start, _crossing(point, points[i - 1], limit)))
             start = None
     if start is not None:
-        found.append((start, points[-1].gamma))
-    return found
+        sets.append((start, points[-1].gamma))
+    return sets
 
 
 def _crossing(outside: Point, inside: Point, limit: float) -> float:

@@ -149,26 +149,26 @@ def facts(fit: BetaFit) -> dict[str, str | int]:
 
 
 def _by_grid(predictions: Predictions, job: Job, objective: Objective, grid: Grid, bins: int) -> Fitted:
-    found = search.best_temperature(predictions, GRIDS[grid], objective, bins)
+    best = search.best_temperature(predictions, GRIDS[grid], objective, bins)
     name = f"{search.LABELS[objective]} on the {grid} grid"
     estimate = Estimate(
         name="temperature",
-        value=found.temperature,
+        value=best.temperature,
         n=predictions.n,
-        how=f"smallest {name}, first of ties; {found.evaluated} of {len(GRIDS[grid])} points evaluated, "
+        how=f"smallest {name}, first of ties; {best.evaluated} of {len(GRIDS[grid])} points evaluated, "
         "the others excluded exactly",
         reason=f"{search.LABELS[objective]} is not smooth in T, so T has no valid interval"
         if objective in ("ece", "adaece")
         else "a grid point has no interval",
-        detail={"objective": found.value, "plateau_low": found.plateau[0], "plateau_high": found.plateau[1]},
+        detail={"objective": best.value, "plateau_low": best.plateau[0], "plateau_high": best.plateau[1]},
     )
     notes = []
-    if found.plateau[1] > found.plateau[0]:
-        low, high = found.plateau
+    if best.plateau[1] > best.plateau[0]:
+        low, high = best.plateau
         notes.append(f"T from {low:g} to {high:g} is within one null standard deviation of the smallest {name}")
-    if found.temperature in (GRIDS[grid][0], GRIDS[grid][-1]):
-        notes.append(f"T = {found.temperature:g} is an end of the {grid} grid")
-    return Fitted({"beta": np.array(1 / found.temperature)}, [estimate], notes)
+    if best.temperature in (GRIDS[grid][0], GRIDS[grid][-1]):
+        notes.append(f"T = {best.temperature:g} is an end of the {grid} grid")
+    return Fitted({"beta": np.array(1 / best.temperature)}, [estimate], notes)
 
 
 def _by_brier(source: Source, exact: BetaFit) -> Fitted:
