@@ -121,6 +121,19 @@ def at_level(e: Estimate, alpha: float) -> tuple[float | None, float | None]:
     return low, high
 
 
+def share_of_error(error: float, e: Estimate, limit: float | None) -> float:
+    """What each end of a claim may err by: half where a number may be too far from 0 on either side."""
+    return error / 2 if e.better == "zero" and limit is not None else error
+
+
+def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> Claim:
+    """With the bounds of one estimate at 1 - alpha, and those of another of the same number at 1 - error."""
+    low, high = at_level(e, alpha)
+    far_low, far_high = at_level(far, error)
+    shown = dataclasses.replace(e, low=low, high=high, level=1 - 2 * alpha, sided="each")
+    return Claim(estimate=shown, low=far_low, high=far_high)
+
+
 def _reason(value: float, side: Side, limit: float) -> str:
     if side == "zero":
         return "surely further from 0 than the limit"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.links.focal_nll import Shifted, focal_rows
+from calibcli.numerics import bisect
 from calibcli.scalers.scaler import Array
 
 LOW, HIGH = -0.5, 5.0  # search range of γ
@@ -244,9 +245,6 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
         if step > REACH:
             ends.append(sign * math.inf)
             continue
-        far = step
-        for _ in range(12):
-            middle = 0.5 * (near + far)
-            near, far = (middle, far) if above(best.u + sign * middle) < 0 else (near, middle)
+        near, far = bisect(lambda s, sign=sign: -above(best.u + sign * s), near, step, 12)  # type: ignore[misc]
         ends.append(best.u + sign * 0.5 * (near + far))
     return ends[0], ends[1]
