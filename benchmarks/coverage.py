@@ -21,10 +21,10 @@ import numpy as np
 
 from calibcli import metrics
 from calibcli.columns import Columns, columns
-from calibcli.metrics.binned import class_bins
+from calibcli.metrics.classwise import class_bins
 from calibcli.metrics.gain import gains
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.norms import one, over, over_by_confidence, two, under
+from calibcli.metrics.norms import l1, l2, over, over_by_confidence, under
 from calibcli.metrics.sample import Sample, View
 from calibcli.metrics.smooth import Smoothed
 from calibcli.predictions import Floats, Predictions
@@ -119,13 +119,13 @@ class Population:
         view, r = self.view(), (c - q) / len(c)
         width, mass = view.width_bins(15, "right"), view.mass_bins(15, "split-merge")
         d = np.bincount(np.minimum(np.ceil(c * 15) - 1, 14).astype(int), r, 15)
-        for name, norm in (("ece", one), ("ece_l2", two), ("oce", over), ("uce", under)):
+        for name, norm in (("ece", l1), ("ece_l2", l2), ("oce", over), ("uce", under)):
             found[name] = float(norm(width, d))
         found["overconfidence_error"] = float(over_by_confidence(width, d))
         rank = np.empty(len(c), dtype=int)
         rank[view.order] = np.arange(len(c))
         by_mass = np.bincount(np.minimum(rank * 15 // len(c), 14), r, 15)
-        found["adaece"] = float(one(mass, by_mass))
+        found["adaece"] = float(l1(mass, by_mass))
         found["ece2_debiased"] = float((by_mass**2 / mass.weight).sum())
         cell = np.minimum(np.ceil(p * 15) - 1, 14).clip(0).astype(int)
         gaps = [np.abs(np.bincount(cell[:, k], p[:, k] - self.true[:, k], 15)).sum() for k in range(K)]

@@ -1,8 +1,9 @@
-"""Quantiles and bounds that several rooms take: each number has one definition. SciPy loads only where it is used."""
+"""Quantiles, bounds and roots that several rooms take: each has one definition. SciPy loads only where it is used."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+SMALLEST_P = 1e-300
 TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
 
 
@@ -31,6 +33,14 @@ def student_quantile(level: float, degrees: float) -> float:
     return float(stdtrit(degrees, level)) if degrees > 0 else math.nan
 
 
+def two_sided(t: float, degrees: float = math.inf) -> float:
+    """P(|T| > t), never 0."""
+    from scipy.special import ndtr, stdtr
+
+    p = 2 * float(ndtr(-t) if math.isinf(degrees) else stdtr(degrees, -t))
+    return min(1.0, max(p, SMALLEST_P))
+
+
 def clopper_pearson(hits: float, n: float, alpha: float) -> tuple[float, float]:
     """One-sided bounds, each at 1 - alpha, of a share of which `hits` of `n` rows are (Clopper & Pearson 1934).
 
@@ -44,6 +54,11 @@ def clopper_pearson(hits: float, n: float, alpha: float) -> tuple[float, float]:
     return low, high
 
 
+def effective_rows(weights: Floats) -> float:
+    """(Σw)²/Σw²: how many rows of equal weight have a mean that varies as much."""
+    return float(weights.sum() ** 2 / (weights @ weights))
+
+
 def effective_groups(sizes: npt.ArrayLike) -> float:
     """(Σ m²)² / Σ m⁴: how many groups of equal size would measure a spread as well as these, of sizes (weights) m.
 
@@ -54,8 +69,7 @@ def effective_groups(sizes: npt.ArrayLike) -> float:
     top = float(np.abs(m).max(initial=0.0))
     if top == 0:
         return 0.0
-    square = (m / top) ** 2  # no overflow
-    return float(square.sum() ** 2 / (square @ square))
+    return effective_rows((m / top) ** 2)  # no overflow
 
 
 def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
@@ -68,3 +82,54 @@ def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
     """
     a = unseen * max(z * z, -math.log(max(normal_share(-z), TINY)))
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2
+
+
+def log_sigmoid(m: Floats) -> Floats:
+    """log(1 / (1 + exp(-m))), where that is 0 or -∞ in float64 too."""
+    result: Floats = np.minimum(m, 0) - np.log1p(np.exp(-np.abs(m)))
+    return result
+
+
+def bisect(
+    function: Callable[[float], float], low: float, high: float, halvings: int = 14, tolerance: float = 0.0
+) -> tuple[float, float]:
+    """Bracket of the root in [low, high] of a function that falls: positive at its lower end, not at its upper one.
+
+    As narrow as `halvings` make it, `tolerance` times its upper end, or two neighbours in float64. The end that no step
+    moved is not evaluated: it is that of [low, high] where the function has one sign throughout.
+    """
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+        if high - low < tolerance * high:
+            break
+    return low, high
+
+
+def root(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-13) -> float:
+    """Root of an increasing function in [low, high] by secants kept inside the bracket (Illinois)."""
+    f_low, f_high = function(low), function(high)
+    if f_low >= 0:
+        return low
+    if f_high <= 0:
+        return high
+    side, x = 0, math.inf
+    for _ in range(200):
+        previous = x
+        x = high - f_high * (high - low) / (f_high - f_low)
+        if not low < x < high:
+            x = 0.5 * (low + high)
+        f = function(x)
+        if f == 0 or min(high - low, abs(x - previous)) <= tolerance * max(1.0, abs(x)):
+            return x
+        if f > 0:
+            high, f_high = x, f
+            f_low = f_low / 2 if side == 1 else f_low
+            side = 1
+        else:
+            low, f_low = x, f
+            f_high = f_high / 2 if side == -1 else f_high
+            side = -1
+    return 0.5 * (low + high)

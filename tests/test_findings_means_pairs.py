@@ -15,12 +15,13 @@ from scipy.stats import binomtest, multinomial
 from calibcli import metrics
 from calibcli.columns import columns
 from calibcli.gate import baseline, check, compare
-from calibcli.gate.baseline import METRICS, Difference, Pairing
+from calibcli.gate.baseline import METRICS, Pairing
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import paired
 from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
+from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
@@ -62,7 +63,7 @@ def test_rare_regressions_do_not_pass(k: int, n: int, share: float) -> None:
         for metric in METRICS:
             pairing = Pairing(new=every, base=every, how="")
             found = baseline.difference(kept[1], kept[0], pairing, metric, None, False, None)
-            if isinstance(found, Difference):
+            if isinstance(found, MeanDifference):
                 low, high = found.bounds(0.05)
                 passed[metric] += high < truth[metric] if metric != "accuracy" else low > truth[metric]
                 assert low < high
@@ -88,8 +89,8 @@ def test_kept_rows_judge_as_the_scores_do() -> None:
     pairing = Pairing(new=np.arange(400), base=np.arange(400), how="")
     for metric in METRICS:
         live, read = (baseline.difference(b, a, pairing, metric, None, False, None) for a, b in (kept, packed))
-        assert isinstance(live, Difference)
-        assert isinstance(read, Difference)
+        assert isinstance(live, MeanDifference)
+        assert isinstance(read, MeanDifference)
         assert live.bounds(0.05) == pytest.approx(read.bounds(0.05))
 
 

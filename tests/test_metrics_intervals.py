@@ -18,7 +18,7 @@ from calibcli import metrics
 from calibcli.columns import columns
 from calibcli.links import cross_fit_beta
 from calibcli.metrics import gain, smooth
-from calibcli.metrics.binned_intervals import mean_absolute_deviation
+from calibcli.metrics.classwise import mean_absolute_deviation
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.kernel import laplace_form
 from calibcli.metrics.sample import Sample, View

@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibcli.numerics import clopper_pearson, effective_groups, normal_quantile, score_bound, student_quantile
+from calibcli.numerics import (
+    SMALLEST_P,
+    bisect,
+    clopper_pearson,
+    effective_groups,
+    effective_rows,
+    log_sigmoid,
+    normal_quantile,
+    root,
+    score_bound,
+    student_quantile,
+    two_sided,
+)
 
 
 @pytest.mark.parametrize("degrees", [0.3, 1, 1.7, 2.4, 3, 10.5, 500])
@@ -43,3 +55,31 @@ def test_score_bound_solves_its_equation_and_knows_what_no_row_showed(alpha: flo
     assert h * h == pytest.approx(z * z * 2e-4 + a * h)
     unseen = score_bound(0.0, z, 1 / n, 0.0)
     assert (1 - unseen) ** n <= alpha * (1 + 1e-9)
+
+
+def test_bisect_brackets_the_root_of_a_falling_function() -> None:
+    low, high = bisect(lambda x: 2 - x * x, 0.0, 2.0, 1100)
+    assert low * low <= 2 <= high * high
+    assert high == np.nextafter(low, 2)  # neighbours
+    low, high = bisect(lambda x: 2 - x * x, 0.0, 2.0, 60, 1e-3)
+    assert 0 < high - low < 1e-3 * high
+    assert bisect(lambda x: -1.0, 0.0, 1.0)[0] == 0.0
+    assert bisect(lambda x: 1.0, 0.0, 1.0)[1] == 1.0
+
+
+def test_root_of_a_rising_function() -> None:
+    assert root(lambda x: math.exp(x) - 3, 0.0, 2.0) == pytest.approx(math.log(3), abs=1e-13)
+    assert root(lambda x: x + 1, 0.0, 2.0) == 0.0
+    assert root(lambda x: x - 3, 0.0, 2.0) == 2.0
+
+
+def test_p_values() -> None:
+    assert two_sided(1.3, 4.5) == pytest.approx(2 * stats.t.sf(1.3, 4.5), rel=1e-10)
+    assert two_sided(1.3) == pytest.approx(2 * stats.norm.sf(1.3), rel=1e-10)
+    assert two_sided(1e9) == SMALLEST_P
+
+
+def test_effective_rows_and_log_sigmoid() -> None:
+    assert effective_rows(np.array([2.0, 2.0, 0.0])) == 2.0
+    m = np.array([-800.0, -1.0, 0.0, 40.0])
+    assert log_sigmoid(m) == pytest.approx(-np.logaddexp(0, -m), rel=1e-12)

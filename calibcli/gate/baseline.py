@@ -18,10 +18,11 @@ from calibcli import wellformed
 from calibcli.columns import Columns
 from calibcli.errors import InputError, UsageError
 from calibcli.links import cross_fit_beta
+from calibcli.metrics import paired
 from calibcli.metrics.gain import FOLDS, folds_of
 from calibcli.metrics.intervals import IMPOSSIBLE
 from calibcli.metrics.intervals import Rows as Mean
-from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.paired import MeanDifference
 from calibcli.predictions import Predictions
 from calibcli.spec import Range
 
@@ -36,14 +37,26 @@ METRICS = {"recal_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "co
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rows:
-    """What a comparison by rows needs: 26 bytes a row.
+class Keys:
+    """What rows are paired by.
 
     Attributes:
         n: rows.
-        salt: text that ids were hashed with, so that they cannot be looked up in another file.
         ids: (N,) uint64 hashes, or None when the rows have no ids.
         labels: sha256 of the label sequence.
+    """
+
+    n: int
+    ids: npt.NDArray[np.uint64] | None
+    labels: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows(Keys):
+    """What a comparison by rows needs: 26 bytes a row.
+
+    Attributes:
+        salt: text that ids were hashed with, so that they cannot be looked up in another file.
         nll, brier: (N,) float32.  correct: (N,) bool.
         gain: (N,) float32, nats that a re-fitted temperature would save on the row (fitted without its fold); NaN
             where a label has probability 0 or some fold has no temperature.
@@ -52,10 +65,7 @@ class Rows:
         cost: nats per row, twice what fitting the temperature is expected to cost: V / (n F'') of the folds' fits.
     """
 
-    n: int
     salt: str
-    ids: npt.NDArray[np.uint64] | None
-    labels: str
     nll: npt.NDArray[np.float32]
     brier: npt.NDArray[np.float32]
     gain: npt.NDArray[np.float32]
@@ -154,15 +164,13 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     if np.isfinite(columns.nll).all():
         fold = np.unique(folds_of(predictions), return_inverse=True)[1]
         if fold.max() > 0:
-            found, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
+            gains, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
             if all(fit.status == "ok" for fit in fits):
-                gain, beta = found, np.array([fit.beta for fit in fits])[fold]
+                gain, beta = gains, np.array([fit.beta for fit in fits])[fold]
                 cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))
     return Rows(
-        n=predictions.n,
+        **vars(keys(predictions, salt)),
         salt=salt,
-        ids=None if predictions.ids is None else hashes(predictions.ids, salt),
-        labels=label_digest(predictions),
         nll=columns.nll.astype(np.float32),
         brier=columns.brier.astype(np.float32),
         gain=gain.astype(np.float32),
@@ -174,36 +182,9 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Difference:
-    """Mean difference of a metric on shared rows.
-
-    Attributes:
-        mean: over rows.
-        low, high: the range of what a row may add to it.
-        lost: by how much it may be too high, and too low, as each model's temperature was fitted.
-    """
-
-    mean: Mean
-    low: float
-    high: float
-    lost: tuple[float, float] = (0.0, 0.0)
-
-    def bounds(self, alpha: float) -> tuple[float, float]:
-        """One-sided bounds, each at 1 - alpha: the score form, in which unseen rows may be at the ends of the range."""
-        low, high = self.mean.bounds(alpha, self.low, self.high)
-        return low - self.lost[0], high + self.lost[1]
-
-    def p_value(self) -> float:
-        """Two-sided p-value of no difference."""
-        value = self.mean.value
-        left = max(abs(value) - self.lost[0 if value > 0 else 1], 0.0)
-        return self.mean.p_value(self.low, self.high, left / abs(value) if value else 1.0)
-
-
 def difference(
     new: Rows, base: Rows, pairing: Pairing, metric: str, weights: Any, counts: bool, groups: Any
-) -> Difference | str:
+) -> MeanDifference | str:
     """The metric of `new` minus that of `base` (METRICS) on the rows of the pairing, or why it is not known.
 
     A cross-fitted gain is that of a fitted temperature: less than that of the best one, by about a chi-square.
@@ -219,22 +200,17 @@ def difference(
         return mean.lacking
     low, top = reach(new, base, pairing, metric)
     lost = (FITTED * base.cost, FITTED * new.cost) if metric == "recal_gain" else (0.0, 0.0)
-    return Difference(mean=mean, low=low, high=top, lost=lost)
+    return MeanDifference(mean=mean, low=low, high=top, lost=lost)
 
 
 def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[float, float]:
-    """How far below and above 0 the difference of a row may be.
-
-    A regression in a few rows is easily not seen, but the scores tell what it may cost: the 95 % quantile over rows of
-    the new model's worst label less the baseline's best. (The largest difference for one and the same label is not
-    enough: where the models agree on every row seen it is 0, and a regression in .2 % of rows passes half the time.)
-    """
+    """How far below and above 0 the difference of a row may be: see `metrics.paired.reach`."""
     if metric in ("accuracy", "brier"):
         most = 1.0 if metric == "accuracy" else 2.0
         return -most, most
     (low, top), (base_low, base_top) = _range(new, metric), _range(base, metric)
     i, j = pairing.new, pairing.base
-    return -high(base_top[j] - low[i], UNSEEN), high(top[i] - base_low[j], UNSEEN)
+    return paired.reach((base_low[j], base_top[j]), (low[i], top[i]))
 
 
 def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
@@ -248,9 +224,13 @@ def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
     return np.minimum(*ends), np.maximum(*ends)
 
 
-def label_digest(predictions: Predictions) -> str:
-    """sha256 of the label sequence."""
-    return hashlib.sha256(np.ascontiguousarray(predictions.labels, dtype="<i8").tobytes()).hexdigest()
+def keys(predictions: Predictions, salt: str = "") -> Keys:
+    """The keys of one evaluation's rows, ids hashed with the salt."""
+    return Keys(
+        n=predictions.n,
+        ids=None if predictions.ids is None else hashes(predictions.ids, salt),
+        labels=hashlib.sha256(np.ascontiguousarray(predictions.labels, dtype="<i8").tobytes()).hexdigest(),
+    )
 
 
 def hashes(ids: Array, salt: str) -> npt.NDArray[np.uint64]:
@@ -269,7 +249,7 @@ class Pairing:
     how: str
 
 
-def pair(new: Rows, base: Rows) -> Pairing | str:
+def pair(new: Keys, base: Keys) -> Pairing | str:
     """Rows that two evaluations share, or the reason why that cannot be told.
 
     Args:

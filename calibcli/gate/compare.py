@@ -88,19 +88,19 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
             raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
         if p.event != first.event:
             raise InputError(f"{names[0]} is about {first.event}, {name} about {p.event}", "pass --event NAME")
-    keys = [_key(p) for p in inputs]
+    keys = [baseline.keys(p) for p in inputs]
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
     how = "paired by position: no ids, but the same label sequence"
     for i in range(1, len(inputs)):
-        found = baseline.pair(keys[i], keys[0])
-        if isinstance(found, str):
+        pairing = baseline.pair(keys[i], keys[0])
+        if isinstance(pairing, str):
             raise InputError(
-                f"{names[i]} and {names[0]} do not pair: {found.replace('the baseline', names[0])}",
+                f"{names[i]} and {names[0]} do not pair: {pairing.replace('the baseline', names[0])}",
                 "give both files an 'id' column, or compare their result.json unpaired",
             )
-        how = found.how.replace("rows ", "").replace("the baseline", names[0]).replace("here", f"in {names[i]}")
+        how = pairing.how.replace("rows ", "").replace("the baseline", names[0]).replace("here", f"in {names[i]}")
         rank = np.full(first.n, -1)
-        rank[found.base] = found.new
+        rank[pairing.base] = pairing.new
         kept[i] = rank
     shared = np.flatnonzero(np.all([k >= 0 for k in kept], axis=0))
     if len(shared) < 2:
@@ -118,25 +118,6 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
                 f"{name} has another label than {names[0]} in {wrong} rows of the same id", "check the ids"
             )
     return models, "rows " + how
-
-
-def _key(p: Predictions) -> baseline.Rows:
-    """What pairing needs of a model's rows."""
-    empty = np.empty(0, np.float32)
-    return baseline.Rows(
-        n=p.n,
-        salt="",
-        ids=None if p.ids is None else baseline.hashes(p.ids, ""),
-        labels=baseline.label_digest(p),
-        nll=empty,
-        brier=empty,
-        gain=empty,
-        correct=np.empty(0, bool),
-        least=empty.astype(np.float16),
-        most=empty.astype(np.float16),
-        beta=empty.astype(np.float16),
-        cost=0.0,
-    )
 
 
 def _result(

@@ -15,6 +15,7 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.gate.stored import Results
 from calibcli.inputs.scores import logits
+from calibcli.numerics import effective_rows
 from calibcli.result import Result
 
 
@@ -113,7 +114,7 @@ def run(
         notes += p.notes
         facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
-            facts["n_eff"] = round(float(p.weights.sum() ** 2 / (p.weights @ p.weights)), 1)
+            facts["n_eff"] = round(effective_rows(p.weights), 1)
         if p.groups is not None:
             facts["groups"] = len(set(p.groups.tolist()))
         if settings.fit:

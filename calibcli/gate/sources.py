@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +13,7 @@ from calibcli.columns import Columns, columns
 from calibcli.errors import UsageError
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.plan import EcePopulation, to_decide
-from calibcli.gate.verdict import Claim, at_level
+from calibcli.gate.verdict import Claim, claim, share_of_error
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
 from calibcli.metrics.bounds import Bounds, view_bounds
 from calibcli.predictions import Array, Predictions
@@ -68,8 +67,8 @@ class Scores:
                 f"{at(gate)}{name} is not measured on scores", "pass the result.json of the command that measures it"
             )
         try:
-            found = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
-            return choose([found.spec], self.predictions.k)[0]
+            metric = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
+            return choose([metric.spec], self.predictions.k)[0]
         except UsageError as error:
             raise UsageError(at(gate) + error.problem, error.fix) from None
 
@@ -100,30 +99,27 @@ class Scores:
         if choice.name == "ece":
             return self._ece(choice, part.columns, gate, alpha, family)
         pass_estimate = self._measured(part, choice, alpha)
-        low, high = at_level(pass_estimate, alpha)
-        error = alpha / family / (2 if pass_estimate.better == "zero" and gate.limit is not None else 1)
+        error = share_of_error(alpha / family, pass_estimate, gate.limit)
         far = pass_estimate if error == alpha else self._measured(part, choice, error)
-        far_low, far_high = at_level(far, error)
-        shown = dataclasses.replace(pass_estimate, low=low, high=high, level=1 - 2 * alpha, sided="each")
-        return Claim(estimate=shown, low=far_low, high=far_high)
+        return claim(pass_estimate, alpha, far, error)
 
     def _measured(self, part: Part, choice: Choice, error: float) -> Estimate:
         """The metric with bounds that each hold at 1 - error: a two-sided interval of level 1 - 2 error, or two
         one-sided bounds of level 1 - error, as the metric has them.
         """
-        found = self._at(part, choice, 1 - 2 * error)
-        one_sided = found.sided != "two" and found.level is not None
-        return self._at(part, choice, 1 - error) if one_sided else found
+        estimate = self._at(part, choice, 1 - 2 * error)
+        one_sided = estimate.sided != "two" and estimate.level is not None
+        return self._at(part, choice, 1 - error) if one_sided else estimate
 
     def _at(self, part: Part, choice: Choice, level: float) -> Estimate:
         key = (choice.spec, level)
         if key not in part.memo:
             if "class_bins" in choice.traits or choice.traits.get("needs_scores"):
-                [found] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
+                [estimate] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
             else:
                 part.sample = part.sample or Sample.of(part.columns, None, self.config.seed)
-                [found] = estimates(part.sample, [choice], level=level)
-            part.memo[key] = found
+                [estimate] = estimates(part.sample, [choice], level=level)
+            part.memo[key] = estimate
         return part.memo[key]
 
     def _ece(self, choice: Choice, c: Columns, gate: Gate, alpha: float, family: int) -> Claim | str:

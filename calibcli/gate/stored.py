@@ -11,7 +11,7 @@ from typing import Any
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.gate.config import Gate
 from calibcli.gate.sources import CURVATURE, FITTED, at
-from calibcli.gate.verdict import Claim, at_level
+from calibcli.gate.verdict import Claim, at_level, claim, share_of_error
 from calibcli.metrics import METRICS, choose
 from calibcli.result import Estimate, Result
 from calibcli.spec import Choice, alike
@@ -84,13 +84,9 @@ class Results:
 
     def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
         estimate: Estimate = dataclasses.replace(part, better=self.better(gate))
-        low, high = at_level(estimate, alpha)
-        error = alpha / family / (2 if estimate.better == "zero" and gate.limit is not None else 1)
-        far_low, far_high = at_level(estimate, error)
-        shown = dataclasses.replace(estimate, low=low, high=high, level=1 - 2 * alpha, sided="each")
-        if (low is None and high is None) and estimate.value is not None and not estimate.reason:
-            shown = dataclasses.replace(shown, reason="no interval was computed for it")
-        return Claim(estimate=shown, low=far_low, high=far_high)
+        if at_level(estimate, alpha) == (None, None) and estimate.value is not None and not estimate.reason:
+            estimate = dataclasses.replace(estimate, reason="no interval was computed for it")
+        return claim(estimate, alpha, estimate, share_of_error(alpha / family, estimate, gate.limit))
 
     def _found(self, gate: Gate) -> list[Estimate]:
         """Estimates of the gate's metric: the exact spec, else those of that name."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
+from calibcli.numerics import normal_quantile
 from calibcli.result import Estimate, Outcome
 
 Side = Literal["max", "min", "zero"]
@@ -115,11 +115,23 @@ def at_level(e: Estimate, alpha: float) -> tuple[float | None, float | None]:
     error = 1 - e.level if e.sided in ("lower", "upper") else (1 - e.level) / 2
     stretch = 1.0
     if error > alpha * (1 + 1e-9):
-        normal = NormalDist()
-        stretch = normal.inv_cdf(1 - alpha) / normal.inv_cdf(1 - error) if error < 0.5 else math.inf
+        stretch = normal_quantile(1 - alpha) / normal_quantile(1 - error) if error < 0.5 else math.inf
     low = None if e.low is None or e.sided == "upper" else e.value - stretch * (e.value - e.low)
     high = None if e.high is None or e.sided == "lower" else e.value + stretch * (e.high - e.value)
     return low, high
+
+
+def share_of_error(error: float, e: Estimate, limit: float | None) -> float:
+    """What each end of a claim may err by: half where a number may be too far from 0 on either side."""
+    return error / 2 if e.better == "zero" and limit is not None else error
+
+
+def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> Claim:
+    """With the bounds of one estimate at 1 - alpha, and those of another of the same number at 1 - error."""
+    low, high = at_level(e, alpha)
+    far_low, far_high = at_level(far, error)
+    shown = dataclasses.replace(e, low=low, high=high, level=1 - 2 * alpha, sided="each")
+    return Claim(estimate=shown, low=far_low, high=far_high)
 
 
 def _reason(value: float, side: Side, limit: float) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibcli.errors import UsageError
+from calibcli.numerics import log_sigmoid
 
 Array = NDArray[np.float64]
 
@@ -125,7 +126,7 @@ def log_phi_inverse(log_p: ArrayLike, gamma: float) -> Array:
         high, low = np.where(over, middle, high), np.where(over, low, middle)
         if np.all(high - low <= 4e-16 * np.maximum(1, np.abs(high))):
             break
-    return _log_sigmoid(m).reshape(shape)
+    return log_sigmoid(m).reshape(shape)
 
 
 def _log_h(log_q: Array, log_rest: Array, gamma: float) -> Array:
@@ -165,19 +166,14 @@ def _one_minus_s(log_q: Array, x: Array) -> Array:
     return np.where(x < 1e-2, series, direct)
 
 
-def _log_sigmoid(m: Array) -> Array:
-    result: Array = np.minimum(m, 0) - np.log1p(np.exp(-np.abs(m)))
-    return result
-
-
 def _log_h_of_logit(m: Array, gamma: float) -> Array:
-    log_rest = _log_sigmoid(-m)
-    return _log_h(_log_sigmoid(m), log_rest, gamma)
+    log_rest = log_sigmoid(-m)
+    return _log_h(log_sigmoid(m), log_rest, gamma)
 
 
 def _slope_of_log_h(m: Array, gamma: float) -> Array:
     """d ln h / dm at q = sigmoid(m): (1 - q) + γ q - γ q (1 - q) s'(q) / (1 + γ s)."""
-    log_q, log_x = _log_sigmoid(m), _log_sigmoid(-m)
+    log_q, log_x = log_sigmoid(m), log_sigmoid(-m)
     q, x = np.exp(log_q), np.exp(log_x)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         s = np.where(x < 1e-3, q * (1 + x / 2 + x * x / 3), np.where(q > 0, -q * log_q / x, 0.0))
@@ -205,10 +201,10 @@ def _inverse_log_h(target: Array, gamma: float, start: Array) -> Array:
 
 def _excess(m: Array) -> Array:
     """ln Σ_others q - ln(1 - q_top) of probabilities sigmoid(m): zero where they sum to one."""
-    log_q = _log_sigmoid(m)
+    log_q = log_sigmoid(m)
     top = m.argmax(axis=-1, keepdims=True)
     np.put_along_axis(log_q, top, -np.inf, axis=-1)
     largest = log_q.max(axis=-1, keepdims=True)
     others = largest[:, 0] + np.log(np.exp(log_q - largest).sum(axis=-1))
-    result: Array = others - _log_sigmoid(-np.take_along_axis(m, top, axis=-1))[:, 0]
+    result: Array = others - log_sigmoid(-np.take_along_axis(m, top, axis=-1))[:, 0]
     return result

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from calibcli.errors import UsageError
+from calibcli.numerics import bisect
+
+EXACT = 1100  # halvings after which the ends of any bracket are neighbours in float64
 
 
 def focal_factor(p: float, gamma: float) -> float:
@@ -48,19 +50,9 @@ def gamma_star(p0: float) -> float:
 
 def peak_p(gamma: float) -> float:
     """The probability at which g(p, γ) is largest: the root of `2 (1-p)/log p + 1 - γ p`, for γ > 0."""
-    return _bisect(lambda p: 2 * (1 - p) / math.log(p) + 1 - gamma * p, 1e-300, 0.5)
+    return bisect(lambda p: 2 * (1 - p) / math.log(p) + 1 - gamma * p, 1e-300, 0.5, EXACT)[0]
 
 
 def critical_p(gamma: float) -> float:
     """The probability p0(γ) above which g(p, γ) < 1: gradients shrink there and grow below, for γ > 0."""
-    return _bisect(lambda p: math.log(focal_factor(p, gamma)), peak_p(gamma), 0.5)
-
-
-def _bisect(f: Callable[[float], float], low: float, high: float) -> float:
-    """The root of f, positive at `low` and negative at `high`."""
-    for _ in range(1100):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if f(middle) > 0 else (low, middle)
-    return (low + high) / 2
+    return bisect(lambda p: math.log(focal_factor(p, gamma)), peak_p(gamma), 0.5, EXACT)[0]

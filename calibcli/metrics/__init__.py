@@ -9,7 +9,10 @@ from typing import TypeVar
 
 from calibcli.columns import ClassBins, Columns, columns
 from calibcli.errors import UsageError
-from calibcli.metrics import binned, gain, kernel, proper, significance, smooth
+from calibcli.metrics import smooth  # the shelf lists metrics in the order of these imports
+
+# isort: split
+from calibcli.metrics import binned, classwise, gain, kernel, proper, significance
 from calibcli.metrics.intervals import Ask, Interval
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Predictions
@@ -19,7 +22,7 @@ from calibcli.spec import Choice, Level, within
 __all__ = ["DEFAULT", "METRICS", "BySpec", "Sample", "choose", "estimates", "measure", "needed_class_bins", "values"]
 Progress = Callable[[float, str], None]
 T = TypeVar("T")
-_ALL = (proper, binned, smooth, kernel, significance, gain)  # importing them fills the shelf
+_ALL = (proper, binned, classwise, smooth, kernel, significance, gain)  # importing them fills the shelf
 
 DEFAULT = (
     "accuracy",
@@ -47,7 +50,7 @@ def choose(specs: Iterable[str], k: int) -> list[Choice]:
     Raises:
         UsageError: unknown metric or option, or `of=positive` where there are not two classes.
     """
-    found: dict[str, Choice] = {}
+    chosen: dict[str, Choice] = {}
     for spec in specs:
         groups = {"all": [*METRICS.entries], "default": [*DEFAULT]}
         for one in groups.get(spec.strip().lower(), [spec]):
@@ -57,8 +60,8 @@ def choose(specs: Iterable[str], k: int) -> list[Choice]:
                     raise UsageError(
                         f"{choice.spec}: {option} must be at least {least}", f"pass {option}={least} or more"
                     )
-            found.setdefault(choice.spec, choice)
-    return list(found.values())
+            chosen.setdefault(choice.spec, choice)
+    return list(chosen.values())
 
 
 def _resolved(choice: Choice, k: int) -> Choice:
@@ -74,34 +77,34 @@ def _resolved(choice: Choice, k: int) -> Choice:
 class BySpec(Mapping[str, T]):
     """Numbers of metrics by spec, in any spelling: `ece:bins=15` and (k = 2) `ece:of=positive` are `ece`."""
 
-    def __init__(self, found: Mapping[str, T], k: int) -> None:
-        """found: by canonical spec."""
-        self.found, self.k = found, k
+    def __init__(self, numbers: Mapping[str, T], k: int) -> None:
+        """numbers: by canonical spec."""
+        self.numbers, self.k = numbers, k
 
     def __getitem__(self, spec: str) -> T:
         try:
-            return self.found[_resolved(METRICS.choose(spec), self.k).spec]
+            return self.numbers[_resolved(METRICS.choose(spec), self.k).spec]
         except (UsageError, KeyError):
-            raise KeyError(f"'{spec}' was not measured, but {', '.join(self.found)}") from None
+            raise KeyError(f"'{spec}' was not measured, but {', '.join(self.numbers)}") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.found)
+        return iter(self.numbers)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.numbers)
 
     def __repr__(self) -> str:
-        return repr(self.found)
+        return repr(self.numbers)
 
 
 def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
     """The class tables that these metrics read."""
-    found = []
+    tables = []
     for choice in choices:
         if "class_bins" in choice.traits:
             options = {o: v for o, v in choice.options.items() if o != "norm"}
-            found.append(choice.traits["class_bins"](k, **options))
-    return list(dict.fromkeys(found))
+            tables.append(choice.traits["class_bins"](k, **options))
+    return list(dict.fromkeys(tables))
 
 
 def measure(
@@ -136,7 +139,7 @@ def measure(
 def values(predictions: Predictions, specs: Sequence[str] | None = None, *, threads: int | None = 1) -> BySpec[float]:
     """The numbers alone, by spec: `measure` without uncertainty. nan where one is not defined."""
     choices = choose(DEFAULT if specs is None else specs, predictions.k)
-    sample = dataclasses.replace(Sample.of(columns_of(predictions, choices, threads), predictions), lean=True)
+    sample = dataclasses.replace(Sample.of(columns_of(predictions, choices, threads), predictions), values_only=True)
     return BySpec({choice.spec: float(choice(sample)) for choice in choices}, predictions.k)
 
 

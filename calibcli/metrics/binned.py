@@ -7,16 +7,14 @@ and `accuracy` its frequency; `of=top` measures the predicted class instead, whi
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import numpy as np
 
-from calibcli.columns import ClassBins, Edges
+from calibcli.columns import Edges
 from calibcli.metrics import binned_intervals as intervals
-from calibcli.metrics.norms import debiased, largest, one, over, over_by_confidence, two, under
-from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Bins, Equal, Of, Sample
-from calibcli.predictions import Floats
-from calibcli.spec import Count, Range
+from calibcli.metrics.norms import debiased, l1, l2, largest, over, over_by_confidence, under
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Equal, Of, Sample
+from calibcli.spec import Count
 
 
 def width(sample: Sample, *, bins: int, edges: Edges = "right", of: Of = "auto") -> Bins:
@@ -29,14 +27,14 @@ def mass(sample: Sample, *, bins: int, method: Equal = "split-merge", of: Of = "
     return sample.view(of).mass_bins(bins, method)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=one, interval=intervals.gate)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=l1, interval=intervals.gate)
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini 2015; Guo 2017).
 
     `edges`: `right` (lo, hi] with 0 in the first; `left` [lo, hi) with 1 in the last; `torchmetrics` as `left` with
     one bin more that holds exactly 1.
     """
-    return float(one(width(sample, bins=bins, edges=edges, of=of)))
+    return float(l1(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=largest, interval=intervals.no_interval)
@@ -45,10 +43,10 @@ def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
     return float(largest(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=two, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=l2, interval=intervals.signed)
 def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
     """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins."""
-    return float(two(width(sample, bins=bins, edges=edges, of=of)))
+    return float(l2(width(sample, bins=bins, edges=edges, of=of)))
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=over, interval=intervals.signed)
@@ -71,7 +69,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "ri
     return float(over_by_confidence(width(sample, bins=bins, edges=edges, of=of)))
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=mass, norm=one, interval=intervals.signed)
+@METRICS.add(values=UNIT, better="lower", unit="probability", table=mass, norm=l1, interval=intervals.signed)
 def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> float:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti 2020).
 
@@ -80,7 +78,7 @@ def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", o
     `mukhoti` the released code of that paper: interpolated edges, bins (lo, hi], which drops the smallest confidence;
     `whole` as `split`, but all rows of equal confidence go to the bin that their middle falls in.
     """
-    return float(one(mass(sample, bins=bins, method=method, of=of)))
+    return float(l1(mass(sample, bins=bins, method=method, of=of)))
 
 
 @METRICS.add(values=SIGNED, better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
@@ -117,36 +115,3 @@ def sweep(sample: Sample, *, of: Of = "auto") -> tuple[int, float]:
             break
         best = (bins, float(np.abs(np.diff(np.interp(cuts, position, p)) - sums).sum()) / view.total)
     return best
-
-
-def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
-    """The class table that `classwise_ece` reads."""
-    return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
-
-
-@METRICS.add(values=UNIT, better="lower", unit="probability", class_bins=class_bins, interval=intervals.classwise)
-def classwise_ece(
-    sample: Sample,
-    *,
-    bins: Count = 15,
-    edges: Edges = "right",
-    threshold: Annotated[float, Range(-1, 1)] = 0.0,
-    norm: Literal["l1", "l2"] = "l1",
-) -> float:
-    """Mean over classes of the ECE of p_k (Kull 2019; `norm=l2`: marginal calibration error, Kumar 2019).
-
-    `threshold`: only p_k above it count; -1 stands for 1/K ("SCE-t", Nixon 2019). Bins are equal-width on p_k.
-    """
-    each = per_class(sample, bins=bins, edges=edges, threshold=threshold, norm=norm)
-    return float(each.mean()) if norm == "l1" else float(np.sqrt((each**2).mean()))
-
-
-def per_class(sample: Sample, *, norm: str = "l1", **options: object) -> Floats:
-    """(K,) calibration error of each class's probability."""
-    table = sample.columns.classes[class_bins(sample.columns.k, **options)]  # type: ignore[arg-type]
-    total = sample.top.total
-    gap = np.abs(table.sum_p - table.sum_y)
-    if norm == "l1":
-        return np.asarray(gap.sum(axis=1) / total)
-    square = np.divide(gap**2, table.count, out=np.zeros_like(gap), where=table.count > 0)
-    return np.asarray(np.sqrt(square.sum(axis=1) / total))

@@ -13,11 +13,10 @@ import numpy as np
 
 from calibcli.metrics.bounds import view_bounds
 from calibcli.metrics.intervals import Ask, Interval, percent
-from calibcli.metrics.norms import one, over_by_confidence, two, under
+from calibcli.metrics.norms import l1, l2, over_by_confidence, under
 from calibcli.metrics.ranks import TIE
-from calibcli.metrics.sample import Bins
-from calibcli.metrics.smooth import solve
-from calibcli.numerics import normal_quantile, score_bound
+from calibcli.metrics.reliability import Bins
+from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 
 DRAWS = 2_000
@@ -37,20 +36,20 @@ def gate(ask: Ask) -> Interval:
     options = ask.choice.options
     view = ask.sample.view(options["of"])
     how = {"bins": options["bins"], "edges": options["edges"], "alpha": ask.alpha, "seed": ask.seed}
-    found = view_bounds(view, **how)
+    bounds = view_bounds(view, **how)
     null: dict[str, Any] = {
-        "null": found.floor,
-        "null_high": found.null_high,
+        "null": bounds.floor,
+        "null_high": bounds.null_high,
         "detail": _detail(ask, _table(ask)),
     }
-    if found.reason:
-        return Interval(reason=found.reason, **null)
+    if bounds.reason:
+        return Interval(reason=bounds.reason, **null)
     return Interval(
-        low=found.lower,
-        high=found.upper,
+        low=bounds.lower,
+        high=bounds.upper,
         level=1 - 2 * ask.alpha,
         sided="each",
-        how=f"one-sided {found.method} bounds, each {percent(ask.level)}; simulated null quantile",
+        how=f"one-sided {bounds.method} bounds, each {percent(ask.level)}; simulated null quantile",
         **null,
     )
 
@@ -81,7 +80,7 @@ def signed(ask: Ask) -> Interval:
 
 def _upper(table: Bins, norm: Any, value: float, z: float) -> float:
     """The score form: of the norm where it is a sum s·d of signed gaps, of its square where it is a length."""
-    if norm is two:
+    if norm is l2:
         return math.sqrt(score_bound(value**2, z, STEEPEST * float(table.square.sum()), square_spread(table)))
     slope = _slope(table, norm, z)
     return score_bound(value, z, float((slope * table.square).sum()), float((slope * table.spread).sum()))
@@ -103,16 +102,16 @@ def _lower(ask: Ask, table: Bins, norm: Any, noise: Floats) -> float:
     fifth and four fifths of it), the other from s·d for signs that change at most once from bin to bin, all of which
     are below the norm: the noise of their maximum is much less than that of a norm. The l2 norm has its own.
     """
-    if norm is two:
-        return _lower_two(table, noise, ask.level)
-    if norm is not one:
+    if norm is l2:
+        return _lower_l2(table, noise, ask.level)
+    if norm is not l1:
         return max(0.0, ask.value - float(np.quantile(norm(table, noise), ask.level)))
     whole = ask.value - float(np.quantile(norm(table, noise), 1 - ask.alpha / 5))
     part = float(_one_change(table.d) - np.quantile(_one_change(noise), 1 - ask.alpha * 4 / 5))
     return max(0.0, whole, part)
 
 
-def _lower_two(table: Bins, noise: Floats, level: float) -> float:
+def _lower_l2(table: Bins, noise: Floats, level: float) -> float:
     """The root of `lower_square`, of the size of the gaps."""
     return math.sqrt(max(lower_square(table, noise, level), 0.0))
 
@@ -125,7 +124,7 @@ def lower_square(table: Bins, noise: Floats, level: float) -> float:
     are not refuted: by how much.
     """
     inverse = np.divide(1, table.weight, out=np.zeros_like(table.weight), where=table.filled)
-    square = float(two(table)) ** 2
+    square = float(l2(table)) ** 2
     across = noise**2 @ inverse
     spare = square - float(np.quantile(across, level))
     if spare <= 0:
@@ -135,7 +134,7 @@ def lower_square(table: Bins, noise: Floats, level: float) -> float:
     def refuted(t: float) -> float:
         return square - float(np.quantile(t * t + 2 * t * along + across, level))
 
-    return solve(refuted, 0.0, math.sqrt(square)) ** 2
+    return bisect(refuted, 0.0, math.sqrt(square))[0] ** 2
 
 
 def _one_change(d: Floats) -> Floats:
@@ -149,7 +148,7 @@ def _slope(table: Bins, norm: Any, z: float) -> Floats:
 
     Not surely while the score bound of the gap, with its unseen term, reaches 0.
     """
-    if norm is one:
+    if norm is l1:
         return np.ones_like(table.d)
     sign = -1 if norm is under else 1
     unseen = float(table.square.sum())
@@ -237,79 +236,6 @@ def no_interval(ask: Ask) -> Interval:
         how="null level: simulated",
         detail=_detail(ask, table),
     )
-
-
-def classwise(ask: Ask) -> Interval:
-    """Upper bound only, by the signs as for the ECE: Σ_k s_k (p_k - y_k) of a row is at most 2 (1 - p_y) in size.
-
-    Below, the triangle inequality over K x bins cells is too wide to be of use, and none is given.
-    """
-    from calibcli.metrics.binned import class_bins, per_class
-
-    options, columns = dict(ask.choice.options), ask.sample.columns
-    norm = options.pop("norm")
-    table = columns.classes[class_bins(columns.k, **options)]
-    view = ask.sample.top
-    null, null_high = _classwise_null(table, view.total, view.total / view.effective, str(norm))
-    worst = per_class(ask.sample, norm=norm, **options)
-    detail = {"worst_class": int(worst.argmax()), "worst_value": float(worst.max())}
-    if norm == "l2" or columns.groups is not None:
-        why = NO_GROUPS if columns.groups is not None else "no bound: the largest gaps may be in cells with few rows"
-        return Interval(reason=why, null=null, null_high=null_high, detail=detail)
-    share = view.share()
-    square = share * (1 / view.total if view.counts else share)
-    rest = 2 * -np.expm1(-columns.nll) / columns.k
-    unseen, spread = 2 / columns.k / view.effective, float(np.sum(square * rest**2))
-    return Interval(
-        high=min(1.0, score_bound(ask.value, normal_quantile(ask.level), unseen, spread)),
-        level=ask.level,
-        sided="upper",
-        how="one-sided upper bound; null level: expected absolute deviation of a binomial per cell",
-        reason="no lower bound: K x bins cells make it too wide to use",
-        null=null,
-        null_high=null_high,
-        detail=detail,
-    )
-
-
-def _classwise_null(table: Any, total: float, design: float, norm: str) -> tuple[float, float]:
-    """Mean and 95 % quantile under perfect calibration: cells as independent binomials, their sum as normal."""
-    k = len(table.count)
-    used = table.count > 0
-    n = table.count[used] / design
-    p = np.clip(table.sum_p[used] / table.count[used], 0, 1)
-    if norm == "l2":
-        variance = p * (1 - p) / (total / design * k)
-        return math.sqrt(float(variance.sum())), math.sqrt(
-            float(variance.sum()) + 1.645 * float(np.sqrt(2 * variance @ variance))
-        )
-    mean = mean_absolute_deviation(n, p)
-    variance = np.maximum(n * p * (1 - p) - mean**2, 0)
-    scale = design / (total * k)
-    return float(mean.sum()) * scale, float(mean.sum() + 1.645 * math.sqrt(variance.sum())) * scale
-
-
-def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
-    """E|X - n p| of a binomial: 2 e^{-λ} λ (no success drawn, λ = -n log(1-p)) while n p < 1, else near-normal.
-
-    Uses De Moivre's 2 (1-p)^{n-m} p^{m+1} (m+1) C(n, m+1), m = floor(n p), for small means, where it is a few terms.
-    """
-    mean = n * p
-    q = 1 - p
-    swap = p > 0.5
-    small, rare = np.where(swap, n * q, mean), np.where(swap, q, p)
-    normal = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
-    exact = normal.copy()
-    few = small < 20
-    x, r, size = small[few], rare[few], n[few]
-    m = np.floor(x)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_choose = np.zeros_like(x)
-        for j in range(1, int(m.max()) + 2 if len(m) else 1):
-            log_choose += np.where(j <= m + 1, np.log(np.maximum(size - j + 1, 1e-300)) - math.log(j), 0)
-        value = 2 * np.exp((size - m) * np.log1p(-r) + (m + 1) * np.log(r) + np.log(m + 1) + log_choose)
-    exact[few] = np.where((r > 0) & (size >= m + 1), value, 0)
-    return np.asarray(exact)
 
 
 @lru_cache(maxsize=8)

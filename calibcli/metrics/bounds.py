@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from calibcli.columns import Edges, bin_index
 from calibcli.errors import UsageError
 from calibcli.metrics import sharp
+from calibcli.metrics.intervals import FEWEST_GROUPS
 from calibcli.metrics.sample import View
 from calibcli.numerics import effective_groups, normal_quantile, score_bound, student_quantile
 
 DRAWS = 20_000
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
-FEWEST_GROUPS = 10.0  # effective groups below which no bound keeps its level (simulated: docs/gate.md)
 WeightKind = Literal["sampling", "count"]
 Method = Literal["score", "sharp"]
 Floats = NDArray[np.float64]
@@ -153,7 +153,7 @@ def view_bounds(
         lower = max(value - whole, float(sharp.signed(d, variance, alpha / family * (1 - sharp.WHOLE))))
     reason = ""
     if effective < FEWEST_GROUPS:
-        reason = f"{count} groups count as {effective:.1f} of equal size, too few for a bound ({FEWEST_GROUPS:.0f})"
+        reason = f"{count} groups count as {effective:.1f} of equal size, too few for a bound ({FEWEST_GROUPS})"
     return Bounds(
         value=value,
         lower=0.0 if reason else max(0.0, lower),

@@ -10,7 +10,8 @@ import numpy as np
 
 from calibcli.columns import ClassTable
 from calibcli.metrics.intervals import percent
-from calibcli.metrics.sample import Bins, View
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import View
 from calibcli.predictions import Floats
 from calibcli.result import Curve, Plot
 

@@ -15,7 +15,7 @@ from calibcli.links.moments import Block, Source, evaluate, expectation
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Ask, Interval, Rows
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
-from calibcli.metrics.smooth import solve
+from calibcli.numerics import bisect
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -124,8 +124,8 @@ def _gain_rows(sample: Sample) -> tuple[Rows, list[float]]:
         sample.memo["gain"] = Rows(np.full(1, np.nan), None, False, None), [1.0]
     if "gain" not in sample.memo:
         subset, _ = _subset(sample)
-        found, temperatures = gains(subset)
-        sample.memo["gain"] = Rows(found, subset.weights, sample.counts, subset.groups), temperatures
+        gain, temperatures = gains(subset)
+        sample.memo["gain"] = Rows(gain, subset.weights, sample.counts, subset.groups), temperatures
     rows: tuple[Rows, list[float]] = sample.memo["gain"]
     return rows
 
@@ -194,7 +194,7 @@ class _Profile:
     def _root(self, bound: int) -> float:
         """β where a bound of F' passes 0 (F' rises with β); the end of the range where it does not."""
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-        return math.exp(solve(lambda t: -self.slope(math.exp(t))[bound], *ends))
+        return math.exp(bisect(lambda t: -self.slope(math.exp(t))[bound], *ends)[0])
 
     def _divergence(self, beta: float) -> float:
         one, there = (average(nll_rows(self.z, self.y, b), self.rows.weights) for b in (1.0, beta))

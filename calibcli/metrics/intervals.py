@@ -12,15 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.sample import Sample, average
-from calibcli.numerics import clopper_pearson, effective_groups, normal_quantile, score_bound, student_quantile
+from calibcli.numerics import (
+    clopper_pearson,
+    effective_groups,
+    effective_rows,
+    normal_quantile,
+    score_bound,
+    student_quantile,
+    two_sided,
+)
 from calibcli.predictions import Floats, Ints
 from calibcli.result import Cell
 from calibcli.spec import Choice
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
 BOUNDLESS = "no upper bound: classes have probability 0, where a label would cost infinitely much (--clip bounds it)"
-FEWEST_GROUPS = 10  # effective groups from which a spread between groups can be relied on
-SMALLEST_P = 1e-300
+FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/gate.md)
 Mask = npt.NDArray[np.bool_]
 
 
@@ -99,7 +106,7 @@ class Rows:
         """(Σw)²/Σw², or the sum of counts."""
         if self.weights is None or self.counts or self.total <= 0:
             return self.total
-        return self.total**2 / float(self.weights @ self.weights)
+        return effective_rows(self.weights)
 
     @cached_property
     def _member(self) -> tuple[int, Ints]:
@@ -201,14 +208,6 @@ class Rows:
         return two_sided(abs(value) / math.sqrt(variance), self.units - 1)
 
 
-def two_sided(t: float, degrees: float = math.inf) -> float:
-    """P(|T| > t), never 0."""
-    from scipy.special import ndtr, stdtr
-
-    p = 2 * float(ndtr(-t) if math.isinf(degrees) else stdtr(degrees, -t))
-    return min(1.0, max(p, SMALLEST_P))
-
-
 def percent(level: float) -> str:
     """0.95 as `95 %`."""
     return f"{100 * level:.4g} %"
@@ -218,13 +217,13 @@ def share_interval(ask: Ask) -> Interval:
     """Clopper and Pearson's interval for a metric that is a share of independent rows; else as any mean."""
     values, mask = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
     rows = Rows.of(ask.sample, values, mask)
-    found = share_bounds(rows, ask.tail) if rows.total > 0 else None
-    if found is None or not rows.binomial:
+    ends = share_bounds(rows, ask.tail) if rows.total > 0 else None
+    if ends is None or not rows.binomial:
         return mean_interval(ask)
     n = rows.effective
     how = "Clopper-Pearson interval" + (f" at {n:.0f} effective rows" if round(n) != rows.n else "")
     se = rows.se if math.isfinite(rows.se) else None
-    return Interval(low=found[0], high=found[1], level=ask.level, how=how, n=rows.n, se=se)
+    return Interval(low=ends[0], high=ends[1], level=ask.level, how=how, n=rows.n, se=se)
 
 
 def share_bounds(rows: Rows, alpha: float) -> tuple[float, float] | None:

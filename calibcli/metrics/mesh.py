@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from calibcli.metrics.sample import View
+from calibcli.numerics import bisect
 from calibcli.predictions import Floats
 
 LEAST = 1e-3  # bandwidth
@@ -43,11 +44,8 @@ class Mesh:
         def enough(sigma: float) -> bool:
             return sigma < LEAST or sigma < self.ece(sigma)
 
-        start, end = 1.0, 0.0
-        for _ in range(0 if enough(start) else HALVINGS):
-            middle = (start + end) / 2
-            start, end = (start, middle) if enough(middle) else (middle, end)
-        return self.ece(start), start
+        sigma = 1.0 if enough(1.0) else bisect(enough, 0.0, 1.0, HALVINGS)[1]
+        return self.ece(sigma), sigma
 
 
 def _smooth(p: Floats, values: Floats, kernel: Floats, t: Floats) -> Floats:

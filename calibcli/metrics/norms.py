@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibcli.metrics.sample import Bins
+from calibcli.metrics.reliability import Bins
 from calibcli.predictions import Floats
 
 
-def one(bins: Bins, d: Floats | None = None) -> Floats:
+def l1(bins: Bins, d: Floats | None = None) -> Floats:
     """Σ |d_b|."""
     return np.asarray(np.abs(bins.d if d is None else d).sum(axis=-1))
 
@@ -31,7 +31,7 @@ def over_by_confidence(bins: Bins, d: Floats | None = None) -> Floats:
     return np.asarray((bins.confidence * np.maximum(bins.d if d is None else d, 0)).sum(axis=-1))
 
 
-def two(bins: Bins, d: Floats | None = None) -> Floats:
+def l2(bins: Bins, d: Floats | None = None) -> Floats:
     """(Σ d_b² / w_b)^½, which is (Σ w_b gap_b²)^½."""
     inverse = np.divide(1, bins.weight, out=np.zeros_like(bins.weight), where=bins.filled)
     return np.asarray(np.sqrt(((bins.d if d is None else d) ** 2 * inverse).sum(axis=-1)))

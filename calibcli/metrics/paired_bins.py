@@ -8,9 +8,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.intervals import Rows, two_sided
-from calibcli.metrics.sample import Bins, View
-from calibcli.numerics import student_quantile
+from calibcli.metrics.intervals import Rows
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import View
+from calibcli.numerics import student_quantile, two_sided
 
 Floats = npt.NDArray[np.float64]
 CALIBRATED = (

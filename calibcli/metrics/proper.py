@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,8 @@ def _cost(sample: Sample) -> Range:
     """NLL that a row may have: the scores tell it for every label, of which these rows show one each."""
     if "cost" not in sample.memo:
         sample.memo["cost"] = 0.0, high(sample.columns.most, UNSEEN)
-    found: Range = sample.memo["cost"]
-    return found
+    cost: Range = sample.memo["cost"]
+    return cost
 
 
 def _cost_of_right(sample: Sample) -> Range:
@@ -56,174 +58,110 @@ def high(values: Floats, quantile: float) -> float:
     return float(np.quantile(values, quantile, method="higher"))
 
 
-def _accuracy(sample: Sample) -> Column:
+def _mean(**traits: Any) -> Callable[[Callable[..., Column]], Callable[..., float]]:
+    """Puts the mean of a column on the shelf: its value and, by the trait `rows`, interval and paired differences."""
+
+    def put(rows: Callable[..., Column]) -> Callable[..., float]:
+        @METRICS.add(rows=rows, **{"interval": mean_interval, **traits})
+        @wraps(rows)
+        def metric(sample: Sample, **options: Any) -> float:
+            values, mask = rows(sample, **options)
+            return average(values, sample.weights, mask)
+
+        return metric  # type: ignore[no-any-return]
+
+    return put
+
+
+@_mean(values=UNIT, better="higher", unit="probability", range=_share, interval=share_interval)
+def accuracy(sample: Sample) -> Column:
+    """Share of rows whose predicted class is the label; ties of the scores go to the lowest class."""
     return sample.columns.correct, None
 
 
-@METRICS.add(values=UNIT, better="higher", unit="probability", rows=_accuracy, range=_share, interval=share_interval)
-def accuracy(sample: Sample) -> float:
-    """Share of rows whose predicted class is the label; ties of the scores go to the lowest class."""
-    return average(*_weighted(sample, _accuracy(sample)))
-
-
-def _nll(sample: Sample) -> Column:
+@_mean(values=NATS, better="lower", unit="nats", range=_cost)
+def nll(sample: Sample) -> Column:
+    """Negative log-likelihood, mean of -log p_y."""
     return sample.columns.nll, None
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats", rows=_nll, range=_cost, interval=mean_interval)
-def nll(sample: Sample) -> float:
-    """Negative log-likelihood, mean of -log p_y."""
-    return average(*_weighted(sample, _nll(sample)))
-
-
-def _brier(sample: Sample) -> Column:
-    return sample.columns.brier, None
-
-
-@METRICS.add(values=BRIER, better="lower", unit="", rows=_brier, range=_square, interval=mean_interval)
-def brier(sample: Sample) -> float:
+@_mean(values=BRIER, better="lower", unit="", range=_square)
+def brier(sample: Sample) -> Column:
     """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)².
 
     Brier (1950); as `brier_score_loss(scale_by_half="auto")` of scikit-learn.
     """
-    return average(*_weighted(sample, _brier(sample)))
+    return sample.columns.brier, None
 
 
-def _brier_top(sample: Sample) -> Column:
+@_mean(values=UNIT, better="lower", unit="", range=_share)
+def brier_top(sample: Sample) -> Column:
+    """Brier score of the top label, mean of (confidence - correct)²."""
     return sample.top.residual**2, None
 
 
-@METRICS.add(values=UNIT, better="lower", unit="", rows=_brier_top, range=_share, interval=mean_interval)
-def brier_top(sample: Sample) -> float:
-    """Brier score of the top label, mean of (confidence - correct)²."""
-    if sample.weights is None:
-        return float(sample.top.residual @ sample.top.residual) / len(sample.top.residual)
-    return average(*_weighted(sample, _brier_top(sample)))
-
-
-def _confidence(sample: Sample) -> Column:
+@_mean(values=UNIT, unit="probability", range=_confident)
+def mean_confidence(sample: Sample) -> Column:
+    """Mean probability of the predicted class."""
     return sample.columns.confidence, None
 
 
-@METRICS.add(values=UNIT, unit="probability", rows=_confidence, range=_confident, interval=mean_interval)
-def mean_confidence(sample: Sample) -> float:
-    """Mean probability of the predicted class."""
-    return average(*_weighted(sample, _confidence(sample)))
-
-
-def _gap(sample: Sample, of: Of) -> Column:
-    return sample.view(of).residual, None
-
-
-@METRICS.add(values=SIGNED, better="zero", unit="probability", rows=_gap, range=_over, interval=mean_interval)
-def gap(sample: Sample, *, of: Of = "auto") -> float:
+@_mean(values=SIGNED, better="zero", unit="probability", range=_over)
+def gap(sample: Sample, *, of: Of = "auto") -> Column:
     """Mean confidence minus accuracy, positive when overconfident; of two classes mean P(event) minus its frequency.
 
     |gap| <= ece.
     """
-    return average(*_weighted(sample, _gap(sample, of)))
+    return sample.view(of).residual, None
 
 
-def _entropy(sample: Sample) -> Column:
-    return sample.columns.entropy, None
-
-
-@METRICS.add(values=NATS, unit="nats", rows=_entropy, range=_cost_of_right, interval=mean_interval)
-def entropy(sample: Sample) -> float:
+@_mean(values=NATS, unit="nats", range=_cost_of_right)
+def entropy(sample: Sample) -> Column:
     """Mean entropy of the predicted distribution."""
-    return average(*_weighted(sample, _entropy(sample)))
-
-
-def _split(column: str, right: bool) -> Any:
-    def rows(sample: Sample) -> Column:
-        correct = sample.columns.correct
-        values: Floats = getattr(sample.columns, column)
-        return values, correct if right else ~correct
-
-    return rows
+    return sample.columns.entropy, None
 
 
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
 
 
-@METRICS.add(
-    values=NATS, unit="nats", rows=_split("entropy", True), range=_cost_of_right, interval=mean_interval, empty=NO_RIGHT
-)
-def entropy_correct(sample: Sample) -> float:
+@_mean(values=NATS, unit="nats", range=_cost_of_right, empty=NO_RIGHT)
+def entropy_correct(sample: Sample) -> Column:
     """Mean entropy over rows that are correct."""
-    return average(sample.columns.entropy, sample.weights, sample.columns.correct)
+    return sample.columns.entropy, sample.columns.correct
 
 
-@METRICS.add(
-    values=NATS,
-    unit="nats",
-    rows=_split("entropy", False),
-    range=_cost_of_right,
-    interval=mean_interval,
-    empty=NO_WRONG,
-)
-def entropy_wrong(sample: Sample) -> float:
+@_mean(values=NATS, unit="nats", range=_cost_of_right, empty=NO_WRONG)
+def entropy_wrong(sample: Sample) -> Column:
     """Mean entropy over rows that are wrong."""
-    return average(sample.columns.entropy, sample.weights, ~sample.columns.correct)
+    return sample.columns.entropy, ~sample.columns.correct
 
 
-@METRICS.add(
-    values=NATS,
-    better="lower",
-    unit="nats",
-    rows=_split("nll", True),
-    range=_cost_of_right,
-    interval=mean_interval,
-    empty=NO_RIGHT,
-)
-def nll_correct(sample: Sample) -> float:
+@_mean(values=NATS, better="lower", unit="nats", range=_cost_of_right, empty=NO_RIGHT)
+def nll_correct(sample: Sample) -> Column:
     """Mean NLL over rows that are correct."""
-    return average(sample.columns.nll, sample.weights, sample.columns.correct)
+    return sample.columns.nll, sample.columns.correct
 
 
-@METRICS.add(
-    values=NATS,
-    better="lower",
-    unit="nats",
-    rows=_split("nll", False),
-    range=_cost_of_wrong,
-    interval=mean_interval,
-    empty=NO_WRONG,
-)
-def nll_wrong(sample: Sample) -> float:
+@_mean(values=NATS, better="lower", unit="nats", range=_cost_of_wrong, empty=NO_WRONG)
+def nll_wrong(sample: Sample) -> Column:
     """Mean NLL over rows that are wrong."""
-    return average(sample.columns.nll, sample.weights, ~sample.columns.correct)
+    return sample.columns.nll, ~sample.columns.correct
 
 
-def _s99(sample: Sample, tau: float) -> Column:
+@_mean(values=UNIT, unit="probability", range=_share, interval=share_interval)
+def s99(sample: Sample, *, tau: Share = 0.99) -> Column:
+    """|S99|, the share of rows with confidence >= tau (Mukhoti 2020)."""
     return sample.columns.confidence >= tau, None
 
 
-@METRICS.add(values=UNIT, unit="probability", rows=_s99, range=_share, interval=share_interval)
-def s99(sample: Sample, *, tau: Share = 0.99) -> float:
-    """|S99|, the share of rows with confidence >= tau (Mukhoti 2020)."""
-    return average(*_weighted(sample, _s99(sample, tau)))
-
-
-def _s99_accuracy(sample: Sample, tau: float) -> Column:
-    return sample.columns.correct, sample.columns.confidence >= tau
-
-
-@METRICS.add(
+@_mean(
     values=UNIT,
     better="higher",
     unit="probability",
-    rows=_s99_accuracy,
     range=_share,
     interval=share_interval,
     empty="no row is that confident",
 )
-def s99_accuracy(sample: Sample, *, tau: Share = 0.99) -> float:
+def s99_accuracy(sample: Sample, *, tau: Share = 0.99) -> Column:
     """Accuracy of the rows with confidence >= tau."""
-    values, mask = _s99_accuracy(sample, tau)
-    return average(values, sample.weights, mask)
-
-
-def _weighted(sample: Sample, column: Column) -> tuple[Any, Floats | None]:
-    values, _ = column
-    return np.asarray(values), sample.weights
+    return sample.columns.correct, sample.columns.confidence >= tau

@@ -13,7 +13,8 @@ from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, Edges, columns
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.metrics import diagram
-from calibcli.metrics.sample import METRICS, Bins, Sample
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import METRICS, Sample
 from calibcli.metrics.smooth import smoothed
 from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
 from calibcli.predictions import Predictions
@@ -70,7 +71,7 @@ def report(
     wanted = [*metrics.needed_class_bins(choices, k), *([shown] if options.per_class else [])]
     measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
     sample = Sample.of(measured, predictions, options.seed)
-    found = metrics.estimates(sample, choices, level=options.level)
+    estimates = metrics.estimates(sample, choices, level=options.level)
     tables: list[Table] = []
     if {choice.name for choice in choices} & {"brier", "brier_top"}:
         tables.append(brier_parts(sample, shown, predictions.event))
@@ -92,10 +93,10 @@ def report(
     slices, slice_tables = _slices(predictions, options)
     return Result(
         command="metrics",
-        estimates=[*found, *slices],
+        estimates=[*estimates, *slices],
         tables=[*tables, *slice_tables],
         plots=plots,
-        notes=[*predictions.notes, *warnings(sample, found, bins)],
+        notes=[*predictions.notes, *warnings(sample, estimates, bins)],
         facts=_facts(predictions, sample, options),
     )
 
@@ -144,10 +145,10 @@ def report_multilabel(
     )
 
 
-def warnings(sample: Sample, found: Sequence[Estimate], bins: Bins) -> list[str]:
+def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[str]:
     """Where a number is not to be trusted, and why."""
     notes = []
-    names = {e.name.partition(":")[0] for e in found}
+    names = {e.name.partition(":")[0] for e in estimates}
     rows = round(sample.top.total) if sample.counts else sample.n
     binned = names & {"ece", "adaece", "ece_l2", "oce", "uce", "overconfidence_error"}
     if binned and rows / len(bins.rows) < PER_BIN:
@@ -158,7 +159,7 @@ def warnings(sample: Sample, found: Sequence[Estimate], bins: Bins) -> list[str]
     few = int((bins.rows[bins.filled] < PER_MCE_BIN).sum())
     if "mce" in names and few:
         notes.append(f"mce: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
-    for e in found:
+    for e in estimates:
         if e.name.partition(":")[0] in TWO_SIDED and None not in (e.value, e.null_high) and e.value <= e.null_high:  # type: ignore[operator]
             notes.append(
                 f"{e.name}: {e.value:.4f} is within what a perfectly calibrated model shows by chance "

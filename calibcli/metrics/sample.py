@@ -14,6 +14,8 @@ import numpy.typing as npt
 from calibcli.columns import Columns, Edges, bin_index
 from calibcli.errors import UsageError
 from calibcli.metrics.ranks import CHUNK, TIE, groups_by_rank, ties
+from calibcli.metrics.reliability import Bins
+from calibcli.numerics import effective_rows
 from calibcli.predictions import Floats, Ints, Predictions
 from calibcli.spec import Range, Shelf
 
@@ -27,54 +29,6 @@ UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), R
 
 
 @dataclass(frozen=True, eq=False)
-class Bins:
-    """A reliability table: one entry per bin, in shares of the total weight.
-
-    Attributes:
-        lower, upper: edges of the bins.
-        rows: number of rows.
-        weight: Σw / W.  p: Σ w p / W.  hit: Σ w y / W.  d: Σ w (p - y) / W, the signed gap times the weight.
-        square: variance of `weight` when rows are drawn: Σ w² / W² (Σ w / W² for counts).
-        spread: the same of d, about 0.  null: the same of d under perfect calibration, given the confidences.
-        total: rows behind the shares (sum of the weights where they are counts).
-    """
-
-    lower: Floats
-    upper: Floats
-    rows: Ints
-    weight: Floats
-    p: Floats
-    hit: Floats
-    d: Floats
-    square: Floats
-    spread: Floats
-    null: Floats
-    total: float
-
-    @cached_property
-    def gap(self) -> Floats:
-        """Mean confidence minus accuracy per bin, 0 where empty."""
-        return _ratio(self.d, self.weight)
-
-    @property
-    def confidence(self) -> Floats:
-        return _ratio(self.p, self.weight)
-
-    @property
-    def accuracy(self) -> Floats:
-        return _ratio(self.hit, self.weight)
-
-    @property
-    def effective(self) -> Floats:
-        """Effective rows per bin: (Σw)²/Σw²."""
-        return _ratio(self.weight**2, self.square)
-
-    @property
-    def filled(self) -> npt.NDArray[np.bool_]:
-        return self.weight > 0
-
-
-@dataclass(frozen=True, eq=False)
 class View:
     """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
 
@@ -84,7 +38,7 @@ class View:
     weights: Floats | None
     counts: bool  # weights are frequencies
     groups: Ints | None
-    lean: bool = False  # leave out what only intervals need (`spread` and `null` of tables are then 0)
+    values_only: bool = False  # leave out what only intervals need (`spread` and `null` of tables are then 0)
     cache: dict[Any, Bins] = field(default_factory=dict)
 
     @property
@@ -100,7 +54,7 @@ class View:
         """(Σw)²/Σw², or the sum of counts."""
         if self.weights is None or self.counts:
             return self.total
-        return self.total**2 / float(self.weights @ self.weights)
+        return effective_rows(self.weights)
 
     @cached_property
     def residual(self) -> Floats:
@@ -189,7 +143,7 @@ class View:
         edge = p[np.minimum(first, self.n - 1)]
         mean, share = between(p), between(hit)
         spread = null = np.zeros(bins)
-        if not self.lean:
+        if not self.values_only:
             rest = self.rest[order]
             null = between(p * rest, 2)
             square, rest = rest * rest * hit, p * p
@@ -227,7 +181,7 @@ class View:
             value = float(self.p[tied[0]])
             change += more * ((1 - value) ** 2 - value**2)
         hits = moved / self.total
-        spread = table.spread if self.lean else table.spread + change / self.total**2
+        spread = table.spread if self.values_only else table.spread + change / self.total**2
         return replace(table, hit=table.hit + hits, d=table.d - hits, spread=spread)
 
     def _whole(self, bins: int) -> Bins:
@@ -268,7 +222,7 @@ class View:
                 hits += np.bincount(index, w * hit, size)
                 square += np.bincount(index, w2, size)
             d += np.bincount(index, r if w is None else w * r, size)
-            if not self.lean:
+            if not self.values_only:
                 r = r * r
                 spread += np.bincount(index, r if w2 is None else w2 * r, size)
                 r = self.p[part] * self.rest[part]
@@ -302,7 +256,7 @@ class Sample:
         weights: (N,) float64, or None for equal weights.
         counts: whether weights are frequencies.
         predictions: the scores, for metrics that need to read them again.
-        seed: of what is simulated.  lean: values alone are wanted, no intervals.
+        seed: of what is simulated.  values_only: values alone are wanted, no intervals.
     """
 
     columns: Columns
@@ -310,7 +264,7 @@ class Sample:
     counts: bool = False
     predictions: Predictions | None = None
     seed: int = 0
-    lean: bool = False
+    values_only: bool = False
     memo: dict[Any, Any] = field(default_factory=dict)  # what one metric's interval found and another may use
 
     @classmethod
@@ -325,13 +279,13 @@ class Sample:
     @cached_property
     def top(self) -> View:
         c = self.columns
-        return View(c.confidence, c.rest, c.correct, self.weights, self.counts, c.groups, self.lean)
+        return View(c.confidence, c.rest, c.correct, self.weights, self.counts, c.groups, self.values_only)
 
     @cached_property
     def positive(self) -> View:
         c = self.columns
         p, rest = c.positive, np.where(c.predicted == 1, c.rest, c.confidence)
-        return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups, self.lean)
+        return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups, self.values_only)
 
     def view(self, of: Of = "auto") -> View:
         """What every command measures: the one place where `auto` becomes the event or the top label."""
@@ -347,7 +301,3 @@ def average(values: npt.NDArray[Any], weights: Floats | None, mask: npt.NDArray[
         return total / len(values) if len(values) else math.nan
     total = float(weights.sum())
     return float(weights @ values) / total if total > 0 else math.nan
-
-
-def _ratio(top: Floats, bottom: Floats) -> Floats:
-    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.numerics import normal_quantile
+from calibcli.numerics import bisect, normal_quantile
 
 Floats = npt.NDArray[np.float64]
 EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
@@ -45,16 +45,9 @@ def upper(value: float, plain: float, d: Floats, spread: Floats, fourth: Floats,
     # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
     unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
     value = max(value, _usual(least))
-    low, high = 0.0, plain
-    if not least.any() or _quantile(high, least, spread, unseen, z) < value:
+    if not least.any() or _quantile(plain, least, spread, unseen, z) < value:
         return plain
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        if _quantile(middle, least, spread, unseen, z) < value:
-            low = middle
-        else:
-            high = middle
-    return high
+    return bisect(lambda size: value - _quantile(size, least, spread, unseen, z), 0.0, plain, STEPS)[1]
 
 
 def largest(limit: float, length: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float) -> float:
@@ -125,8 +118,8 @@ def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
     x = np.divide(np.abs(d), sigma, out=np.zeros_like(d), where=sigma > 0)
     foretold = (np.abs(d) - sigma * _mills(x)).sum(axis=-1)
     same = np.abs(d.sum(axis=-1))
-    found = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
-    return np.asarray(found)
+    lower = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
+    return np.asarray(lower)
 
 
 def _mills(x: Floats) -> Floats:

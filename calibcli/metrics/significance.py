@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Annotated, Literal
 
 import numpy as np
 
 from calibcli.metrics.intervals import Ask, Interval, Rows
-from calibcli.metrics.norms import debiased, one
+from calibcli.metrics.norms import debiased, l1
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample, View
-from calibcli.numerics import effective_groups, score_bound, student_quantile
+from calibcli.numerics import effective_groups, normal_quantile, normal_share, score_bound, student_quantile
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
@@ -24,10 +23,10 @@ DECIDING = 15  # from where its interval covers, by simulation
 
 
 def spiegelhalter_interval(ask: Ask) -> Interval:
-    z = NormalDist().inv_cdf(0.975)
+    z = normal_quantile(0.975)
     if not math.isfinite(ask.value):
         return Interval(reason="every confidence is 0, 1/2 or 1: the statistic has no variance")
-    p = 2 * NormalDist().cdf(-abs(ask.value))
+    p = 2 * normal_share(-abs(ask.value))
     how = "normal under perfect calibration; |Z| beyond null_high happens to a calibrated model 5 % of the time"
     reason = "a test statistic: it has a p-value, not an interval"
     return Interval(reason=reason, how=how, null=0.0, null_high=z, detail={"p_value": p})
@@ -83,7 +82,7 @@ def calibration_p(
     def value(d: Floats) -> Floats:
         if statistic == "mmce":
             return np.asarray(((d @ kernel) * d).sum(axis=-1))
-        return debiased(table, d) if statistic == "ece2_debiased" else one(table, d)
+        return debiased(table, d) if statistic == "ece2_debiased" else l1(table, d)
 
     observed = float(value(table.d))
     for start in range(0, draws, 2_000):
@@ -148,13 +147,13 @@ def _cox(sample: Sample, of: Of) -> Cox | None:
         view = sample.view(of)
         odds = np.log(np.maximum(view.p, 1e-300)) - np.log(np.maximum(view.rest, 1e-300))
         sample.memo[key] = cox(view, odds)
-    found: Cox | None = sample.memo[key]
-    return found
+    fit: Cox | None = sample.memo[key]
+    return fit
 
 
 def cox_interval(ask: Ask) -> Interval:
-    found = _cox(ask.sample, ask.choice.options["of"])
-    if found is None:
+    fit = _cox(ask.sample, ask.choice.options["of"])
+    if fit is None:
         return Interval(reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them")
     at = 1 if ask.choice.name == "cox_slope" else 0
     view = ask.sample.view(ask.choice.options["of"])
@@ -163,16 +162,16 @@ def cox_interval(ask: Ask) -> Interval:
         return Interval(reason=rows.lacking)
     if not (view.p.all() and view.rest.all()):
         return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
-    deciding = float(found[2][at])
+    deciding = float(fit[2][at])
     if deciding < DECIDING:
         what = "rows" if view.groups is None else "groups"
         return Interval(
             reason=f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}"
         )
     units = min(rows.units, deciding)
-    se = math.sqrt(found[1][at, at] * units / (units - 2))
+    se = math.sqrt(fit[1][at, at] * units / (units - 2))
     t = student_quantile(1 - ask.tail, units - 2)
-    down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in found[3][:, at])
+    down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in fit[3][:, at])
     return Interval(
         low=ask.value - down,
         high=ask.value + up,
@@ -186,12 +185,12 @@ def cox_interval(ask: Ask) -> Interval:
 @METRICS.add(values=ANY, better="", unit="", interval=cox_interval)
 def cox_slope(sample: Sample, *, of: Of = "auto") -> float:
     """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident."""
-    found = _cox(sample, of)
-    return float(found[0][1]) if found is not None else math.nan
+    fit = _cox(sample, of)
+    return float(fit[0][1]) if fit is not None else math.nan
 
 
 @METRICS.add(values=ANY, better="zero", unit="", interval=cox_interval)
 def cox_intercept(sample: Sample, *, of: Of = "auto") -> float:
     """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated."""
-    found = _cox(sample, of)
-    return float(found[0][0]) if found is not None else math.nan
+    fit = _cox(sample, of)
+    return float(fit[0][0]) if fit is not None else math.nan

@@ -11,7 +11,6 @@ So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ from calibcli.errors import UsageError
 from calibcli.metrics.intervals import Ask, Interval, percent
 from calibcli.metrics.mesh import Mesh
 from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
-from calibcli.numerics import normal_quantile, score_bound
+from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -78,16 +77,8 @@ class Smoothed:
             high /= 2
         if high <= floor:
             return self.ece(floor), floor
-        low = high / 2
-        for _ in range(60):
-            middle = (low + high) / 2
-            if self.ece(middle) < middle:
-                high = middle
-            else:
-                low = middle
-            if high - low < 1e-9 * high:
-                break
-        return self.ece(high), high
+        sigma = bisect(lambda s: self.ece(s) >= s, high / 2, high, 60, 1e-9)[1]
+        return self.ece(sigma), sigma
 
 
 def _pieces(k: Any, n: int) -> list[Any]:
@@ -148,8 +139,8 @@ def smoothed(sample: Sample, of: Of) -> Smoothed:
     key = ("smoothed", of)
     if key not in sample.memo:
         sample.memo[key] = Smoothed(view.p, view.residual * view.share())
-    found: Smoothed = sample.memo[key]
-    return found
+    rows: Smoothed = sample.memo[key]
+    return rows
 
 
 def smece_interval(ask: Ask) -> Interval:
@@ -220,7 +211,7 @@ class Noise:
 
     def fixed_point(self, scale: Floats, level: float) -> float:
         """σ with quantile(σ) = σ."""
-        return solve(lambda s: self.quantile(scale, s, level) - s)
+        return bisect(lambda s: self.quantile(scale, s, level) - s, 0.0, 1.0)[0]
 
 
 @lru_cache(maxsize=4)
@@ -234,29 +225,18 @@ def noise_of(ask: Ask) -> Noise:
     key = ("noise", ask.choice.options["of"])
     if key not in ask.sample.memo:
         ask.sample.memo[key] = Noise(ask.sample.view(ask.choice.options["of"]), ask)
-    found: Noise = ask.sample.memo[key]
-    return found
+    noise: Noise = ask.sample.memo[key]
+    return noise
 
 
-def _lower_fixed_point(noise: Noise, found: Smoothed, level: float) -> float:
+def _lower_fixed_point(noise: Noise, rows: Smoothed, level: float) -> float:
     """Smallest τ not refuted by smECE at s = max(τ, FLOOR): its estimate is at most τ + q(s), as smECE_s <= τ."""
 
     def excess(tau: float) -> float:
         s = max(tau, FLOOR)
-        return found.ece(s) - noise.quantile(noise.scale, s, level) - tau
+        return rows.ece(s) - noise.quantile(noise.scale, s, level) - tau
 
-    return solve(excess)
-
-
-def solve(function: Callable[[float], float], low: float = 0.0, high: float = 1.0) -> float:
-    """Root in (low, high) of a function that falls, by bisection; `low` if it is negative throughout."""
-    for _ in range(14):
-        middle = (low + high) / 2
-        if function(middle) > 0:
-            low = middle
-        else:
-            high = middle
-    return low
+    return bisect(excess, 0.0, 1.0)[0]
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability", interval=smece_interval)
@@ -275,7 +255,7 @@ def smece(
     if mesh:
         if mesh < 2:
             raise UsageError(f"a mesh of {mesh} points", "pass mesh=200, or leave it out for the integral")
-        found = Mesh(sample.view(of), mesh)
-        return found.fixed_point[0] if sigma is None else found.ece(sigma)
+        on_mesh = Mesh(sample.view(of), mesh)
+        return on_mesh.fixed_point[0] if sigma is None else on_mesh.ece(sigma)
     exact = smoothed(sample, of)
     return exact.fixed_point[0] if sigma is None else exact.ece(sigma)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from calibcli.columns import ClassBins, Edges
-from calibcli.metrics.binned_intervals import mean_absolute_deviation
 from calibcli.metrics.bounds import view_bounds
+from calibcli.metrics.classwise import mean_absolute_deviation
 from calibcli.metrics.intervals import Rows, percent, share_bounds
-from calibcli.metrics.sample import Bins, Sample, View
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import Sample, View
 from calibcli.metrics.topk import views
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Table

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.links import log_softmax
+from calibcli.numerics import log_sigmoid
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 from calibcli.scalers.parameters import Form
@@ -135,11 +136,6 @@ def log_odds(logits: Array) -> Array:
         log_rest = np.log1p(-np.minimum(np.exp(log_p), 0.75))
         log_rest[rows, top] = second[:, 0] + np.log(np.exp(rest - second).sum(axis=1))
     return np.clip(log_p - log_rest, -700, 700)
-
-
-def log_sigmoid(m: Array) -> Array:
-    result: Array = np.minimum(m, 0) - np.log1p(np.exp(-np.abs(m)))
-    return result
 
 
 def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Array:

@@ -10,26 +10,16 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
-from calibcli.numerics import student_quantile
+from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
-from calibcli.scalers import ridge, search
-from calibcli.scalers.figures import heat, profile_plot
+from calibcli.scalers import ridge, ridge_plots, search
+from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
 from calibcli.scalers.rows import fold_of_rows, sample, subset
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
-from calibcli.scalers.temperature import (
-    FEWEST,
-    GRIDS,
-    block_source,
-    degenerate,
-    effective_units,
-    facts,
-    per_unit,
-    units_of,
-    z_of,
-)
+from calibcli.scalers.temperature import FEWEST, GRIDS, degenerate, effective_units, facts, per_unit, units_of
 from calibcli.scalers.temperature import apply as apply_temperature
 from calibcli.spec import Count
 
@@ -85,7 +75,7 @@ def focal(predictions: Predictions, job: Job) -> Fitted:
     values = np.array([surface.values(0.0, [g])[0] for g in ridge.GRID])
     at = int(values.argmin())
     low, high = ridge.GRID[max(at - 1, 0)], ridge.GRID[min(at + 1, len(values) - 1)]
-    gamma = search.root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
+    gamma = root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
     nll, psi = surface.scores(0.0, gamma)
     step = 1e-4
     curvature = (surface.gradient(0.0, gamma + step)[2] - surface.gradient(0.0, gamma - step)[2]) / (2 * step)
@@ -94,8 +84,8 @@ def focal(predictions: Predictions, job: Job) -> Fitted:
     estimate = Estimate(
         name="gamma",
         value=gamma,
-        low=None if bound else gamma - z_of(job.level) * se,
-        high=None if bound else gamma + z_of(job.level) * se,
+        low=None if bound else gamma - normal_quantile((1 + job.level) / 2) * se,
+        high=None if bound else gamma + normal_quantile((1 + job.level) / 2) * se,
         level=job.level,
         se=None if bound else se,
         n=rows.n,
@@ -120,7 +110,7 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
     if not job.report:
         return Fitted(parameters)
     at = surface.best(best.gamma, best.u)
-    z = z_of(job.level)
+    z = normal_quantile((1 + job.level) / 2)
     points = sorted([*points, at], key=lambda p: p.gamma)
     limit = min(p.nll for p in points) + z * z / 2 / few.n
     sets = ridge.acceptable(points, limit)
@@ -148,7 +138,7 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
             + _of(few, predictions),
         )
     )
-    plots = [profile_plot(points, at, limit, few.n), heat(surface, points, at, limit, sets, few.n)]
+    plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, sets, few.n)]
     about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain, z * gain_se)}
     return Fitted(parameters, estimates, notes, plots, facts=about)
 
@@ -169,7 +159,7 @@ def _temperature(
     units = effective_units(bend, times, rows.groups is not None)
     detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {what}": units}
     w = np.ones(rows.n) if rows.weights is None else rows.weights
-    size = float(w.sum() if rows.weight_kind == "count" else w.sum() ** 2 / (w @ w))
+    size = float(w.sum() if rows.weight_kind == "count" else effective_rows(w))
     low, high, reason = None, None, ""
     se = math.sqrt(spread.covariance[0, 0])
     if units < FEWEST:
@@ -201,7 +191,7 @@ def _temperature(
 def _gamma(
     best: Point, sets: Sequence[tuple[float, float]], n: int, correlation: float, level: float, of: str
 ) -> Estimate:
-    width = z_of(level) ** 2 / 2
+    width = normal_quantile((1 + level) / 2) ** 2 / 2
     bound = best.gamma in (LOW, HIGH)
     how = (
         f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; set: profile NLL within {width:.3g}/n of the best{of}"

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.links import log_softmax
+from calibcli.numerics import log_sigmoid
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import log_odds, log_sigmoid, logistic
+from calibcli.scalers.affine import log_odds, logistic
 from calibcli.scalers.parameters import CURVES, Form
 from calibcli.scalers.rows import raw_argmax
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters

@@ -102,14 +102,14 @@ def stream(
 
 def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
     """What belongs to the rows, by name."""
-    found: dict[str, NDArray[Any] | None] = {
+    arrays: dict[str, NDArray[Any] | None] = {
         "labels": predictions.labels if predictions.facts.get("labelled", True) else None,
         "ids": predictions.ids,
         "weights": predictions.weights,
         "group": predictions.groups,
         **predictions.slices,
     }
-    return {name: np.asarray(value) for name, value in found.items() if value is not None}
+    return {name: np.asarray(value) for name, value in arrays.items() if value is not None}
 
 
 @contextlib.contextmanager

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -13,8 +12,9 @@ from calibcli.columns import columns
 from calibcli.errors import CalibError, UsageError
 from calibcli.metrics import METRICS, Sample
 from calibcli.metrics.paired import differences, worse
+from calibcli.numerics import normal_quantile
 from calibcli.predictions import Predictions
-from calibcli.result import Estimate, Table
+from calibcli.result import Cell, Estimate, Table
 from calibcli.scalers.fitting import cross_fit, part
 from calibcli.scalers.scaler import SCALERS, Array, Progress
 
@@ -62,11 +62,70 @@ def rank(
     Raises:
         UsageError: no method could be fitted.
     """
-    nlls: dict[str, Array] = {}
-    about: dict[str, tuple[float, float]] = {}
-    bad: dict[str, list[str]] = {}
-    mapped: dict[str, Predictions] = {}
-    notes = []
+    tried, notes = _cross_fitted(specs, predictions, folds, seed, level, threads, progress)
+    weights = predictions.weights
+    order = sorted(tried, key=lambda m: (_mean(m.nll, weights), m.spec != NONE))
+    methods = [m for m in order if m.spec != NONE]
+    if not methods:
+        raise UsageError("no method could be fitted", "pass other methods, or more rows")
+    best = next((m for m in methods if not m.worse), methods[0])
+    recommended = next((m.spec for m in order if m.spec == NONE or not m.worse), NONE)
+    notes += _notes(best, recommended, methods)
+    z = normal_quantile((1 + level) / 2)
+    estimates: list[Estimate] = []
+    rows: list[list[Cell]] = []
+    for place, m in enumerate(order, 1):
+        mean, se = _difference(m.nll, best.nll, weights)
+        low, high = (mean - z * se, mean + z * se) if m is not best else (None, None)
+        rows.append([place, m.spec, _mean(m.nll, weights), mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
+        if m is not best:
+            estimates.append(
+                Estimate(
+                    name="nll_difference",
+                    value=mean,
+                    low=low,
+                    high=high,
+                    level=level,
+                    se=se,
+                    of=f"method={m.spec}",
+                    unit="nats",
+                    better="lower",
+                    n=predictions.n,
+                    how=f"NLL minus that of {best.spec}, rows held out in {folds} folds, paired normal interval",
+                )
+            )
+    close = [e.of.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
+    if close:
+        notes.append(f"not told from {best.spec} on these rows: {', '.join(close)}")
+    title = f"Methods by NLL on held-out rows ({folds} folds, n = {predictions.n:,})"
+    heads = ["rank", "method", "nll", "difference", "low", "high", "ece", "accuracy", "made worse"]
+    table = Table(name="ranking", columns=heads, rows=rows, title=title)
+    return Ranking(best.spec, recommended, best.after, estimates, table, notes)
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A method's cross-fitted rows, what is measured on them, and what is worse than before beyond chance."""
+
+    spec: str
+    after: Predictions
+    nll: Array
+    ece: float
+    accuracy: float
+    worse: Sequence[str]
+
+
+def _cross_fitted(
+    specs: Sequence[str],
+    predictions: Predictions,
+    folds: int,
+    seed: int,
+    level: float,
+    threads: int | None,
+    progress: Progress | None,
+) -> tuple[list[Tried], list[str]]:
+    """The scores as they are and every method that can be fitted; and notes on the others."""
+    tried, notes = [], []
     before: Sample | None = None
     for done, spec in enumerate((NONE, *specs)):
         here = part(progress, done, len(specs) + 1, spec)
@@ -77,57 +136,19 @@ def rank(
             notes.append(f"{spec} is left out: {error.problem}")
             continue
         before = before or sample
-        mapped[spec], nlls[spec] = out, sample.columns.nll
-        about[spec] = (_value("ece", sample), _value("accuracy", sample))
-        changed = differences(before, sample, level=level) if spec != NONE else []
-        bad[spec] = [e.name for e in worse(changed)]
-    order = sorted(nlls, key=lambda s: (_mean(nlls[s], predictions.weights), s != NONE))
-    methods = [s for s in order if s != NONE]
-    if not methods:
-        raise UsageError("no method could be fitted", "pass other methods, or more rows")
-    fit = [s for s in methods if not bad[s]]
-    best = fit[0] if fit else methods[0]
-    recommended = next((s for s in order if s == NONE or not bad[s]), NONE)
-    notes += _notes(best, recommended, methods, bad)
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    estimates, rows = [], []
-    for place, spec in enumerate(order, 1):
-        mean, se = _difference(nlls[spec], nlls[best], predictions.weights)
-        low, high = (mean - z * se, mean + z * se) if spec != best else (None, None)
-        found = ", ".join(bad[spec])
-        rows.append([place, spec, _mean(nlls[spec], predictions.weights), mean, low, high, *about[spec], found])
-        if spec != best:
-            estimates.append(
-                Estimate(
-                    name="nll_difference",
-                    value=mean,
-                    low=low,
-                    high=high,
-                    level=level,
-                    se=se,
-                    of=f"method={spec}",
-                    unit="nats",
-                    better="lower",
-                    n=predictions.n,
-                    how=f"NLL minus that of {best}, rows held out in {folds} folds, paired normal interval",
-                )
-            )
-    close = [e.of.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
-    if close:
-        notes.append(f"not told from {best} on these rows: {', '.join(close)}")
-    title = f"Methods by NLL on held-out rows ({folds} folds, n = {predictions.n:,})"
-    heads = ["rank", "method", "nll", "difference", "low", "high", "ece", "accuracy", "made worse"]
-    table = Table(name="ranking", columns=heads, rows=rows, title=title)
-    return Ranking(best, recommended, mapped[best], estimates, table, notes)
+        changed = worse(differences(before, sample, level=level)) if spec != NONE else []
+        ece, accuracy = (float(METRICS.choose(name)(sample)) for name in ("ece", "accuracy"))
+        tried.append(Tried(spec, out, sample.columns.nll, ece, accuracy, [e.name for e in changed]))
+    return tried, notes
 
 
-def _notes(best: str, recommended: str, methods: Sequence[str], bad: Mapping[str, Sequence[str]]) -> list[str]:
+def _notes(best: Tried, recommended: str, methods: Sequence[Tried]) -> list[str]:
     notes = []
-    passed = [f"{s} ({', '.join(bad[s])})" for s in methods if bad[s]]
+    passed = [f"{m.spec} ({', '.join(m.worse)})" for m in methods if m.worse]
     if passed:
         notes.append(f"not recommended, as they make worse beyond chance what stands beside them: {'; '.join(passed)}")
     if recommended == NONE:
-        why = f"{best} makes {', '.join(bad[best])} worse" if bad[best] else "no method has a lower NLL"
+        why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else "no method has a lower NLL"
         notes.append(f"no method is recommended: {why}; the scores as they are do as well")
     return notes
 
@@ -142,7 +163,3 @@ def _difference(a: Array, b: Array, weights: Array | None) -> tuple[float, float
 
 def _mean(values: Array, weights: Array | None) -> float:
     return float(np.average(values, weights=weights))
-
-
-def _value(name: str, sample: Sample) -> float:
-    return float(METRICS.choose(name)(sample))

@@ -93,23 +93,14 @@ def report(
         "kind": predictions.kind,
         "n": predictions.n,
         "classes": predictions.k,
-        **predictions.event_fact,
-        **done.facts,
-        **recommended,
     }
     return Result(
         command="scale",
         estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates, *changed],
         tables=[*tables, *done.tables, *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
-        notes=[
-            *notes_of(predictions, *([] if test is None else [test])),
-            *notes,
-            *done.notes,
-            *_harm(changed),
-            *second.notes,
-        ],
-        facts=facts,
+        notes=[*notes_of(*filter(None, [predictions, test])), *notes, *done.notes, *_harm(changed), *second.notes],
+        facts={**facts, **predictions.event_fact, **done.facts, **recommended},
     ), done.scaler
 
 
@@ -131,28 +122,28 @@ def known_methods(methods: Sequence[str], k: int) -> list[str]:
     Raises:
         UsageError: unknown method or option.
     """
-    found: list[str] = []
+    specs: list[str] = []
     for method in methods:
         for spec in applicable(k) if method.strip().lower() == "all" else [method]:
             canonical = SCALERS.choose(spec).spec
-            if canonical not in found:
-                found.append(canonical)
-    return found
+            if canonical not in specs:
+                specs.append(canonical)
+    return specs
 
 
 def _measure(rows: Predictions, options: Options, of: str) -> Result:
     """What `calib metrics` says of these rows, marked as before or after."""
     how = measuring.Options(specs=options.specs, level=options.level, seed=options.seed, threads=options.threads)
-    found = measuring.report(rows, how)
+    measured = measuring.report(rows, how)
     return dataclasses.replace(
-        found,
-        estimates=[dataclasses.replace(e, of=f"{e.of} {of}".lstrip()) for e in found.estimates],
-        tables=[dataclasses.replace(t, name=f"{t.name}_{of}", title=f"{t.title}, {of}") for t in found.tables],
+        measured,
+        estimates=[dataclasses.replace(e, of=f"{e.of} {of}".lstrip()) for e in measured.estimates],
+        tables=[dataclasses.replace(t, name=f"{t.name}_{of}", title=f"{t.title}, {of}") for t in measured.tables],
         plots=[
             dataclasses.replace(
                 p, name=f"{p.name}_{of}", under=p.under and f"{p.under}_{of}", title=p.title and f"{p.title}, {of}"
             )
-            for p in found.plots
+            for p in measured.plots
         ],
-        notes=[f"{of}: {note}" for note in found.notes if note not in rows.notes],
+        notes=[f"{of}: {note}" for note in measured.notes if note not in rows.notes],
     )

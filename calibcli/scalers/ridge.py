@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.links.focal_nll import Shifted, focal_rows
+from calibcli.numerics import bisect
 from calibcli.scalers.scaler import Array
 
 LOW, HIGH = -0.5, 5.0  # search range of γ
@@ -167,17 +168,17 @@ class Surface:
 def acceptable(points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
     """Intervals of γ where the profile lies below `limit`, its edges interpolated linearly."""
     inside = [p.nll <= limit for p in points]
-    found: list[tuple[float, float]] = []
+    sets: list[tuple[float, float]] = []
     start: float | None = None
     for i, point in enumerate(points):
         if inside[i] and start is None:
             start = point.gamma if i == 0 else _crossing(points[i - 1], point, limit)
         if start is not None and not inside[i]:
-            found.append((start, _crossing(point, points[i - 1], limit)))
+            sets.append((start, _crossing(point, points[i - 1], limit)))
             start = None
     if start is not None:
-        found.append((start, points[-1].gamma))
-    return found
+        sets.append((start, points[-1].gamma))
+    return sets
 
 
 def _crossing(outside: Point, inside: Point, limit: float) -> float:
@@ -244,10 +245,7 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
         if step > REACH:
             ends.append(sign * math.inf)
             continue
-        far = step
-        for _ in range(12):
-            middle = 0.5 * (near + far)
-            near, far = (middle, far) if above(best.u + sign * middle) < 0 else (near, middle)
+        near, far = bisect(lambda s, sign=sign: -above(best.u + sign * s), near, step, 12)  # type: ignore[misc]
         ends.append(best.u + sign * 0.5 * (near + far))
     return ends[0], ends[1]
 

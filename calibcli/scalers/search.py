@@ -8,16 +8,16 @@ classes the ECE is the event's, whose mean probability need not fall with T: eve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibcli.links.moments import BLOCK, WIDE, Array, chunks
-from calibcli.metrics.norms import one
+from calibcli.metrics.norms import l1
 from calibcli.metrics.sample import View
 from calibcli.predictions import Predictions
+from calibcli.scalers.objectives import block_source, brier, nll
 from calibcli.scalers.rows import raw_argmax, sample
 
 SLACK = 1e-12  # rounding of sums over rows
@@ -53,10 +53,8 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
     """
     if objective in ("ece", "adaece"):
         return _best_ece(predictions, grid, objective, bins)
-    from calibcli.scalers.temperature import _brier, block_source, nll
-
     source = block_source(predictions)
-    function = nll if objective == "nll" else (lambda s, b: _brier(s, b)[0])
+    function = nll if objective == "nll" else (lambda s, b: brier(s, b)[0])
     values = [function(source, 1 / t) for t in grid]
     at = int(np.argmin(values))
     return Found(float(grid[at]), values[at], (float(grid[at]), float(grid[at])), len(grid))
@@ -172,9 +170,9 @@ class Error:
             if self.flip is None
             else (np.where(self.flip, rest, confidence), np.where(self.flip, confidence, rest))
         )
-        view = View(p, rest, self.hit, self.weights, self.counts, None, lean=True)
+        view = View(p, rest, self.hit, self.weights, self.counts, None, values_only=True)
         wide = self.objective == "ece"
-        return float(one(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
+        return float(l1(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
 
 
 def null_deviation(c: Array, w: Array | None, bins: int) -> float:
@@ -182,30 +180,3 @@ def null_deviation(c: Array, w: Array | None, bins: int) -> float:
     weight = 1.0 if w is None else w
     total = len(c) if w is None else w.sum()
     return math.sqrt((1 - 2 / math.pi) * float(np.sum(weight * weight * c * (1 - c)))) / float(total)
-
-
-def root(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-13) -> float:
-    """Root of an increasing function in [low, high] by secants kept inside the bracket (Illinois)."""
-    f_low, f_high = function(low), function(high)
-    if f_low >= 0:
-        return low
-    if f_high <= 0:
-        return high
-    side, x = 0, math.inf
-    for _ in range(200):
-        previous = x
-        x = high - f_high * (high - low) / (f_high - f_low)
-        if not low < x < high:
-            x = 0.5 * (low + high)
-        f = function(x)
-        if f == 0 or min(high - low, abs(x - previous)) <= tolerance * max(1.0, abs(x)):
-            return x
-        if f > 0:
-            high, f_high = x, f
-            f_low = f_low / 2 if side == 1 else f_low
-            side = 1
-        else:
-            low, f_low = x, f
-            f_high = f_high / 2 if side == -1 else f_high
-            side = -1
-    return 0.5 * (low + high)

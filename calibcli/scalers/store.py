@@ -113,13 +113,13 @@ def _fault(scaler: Scaler) -> str:
     return problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
 
 
-def _estimate(found: Any) -> bool:
+def _estimate(entry: Any) -> bool:
     """Whether this is an estimate as `fit` keeps it."""
-    if not isinstance(found, dict) or set(found) != set(KEPT):
+    if not isinstance(entry, dict) or set(entry) != set(KEPT):
         return False
     texts, numbers = ("name", "unit", "how", "reason"), ("value", "low", "high", "level", "n")
-    return all(isinstance(found[key], str) for key in texts) and all(
-        found[key] is None or (type(found[key]) in (int, float) and abs(found[key]) < 1e300) for key in numbers
+    return all(isinstance(entry[key], str) for key in texts) and all(
+        entry[key] is None or (type(entry[key]) in (int, float) and abs(entry[key]) < 1e300) for key in numbers
     )
 
 

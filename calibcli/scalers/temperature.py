@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 
 from calibcli.links import BetaFit, fit_beta, log_softmax
-from calibcli.links.moments import Source, chunks, cumulants, shift
-from calibcli.numerics import effective_groups, normal_quantile, student_quantile
-from calibcli.predictions import ArrayScores, Predictions
+from calibcli.links.moments import Source, chunks, cumulants
+from calibcli.numerics import effective_groups, root, student_quantile
+from calibcli.predictions import Predictions
 from calibcli.result import Cell, Curve, Estimate, Plot
 from calibcli.scalers import parameters, search
+from calibcli.scalers.objectives import block_source, brier, nll
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.spec import Count
 
@@ -66,18 +67,6 @@ def temperature(
     plots = [_curve(predictions, exact)] if job.report else []
     return Fitted(
         {"beta": np.array(exact.beta)}, [interval(exact, predictions, job.level)], plots=plots, facts=facts(exact)
-    )
-
-
-def block_source(predictions: Predictions) -> Source:
-    """The rows as `fit_beta` reads them."""
-    y, w = predictions.labels, predictions.weights
-    if isinstance(predictions.scores, ArrayScores):
-        whole = (predictions.logits, y, w)
-        return lambda: (whole,)
-    return lambda: (
-        (z, y[start : start + len(z)], None if w is None else w[start : start + len(z)])
-        for start, z in predictions.blocks()
     )
 
 
@@ -172,37 +161,37 @@ def facts(fit: BetaFit) -> dict[str, str | int]:
 
 
 def _by_grid(predictions: Predictions, job: Job, objective: Objective, grid: Grid, bins: int) -> Fitted:
-    found = search.best_temperature(predictions, GRIDS[grid], objective, bins)
+    best = search.best_temperature(predictions, GRIDS[grid], objective, bins)
     name = f"{search.LABELS[objective]} on the {grid} grid"
     estimate = Estimate(
         name="temperature",
-        value=found.temperature,
+        value=best.temperature,
         n=predictions.n,
-        how=f"smallest {name}, first of ties; {found.evaluated} of {len(GRIDS[grid])} points evaluated, "
+        how=f"smallest {name}, first of ties; {best.evaluated} of {len(GRIDS[grid])} points evaluated, "
         "the others excluded exactly",
         reason=f"{search.LABELS[objective]} is not smooth in T, so T has no valid interval"
         if objective in ("ece", "adaece")
         else "a grid point has no interval",
-        detail={"objective": found.value, "plateau_low": found.plateau[0], "plateau_high": found.plateau[1]},
+        detail={"objective": best.value, "plateau_low": best.plateau[0], "plateau_high": best.plateau[1]},
     )
     notes = []
-    if found.plateau[1] > found.plateau[0]:
-        low, high = found.plateau
+    if best.plateau[1] > best.plateau[0]:
+        low, high = best.plateau
         notes.append(f"T from {low:g} to {high:g} is within one null standard deviation of the smallest {name}")
-    if found.temperature in (GRIDS[grid][0], GRIDS[grid][-1]):
-        notes.append(f"T = {found.temperature:g} is an end of the {grid} grid")
-    return Fitted({"beta": np.array(1 / found.temperature)}, [estimate], notes)
+    if best.temperature in (GRIDS[grid][0], GRIDS[grid][-1]):
+        notes.append(f"T = {best.temperature:g} is an end of the {grid} grid")
+    return Fitted({"beta": np.array(1 / best.temperature)}, [estimate], notes)
 
 
 def _by_brier(source: Source, exact: BetaFit) -> Fitted:
     """Root of d Brier / d ln β in the valley of the best of 61 log-spaced points around the NLL's optimum."""
     points = math.log(exact.beta) + np.linspace(-math.log(30), math.log(30), 61)
-    values = [_brier(source, math.exp(u))[0] for u in points]
+    values = [brier(source, math.exp(u))[0] for u in points]
     at = int(np.argmin(values))
     if at in (0, 60):
         estimate = Estimate(name="temperature", value=None, reason="bound: the Brier score has no minimum in T")
         return Fitted({"beta": np.array(math.exp(points[at]))}, [estimate], [f"temperature: {estimate.reason}"])
-    u = search.root(lambda v: _brier(source, math.exp(v))[1], points[at - 1], points[at + 1])
+    u = root(lambda v: brier(source, math.exp(v))[1], points[at - 1], points[at + 1])
     estimate = Estimate(
         name="temperature",
         value=math.exp(-u),
@@ -211,24 +200,6 @@ def _by_brier(source: Source, exact: BetaFit) -> Fitted:
         reason="no interval is computed for this objective",
     )
     return Fitted({"beta": np.array(math.exp(u))}, [estimate])
-
-
-def _brier(source: Source, beta: float) -> tuple[float, float]:
-    """Mean Brier score (sum over classes) of softmax(β z) and its derivative in ln β."""
-    total = slope = weight = 0.0
-    for whole in source():
-        for z, y, w in chunks(whole):
-            d, _, axis = shift(z, y, np.float64)
-            d = np.maximum(d if axis == 0 else d.T, -1e5)
-            p = np.exp(beta * d)
-            p /= p.sum(axis=0)
-            rate = beta * p * (d - (p * d).sum(axis=0))
-            p[y, np.arange(len(y))] -= 1
-            w = np.ones(len(y)) if w is None else w
-            total += float((p * p).sum(axis=0) @ w)
-            slope += 2 * float((p * rate).sum(axis=0) @ w)
-            weight += float(w.sum())
-    return total / weight, slope / weight
 
 
 def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
@@ -252,20 +223,3 @@ def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
             Curve(label="T = 1", kind="vline", role="before", x=[1.0]),
         ],
     )
-
-
-def nll(source: Source, beta: float) -> float:
-    """Weighted mean NLL of softmax(β z)."""
-    from calibcli.links import nll_rows
-
-    total = weight = 0.0
-    for z, y, w in source():
-        rows = nll_rows(z, y, beta)
-        total += float(rows.sum() if w is None else rows @ w)
-        weight += float(len(rows) if w is None else w.sum())
-    return total / weight
-
-
-def z_of(level: float) -> float:
-    """Two-sided normal quantile."""
-    return normal_quantile((1 + level) / 2)

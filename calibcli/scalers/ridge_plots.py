@@ -1,4 +1,4 @@
-"""Figures of focal temperature scaling: the profile over γ, and the NLL over T x γ with its ridge."""
+"""Figures of the NLL over temperature and γ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from calibcli.result import Curve, Plot
 from calibcli.scalers.ridge import Point, Surface
 
 
-def profile_plot(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
+def profile(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
+    """The smallest NLL of each γ, and the limit of the set around the best."""
     return Plot(
         name="gamma_profile",
         title=f"Profile of the NLL over gamma, n = {n:,}",

@@ -1,0 +1,49 @@
+"""The NLL and the Brier score of softmax(β z) as functions of β, over blocks of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibcli.links import nll_rows
+from calibcli.links.moments import Source, chunks, shift
+from calibcli.predictions import ArrayScores, Predictions
+
+
+def block_source(predictions: Predictions) -> Source:
+    """The rows as `fit_beta` reads them."""
+    y, w = predictions.labels, predictions.weights
+    if isinstance(predictions.scores, ArrayScores):
+        whole = (predictions.logits, y, w)
+        return lambda: (whole,)
+    return lambda: (
+        (z, y[start : start + len(z)], None if w is None else w[start : start + len(z)])
+        for start, z in predictions.blocks()
+    )
+
+
+def nll(source: Source, beta: float) -> float:
+    """Weighted mean NLL of softmax(β z)."""
+    total = weight = 0.0
+    for z, y, w in source():
+        rows = nll_rows(z, y, beta)
+        total += float(rows.sum() if w is None else rows @ w)
+        weight += float(len(rows) if w is None else w.sum())
+    return total / weight
+
+
+def brier(source: Source, beta: float) -> tuple[float, float]:
+    """Mean Brier score (sum over classes) of softmax(β z) and its derivative in ln β."""
+    total = slope = weight = 0.0
+    for whole in source():
+        for z, y, w in chunks(whole):
+            d, _, axis = shift(z, y, np.float64)
+            d = np.maximum(d if axis == 0 else d.T, -1e5)
+            p = np.exp(beta * d)
+            p /= p.sum(axis=0)
+            rate = beta * p * (d - (p * d).sum(axis=0))
+            p[y, np.arange(len(y))] -= 1
+            w = np.ones(len(y)) if w is None else w
+            total += float((p * p).sum(axis=0) @ w)
+            slope += 2 * float((p * rate).sum(axis=0) @ w)
+            weight += float(w.sum())
+    return total / weight, slope / weight
