@@ -1,10 +1,11 @@
-"""Imports point one way; heavy libraries load only where they are used."""
+"""Imports point one way, in no circle; heavy libraries load only where they are used; CONTRIBUTING shows the house."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import house
 import pytest
 
 ROOT = Path(__file__).parent.parent / "calibcli"
@@ -84,3 +85,18 @@ def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
         library = name.split(".")[0]
         if library in HEAVY and not any(where == w or where.startswith(w + "/") for w in HEAVY[library]):
             pytest.fail(f"{where} imports {name}")
+
+
+def test_no_circle_of_files() -> None:
+    assert house.circles() == []
+
+
+def test_contributing_shows_the_house_as_it_is() -> None:
+    text = house.CONTRIBUTING.read_text(encoding="utf-8")
+    assert house.written(text) == text, "run `python tests/house.py --write`"
+
+
+def test_functions_and_files_stay_short() -> None:
+    """The long ones that there are may only become fewer: their number is what a change is held to."""
+    assert len(house.long_functions(70)) <= 9
+    assert len(house.long_files(350)) <= 3

@@ -6,7 +6,7 @@ All minimise a convex penalised NLL of softmax(W x + b); they differ in x, in th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,10 @@ def _log_p(logits: Array) -> Array:
     return result
 
 
+def _searches(options: Mapping[str, Any]) -> bool:
+    return options["lam"] is None or options["mu"] is None
+
+
 @SCALERS.add(preserves_accuracy=False, apply=apply, form=form("k"))
 def vector(predictions: Predictions, job: Job, *, mu: NotNegative = 0.0) -> Fitted:
     """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
@@ -74,7 +78,7 @@ def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitte
     return Fitted(done.parameters, [temperature], done.notes, facts=done.facts)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk"))
+@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk"), search=_searches)
 def matrix(
     predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> Fitted:
@@ -86,7 +90,7 @@ def matrix(
     return _odir(predictions, job, x, lam, mu)
 
 
-@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk", log_probabilities=True))
+@SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk", log_probabilities=True), search=_searches)
 def dirichlet(
     predictions: Predictions, job: Job, *, lam: NotNegative | None = None, mu: NotNegative | None = None
 ) -> Fitted:
@@ -205,20 +209,34 @@ def _odir(predictions: Predictions, job: Job, x: Array, lam: float | None, mu: f
     start: Array | None = None
     like: Regression | None = None
     if lam is None or mu is None:
-        search = _Search(shape, predictions, job, x)
-        lam, mu, start = search.best(lam, mu)
-        chosen, like = {"lambda": lam, "mu": mu}, search.fits[0]
+        if job.rows is None or "tried" not in job.memory:
+            search = _Search(shape, predictions, job, x)
+            found = search.best(lam, mu)
+            job.memory["tried"], job.memory["like"] = search.tried, search.fits[0]
+        else:
+            w = np.ones(predictions.n) if predictions.weights is None else predictions.weights
+            found = min(job.memory["tried"], key=lambda tried: float(w @ tried.nll[job.rows]))
+        (lam, mu), start, like = found.pair, found.start, job.memory["like"]
+        chosen = {"lambda": lam, "mu": mu}
     done = _fit(shape, predictions, x, lam, mu, start, like)
     return Fitted(done.parameters, notes=done.notes, facts=chosen)
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """A pair of penalties: its held-out NLL, row by row, and the fit of each fold."""
+    """A pair of penalties: its held-out NLL, row by row, and the fit of each fold.
+
+    Attributes:
+        start: the mean of the fits, where a fit to other rows may start.
+    """
 
     pair: tuple[float, float]
     nll: Array
     thetas: Sequence[Array]
+
+    @property
+    def start(self) -> Array:
+        return np.asarray(np.mean(self.thetas, axis=0))
 
 
 class _Search:
@@ -233,10 +251,10 @@ class _Search:
         for fold in range(len(self.out)):
             inside = np.flatnonzero(folds != fold)
             self.fits.append(Regression(shape, x[inside], self.labels[inside], self.w[inside]))
-        self.done = 0
+        self.tried: list[_Tried] = []
 
-    def best(self, lam: float | None, mu: float | None) -> tuple[float, float, Array]:
-        """The best λ and μ (a given one stays), and parameters to start from."""
+    def best(self, lam: float | None, mu: float | None) -> _Tried:
+        """The best λ and μ; a given one stays."""
         if lam is None and mu is None:
             found = self._along([(p, p) for p in PENALTIES])
             lam = found.pair[0]
@@ -244,7 +262,7 @@ class _Search:
             found = self._along([(lam, lam / 10), (lam, lam / 100)], found)
         else:
             found = self._along([(p if lam is None else lam, p if mu is None else mu) for p in PENALTIES])
-        return *found.pair, np.mean(found.thetas, axis=0)
+        return found
 
     def _along(self, pairs: Sequence[tuple[float, float]], best: _Tried | None = None) -> _Tried:
         """The best pair; stops at one that is clearly worse than the best, or the second in a row that is worse."""
@@ -275,6 +293,7 @@ class _Search:
             theta = regression.minimise(*pair, start, gain=ROUGH)
             nll[out] = -log_softmax(self.shape.scores(theta, self.x[out]))[np.arange(len(out)), self.labels[out]]
             thetas.append(theta)
-            self.done += 1
-            self.job.step(1 - 0.97**self.done, f"penalty {pair[0]:g}, {pair[1]:g}")
-        return _Tried(pair, nll, thetas)
+            done = len(self.tried) * len(self.out) + fold + 1
+            self.job.step(1 - 0.97**done, f"penalty {pair[0]:g}, {pair[1]:g}")
+        self.tried.append(_Tried(pair, nll, thetas))
+        return self.tried[-1]

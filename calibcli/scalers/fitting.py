@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibcli import __version__
 from calibcli.errors import InputError, UsageError
@@ -26,6 +27,8 @@ def fit(
     report: bool = True,
     level: float = 0.95,
     progress: Progress | None = None,
+    memory: dict[str, Any] | None = None,
+    rows: NDArray[Any] | None = None,
 ) -> Fit:
     """Fit the scaler that `spec` names.
 
@@ -36,6 +39,7 @@ def fit(
         report: False leaves out profiles, figures and comparisons that cost time (cross-fitting does).
         level: confidence level of intervals.
         progress: called with (fraction done, text).
+        memory, rows: as in `Job`.
 
     Raises:
         UsageError: unknown method or option.
@@ -48,7 +52,8 @@ def fit(
         raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
     if progress:
         progress(0.0, f"fitting {choice.spec}")
-    done = choice(predictions, Job(seed, report, level, progress or (lambda fraction, text: None)))
+    step = progress or (lambda fraction, text: None)
+    done = choice(predictions, Job(seed, report, level, step, {} if memory is None else memory, rows))
     scaler = Scaler(
         spec=choice.spec,
         k=predictions.k,
@@ -70,9 +75,12 @@ def cross_fit(
     folds: int = 5,
     seed: int = 0,
     progress: Progress | None = None,
+    memory: dict[str, Any] | None = None,
 ) -> Predictions:
     """Out-of-fold predictions: every row mapped by the scaler that was fitted without its fold.
 
+    Settings that a method chooses by cross-validation (penalties) are chosen for each fold by the held-out NLL of the
+    other folds' rows, from one search over all rows: that of `memory`, where `fit` has left it there.
     Accuracy-preserving methods keep the predicted class of the raw logits.
 
     Raises:
@@ -80,11 +88,17 @@ def cross_fit(
         InputError: fewer rows than folds.
     """
     folds_of = _folds(predictions, folds, seed)
+    memory = {} if memory is None else memory
+    choice, first = SCALERS.choose(spec), 0
+    if not memory and choice.traits.get("search", lambda options: False)(choice.options):
+        first = 1
+        fit(spec, predictions, seed=seed, report=False, progress=part(progress, 0, folds + 1, spec), memory=memory)
     scalers = []
     for fold in range(folds):
-        inside = subset(predictions, np.flatnonzero(folds_of != fold))
-        here = part(progress, fold, folds, f"{spec}: fold {fold + 1} of {folds}")
-        scalers.append(fit(spec, inside, seed=seed, report=False, progress=here).scaler)
+        rows = np.flatnonzero(folds_of != fold)
+        here = part(progress, first + fold, first + folds, f"{spec}: fold {fold + 1} of {folds}")
+        done = fit(spec, subset(predictions, rows), seed=seed, report=False, progress=here, memory=memory, rows=rows)
+        scalers.append(done.scaler)
     return dataclasses.replace(
         predictions,
         scores=FoldedScores(predictions.scores, scalers, folds_of),

@@ -73,14 +73,15 @@ def report(
         estimates += ranking.estimates
         tables.append(ranking.table)
         notes += [f"{method} is the method that the numbers below are of", *ranking.notes]
-    done = fit(method, predictions, seed=options.seed, level=options.level, progress=part(progress, int(ranked), parts))
+    here, memory = part(progress, int(ranked), parts), dict[str, Any]()
+    done = fit(method, predictions, seed=options.seed, level=options.level, progress=here, memory=memory)
     if test is not None:
         check_classes(done.scaler, test)
         before, after = test, apply(done.scaler, test)
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
         before = predictions
-        after = crossed or cross_fit(method, predictions, options.folds, options.seed, part(progress, 1, 2))
+        after = crossed or cross_fit(method, predictions, options.folds, options.seed, part(progress, 1, 2), memory)
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
     if progress:
         progress(1.0, "measuring")

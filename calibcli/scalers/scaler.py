@@ -23,6 +23,7 @@ SCALERS = Shelf("scaler", joint="-")
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.
 form: its parameters by name, as `parameters.Form`.
+search: a function of the options, whether settings are chosen by cross-validation (optional).
 preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options.
 """
 
@@ -33,12 +34,16 @@ class Job:
 
     Attributes:
         step: called with (fraction of this fit, text) by methods that take seconds.
+        memory: what a fit to all rows found out about its own settings, for fits to parts of these rows.
+        rows: indices of this fit's rows among all rows, where it is a fit to a part.
     """
 
     seed: int = 0
     report: bool = True
     level: float = 0.95
     step: Progress = lambda fraction, text: None
+    memory: dict[str, Any] = field(default_factory=dict)
+    rows: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
