@@ -24,7 +24,7 @@ import numpy as np
 
 ROOT = Path(__file__).parent.parent
 TOLERANCE = 1e-10
-LEFT_OUT = {"started", "seconds", "version", "argv", "salt", "sha256", "rows", "path"}
+LEFT_OUT = {"started", "seconds", "train_seconds", "version", "argv", "salt", "sha256", "rows", "path", "data"}
 RENAMED: dict[str, str] = {}
 """Old name -> new name, applied to whole words of the older JSON."""
 

@@ -78,10 +78,11 @@ def test_rule_text() -> None:
 def test_levels() -> None:
     two = Estimate(name="m", value=1.0, low=0.0, high=2.0, level=0.95)
     assert at_level(two, 0.05) == (0.0, 2.0)  # each side is already surer than asked
-    low, high = at_level(two, 0.025 / 10)
+    low, high = at_level(two, 0.025 / 10, widen=True)
     assert low == pytest.approx(1 - 2.807033768 / 1.959963985)
     assert high == pytest.approx(1 + 2.807033768 / 1.959963985)
     upper = Estimate(name="m", value=1.0, high=2.0, level=0.95, sided="upper")
+    assert at_level(two, 0.025 / 10) == (None, None)
     assert at_level(upper, 0.05) == (None, 2.0)
     assert at_level(Estimate(name="m", value=1.0), 0.05) == (None, None)
 

@@ -74,6 +74,8 @@ def _side(gate: Gate, source: Source) -> tuple[Side, float]:
     limits.check(gate, better)
     if gate.baseline:
         return SIDES[better], gate.margin or 0.0
+    if gate.max is not None and better == "zero":  # as far below 0 is as bad
+        return "zero", abs(gate.max)
     if gate.max is not None:
         return "max", gate.max
     if gate.min is not None:

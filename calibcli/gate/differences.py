@@ -107,5 +107,5 @@ def combined(a: Estimate, b: Estimate, of: str, against: str) -> Difference:
 
 def _ends(e: Estimate) -> tuple[float, float] | None:
     """The interval of an estimate with two sides at LEVEL."""
-    low, high = at_level(e, (1 - LEVEL) / 2)
+    low, high = at_level(e, (1 - LEVEL) / 2, widen=True)
     return None if low is None or high is None else (low, high)

@@ -99,7 +99,7 @@ class Scores:
         if choice.name == "ece":
             return self._ece(choice, part.columns, gate, alpha, family)
         pass_estimate = self._measured(part, choice, alpha)
-        error = share_of_error(alpha / family, pass_estimate, gate.limit)
+        error = share_of_error(alpha / family, pass_estimate, gate.limit if gate.max is None else gate.max)
         far = pass_estimate if error == alpha else self._measured(part, choice, error)
         return claim(pass_estimate, alpha, far, error)
 

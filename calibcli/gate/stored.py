@@ -84,9 +84,14 @@ class Results:
 
     def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
         estimate: Estimate = dataclasses.replace(part, better=self.better(gate))
-        if at_level(estimate, alpha) == (None, None) and estimate.value is not None and not estimate.reason:
+        bare = estimate.low is None and estimate.high is None
+        if bare and estimate.value is not None and not estimate.reason:
             estimate = dataclasses.replace(estimate, reason="no interval was computed for it")
-        return claim(estimate, alpha, estimate, share_of_error(alpha / family, estimate, gate.limit))
+        if estimate.level is not None and at_level(estimate, alpha) == (None, None) and not estimate.reason:
+            why = f"its interval is of level {estimate.level:g}, too short for alpha {alpha:g}: measure it again"
+            estimate = dataclasses.replace(estimate, reason=why)
+        limit = gate.limit if gate.max is None else gate.max
+        return claim(estimate, alpha, estimate, share_of_error(alpha / family, estimate, limit))
 
     def _found(self, gate: Gate) -> list[Estimate]:
         """Estimates of the gate's metric: the exact spec, else those of that name."""

@@ -104,17 +104,19 @@ def rule(metric: str, side: Side, limit: float) -> str:
     return {"max": f"{metric} <= {number}", "min": f"{metric} >= {number}", "zero": f"|{metric}| <= {number}"}[side]
 
 
-def at_level(e: Estimate, alpha: float) -> tuple[float | None, float | None]:
+def at_level(e: Estimate, alpha: float, *, widen: bool = False) -> tuple[float | None, float | None]:
     """The bounds of a stored interval as one-sided bounds at 1 - α.
 
-    An interval that is already as sure is taken as it is; a less sure one is widened in proportion to the normal
-    quantiles.
+    An interval that is already as sure is taken as it is. A less sure one gives none, as a bound that counts what was
+    not seen grows faster than a normal one; with `widen` it is widened in proportion to the normal quantiles.
     """
     if e.value is None or e.level is None:
         return None, None
     error = 1 - e.level if e.sided in ("lower", "upper") else (1 - e.level) / 2
     stretch = 1.0
     if error > alpha * (1 + 1e-9):
+        if not widen:
+            return None, None
         stretch = normal_quantile(1 - alpha) / normal_quantile(1 - error) if error < 0.5 else math.inf
     low = None if e.low is None or e.sided == "upper" else e.value - stretch * (e.value - e.low)
     high = None if e.high is None or e.sided == "lower" else e.value + stretch * (e.high - e.value)

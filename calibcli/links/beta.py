@@ -194,7 +194,7 @@ class _Run:
         self.source, self.n, self.k, self.sample, self.arrays = source, n, k, sample, arrays
         self.passes = 0.0 if arrays is not None else 1.0
         self.scale = scale or _scale(sample[0])
-        self.cap, self.floor = 1e3 / self.scale, 1e-6 / self.scale
+        self.cap, self.floor = max(1e3 / self.scale, 1e-290), max(1e-6 / self.scale, 1e-300)
 
     def fit(self, start: float | None) -> BetaFit:
         beta = start or 1 / self.scale

@@ -82,8 +82,8 @@ def _upper(table: Bins, norm: Any, value: float, z: float) -> float:
     """The score form: of the norm where it is a sum s·d of signed gaps, of its square where it is a length."""
     if norm is l2:
         return math.sqrt(score_bound(value**2, z, STEEPEST * float(table.square.sum()), square_spread(table)))
-    slope = _slope(table, norm, z)
-    return score_bound(value, z, float((slope * table.square).sum()), float((slope * table.spread).sum()))
+    spread = float((_slope(table, norm, z) * table.spread).sum())
+    return score_bound(value, z, float(table.square.sum()), spread)  # rows not seen may lie in any bin, of either sign
 
 
 def square_spread(table: Bins) -> float:

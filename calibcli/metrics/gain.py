@@ -148,6 +148,8 @@ def gain_interval(ask: Ask) -> Interval:
     if math.isinf(high(ask.sample.columns.most, UNSEEN)):
         return Interval(reason=BOUNDLESS)
     ends = _Profile(subset, rows, ask.tail).ends()
+    if ends[1] <= 0:
+        return Interval(reason="no temperature changes these probabilities: each class is as likely in every row")
     how = f"Bregman divergence over the 1/T that are not refuted{rows.clustered}; value: {FOLDS} folds"
     if rows.n < ask.sample.n:
         how += f"; {rows.n} of {ask.sample.n} rows, drawn evenly"

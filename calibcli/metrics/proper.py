@@ -26,9 +26,13 @@ def _share(sample: Sample) -> Range:
 
 
 def _cost(sample: Sample) -> Range:
-    """NLL that a row may have: the scores tell it for every label, of which these rows show one each."""
+    """NLL that a row may have: the scores tell it for every label, of which these rows show one each.
+
+    At least twice the mean, as rows that are all alike tell nothing of others.
+    """
     if "cost" not in sample.memo:
-        sample.memo["cost"] = 0.0, high(sample.columns.most, UNSEEN)
+        most = high(sample.columns.most, UNSEEN)
+        sample.memo["cost"] = 0.0, max(most, 2 * average(sample.columns.nll, sample.weights))
     cost: Range = sample.memo["cost"]
     return cost
 

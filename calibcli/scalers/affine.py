@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.errors import InputError
 from calibcli.links import log_softmax
 from calibcli.numerics import log_sigmoid
 from calibcli.predictions import Predictions
@@ -25,6 +26,7 @@ from calibcli.spec import NotNegative
 
 PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
 CV_FOLDS = 3
+LARGEST = 1e12  # score
 ROUGH = 1e-5  # nats that another step of the optimiser would gain, below which penalties are compared
 CLEAR = 3.0  # standard errors by which a penalty that is worse ends the search along its line
 
@@ -113,7 +115,7 @@ def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
 
     `smooth`: targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), which keep a separable fit finite (Platt 1999).
     """
-    m = log_odds(_scores(predictions))
+    m = log_odds(np.asarray(predictions.logits, np.float64))
     classes = [1] if predictions.k == 2 else range(predictions.k)
     found = [logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in classes]
     theta = np.array(found)
@@ -175,7 +177,18 @@ def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Ar
 
 
 def _scores(predictions: Predictions) -> Array:
-    return np.asarray(predictions.logits, np.float64)
+    """(N, K) logits that a linear map can take.
+
+    Raises:
+        InputError: a label has probability 0, or scores are too large for their products to be numbers.
+    """
+    z = np.asarray(predictions.logits, np.float64)
+    if np.isneginf(z[np.arange(len(z)), predictions.labels]).any():
+        problem = "a true label has probability zero, so no calibration map makes the NLL finite"
+        raise InputError(problem, "pass --clip, or drop those rows")
+    if np.abs(z, where=np.isfinite(z), out=np.zeros_like(z)).max() > LARGEST:
+        raise InputError(f"scores beyond {LARGEST:g} are too large for a linear map", "divide them by a constant")
+    return z
 
 
 def _fit(
