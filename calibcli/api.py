@@ -63,7 +63,7 @@ def fit_scaler(
     seed: int = 0,
     **how: Unpack[Arrays],
 ) -> Fit:
-    """Fit a calibration map: `fit.predict_proba(scores)` gives probabilities, `fit.estimates` T with its interval.
+    """Fit a calibration map. `fit.predict_proba(scores)` gives probabilities (N, K), `fit.estimates` T and interval.
 
     The scaler takes what the fit took: logits, probabilities or log-probabilities, one column or K.
 

@@ -57,7 +57,7 @@ def test_python_block_runs() -> None:
     logits = rng.standard_normal((300, 3)) * 3
     names = {"logits": logits, "labels": rng.integers(0, 3, 300), "new_logits": logits}
     exec(code[1], names)
-    assert names["log_probabilities"].shape == (300, 3)
+    assert names["calibrated"].shape == (300, 3)
     assert names["result"].checks[0].outcome == "fail"
 
 
