@@ -56,15 +56,8 @@ def test_results_and_calibrators(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "r.json").write_text(result.to_json())
     facts = inspect(capsys, tmp_path / "r.json")["facts"]
     assert (facts["what"], facts["estimates"]) == ("a result of calib metrics", 1)
-    about = {
-        "what": "calibrator",
-        "schema": 1,
-        "spec": "temperature",
-        "k": 3,
-        "classes": None,
-        "preserves_accuracy": True,
-        "fit": {},
-    }
+    about = {"what": "calibrator", "schema": 1, "spec": "temperature", "k": 3, "classes": None, "fit": {}}
+    about |= {"preserves_accuracy": True, "version": "0.1.0"}
     save_file({"beta": np.array(1.0)}, tmp_path / "c.safetensors", metadata={"calib": json.dumps(about)})
     facts = inspect(capsys, tmp_path / "c.safetensors")["facts"]
     assert (facts["what"], facts["spec"]) == ("a calibrator of calib scale", "temperature")

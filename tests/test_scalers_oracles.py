@@ -286,3 +286,20 @@ def test_every_method_is_ranked() -> None:
     ranking = rank(applicable(2), p, folds=3)
     assert {row[1] for row in ranking.table.rows} == {"none", *applicable(2)}
     assert set(applicable(2)) == {e.name for e in scalers.SCALERS}
+
+
+def test_penalties_of_a_fold_do_not_look_at_its_own_losses() -> None:
+    p = predictions(240, 4, weights=np.random.default_rng(2).uniform(0.1, 3, 240))
+    memory: dict[str, Any] = {}
+    whole = scalers.fit("matrix", p, memory=memory)
+    tried = memory["tried"]
+    assert len(tried) > 3
+    assert whole.facts["lambda"] in {t.pair[0] for t in tried}
+    rows = np.arange(0, 240, 2)
+    for t in tried:
+        t.nll[1::2] = np.random.default_rng(0).uniform(0, 100, 120)  # of the rows left out
+    best = min(tried, key=lambda t: float(p.weights[rows] @ t.nll[rows]))  # type: ignore[index]
+    part = scalers.fit("matrix", p.take(rows), memory=memory, rows=rows)
+    assert (part.facts["lambda"], part.facts["mu"]) == best.pair
+    alone = scalers.fit(f"matrix:lam={best.pair[0]},mu={best.pair[1]}", p.take(rows)).scaler
+    np.testing.assert_allclose(part.scaler.map(p.logits), alone.map(p.logits), rtol=1e-4, atol=1e-6)

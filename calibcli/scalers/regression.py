@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from calibcli.scalers.scaler import Array
 
 SETTLED = 1e-8  # gradient of the mean loss at which the optimiser stops
+BOUND = 1e-6  # ε: of the penalty on a class's own slope
 STEPS, PRODUCTS = 200, 250  # Newton steps at most, and products with the Hessian within one
 SLOW = 25  # products in one step from which the preconditioner is worth renewing
 CERTAIN = 1e-3  # rows whose 1 - max p is below this share of the mean bend nothing: products leave them out
 FEWER = 1e-3  # of that share where a step was far too long; ten times as much after each that was not
 CLOSE = 0.1  # share of a class's mean p (1 - p) below which a row is left out of the preconditioner
+FLAT = 3e-7  # curvature beside that of the preconditioner below which float32 does not know it
 ROUNDING = 1e-13  # expected decrease below which values cannot tell whether a step is good
 
 
@@ -51,11 +53,13 @@ class Shape:
         return np.append(product if self.kind == "diagonal" else product.sum(), bias).astype(np.float64)
 
     def penalty(self, lam: float, mu: float) -> Array:
-        """Diagonal Hessian of the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j²."""
-        diagonal = np.append(np.zeros(self.weights), np.full(self.k, 2 * mu / self.k))
+        """Diagonal Hessian of the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j², and of
+        ε / K Σ (W_ii - 1)², without which classes that are separable have no optimum.
+        """
+        diagonal = np.append(np.full(self.weights, 2 * BOUND / self.k), np.full(self.k, 2 * mu / self.k))
         if self.kind == "full":
-            off = 1 - np.eye(self.k)
-            diagonal[: self.weights] = (2 * lam / (self.k * (self.k - 1)) * off).ravel()
+            off = 2 * lam / (self.k * (self.k - 1)) * (1 - np.eye(self.k))
+            diagonal[: self.weights] = (off + 2 * BOUND / self.k * np.eye(self.k)).ravel()
         return diagonal
 
 
@@ -103,7 +107,7 @@ class Regression:
         solve = self._preconditioner(ridge)
         smallest = np.inf
         for _ in range(STEPS):
-            g = self._gradient(p) + ridge * theta
+            g = self._gradient(p) + ridge * (theta - self.shape.start())
             self.gradient = size = float(np.abs(g).max())
             if size <= settled:
                 break
@@ -133,7 +137,7 @@ class Regression:
         np.exp(s, out=s)
         total = s.sum(axis=1)
         s /= total[:, None]
-        return float(ridge @ (theta * theta)) / 2 + float(self.w @ (np.log(total) - own)), s
+        return float(ridge @ (theta - self.shape.start()) ** 2) / 2 + float(self.w @ (np.log(total) - own)), s
 
     def _gradient(self, p: Array) -> Array:
         residual = p * self.w[:, None]
@@ -148,6 +152,7 @@ class Regression:
         step, rest = np.zeros_like(g), g.copy()
         z = solve(rest)
         along, left = z, float(rest @ z)
+        norm = left  # of `along`, as the preconditioner measures
         enough = left * min(0.3, max(0.01, 3 * float(np.abs(g).max()) ** 0.5)) ** 2
         done = 0
         while done < PRODUCTS:
@@ -157,7 +162,7 @@ class Regression:
             s *= mass
             h = self.shape.pull(s, x) + ridge * along
             bend = float(along @ h)
-            if bend <= 0:
+            if bend <= FLAT * norm:  # float32 cannot tell how long a step along it should be
                 break
             a = left / bend
             step += a * along
@@ -167,6 +172,7 @@ class Regression:
             if left <= enough:
                 break
             along = z + left / before * along
+            norm = left + (left / before) ** 2 * norm
         return (step if step.any() else z), done
 
     def _uncertain(self, p: Array) -> NDArray[Any]:
