@@ -76,3 +76,18 @@ def test_impossible_labels_are_refused_before_a_fit(method: str) -> None:
         calibcli.fit_scaler(z, y, method, kind="logits")
     with pytest.raises(InputError, match="too large"):
         calibcli.fit_scaler(rng.standard_normal((200, 3)) * 1e30, y, method)
+
+
+@pytest.mark.parametrize(
+    ("labels", "fix"), [((-1, 1), "--classes=-1,1"), ((1, 2), "--label-base 1")], ids=["signs", "from one"]
+)
+def test_two_classes_by_other_numbers_get_the_option_that_reads_them(
+    labels: tuple[int, int], fix: str, tmp_path: Path, capsys: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.choice(labels, 200)
+    rows = "".join(f"{label},{p:.4f}\n" for label, p in zip(y, rng.random(200), strict=True))
+    (tmp_path / "a.csv").write_text("y_true,prob\n" + rows)
+    assert main(["metrics", str(tmp_path / "a.csv"), "-q"]) == 4
+    assert fix in capsys.readouterr().err
+    assert main(["metrics", str(tmp_path / "a.csv"), "-q", *fix.split()]) == 0

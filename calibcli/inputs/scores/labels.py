@@ -79,13 +79,15 @@ def read_labels(
     if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
         raise InputError(
             f"one score per row but labels up to {seen.largest + base}: only the score of the top class?",
-            "save the scores of every class as an array (N, K)",
+            "save the scores of every class as an array (N, K)"
+            + ("; labels 1 and 2: --label-base 1" if not base else ""),
         )
     if seen.negative:
         value = seen.negative[1] + base
+        drop = "two classes called -1 and 1: --classes=-1,1; " if (value, k) == (-1, 2) else ""
         raise InputError(
             f"label {value} in row {seen.negative[0]} ('{name}') is negative",
-            "check --label-base" if base else f"--ignore-label {value} drops such rows",
+            "check --label-base" if base else f"{drop}--ignore-label {value} drops such rows",
         )
     if seen.beyond:
         if label_base is None:
