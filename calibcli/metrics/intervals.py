@@ -126,8 +126,15 @@ class Rows:
 
     @property
     def unseen(self) -> float:
-        """Σ share², the variance of the mean that one row (or group) of size 1 which was not seen would bring."""
-        return 1 / self.effective if self.groups is None else float(self.shares @ self.shares)
+        """Σ share², the variance of the mean that one row (or group) of size 1 which was not seen would bring.
+
+        Under uneven sampling weights the largest share, as rows that were not seen may be the heavy ones.
+        """
+        if self.groups is not None:
+            return float(self.shares @ self.shares)
+        if self.weights is None or self.counts:
+            return 1 / self.effective
+        return float(self.weights.max()) / self.total
 
     @cached_property
     def value(self) -> float:
