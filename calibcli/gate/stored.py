@@ -16,7 +16,6 @@ from calibcli.metrics import METRICS, choose
 from calibcli.result import Estimate, Result
 from calibcli.spec import Choice, alike
 
-MINUS_BASELINE = "minus baseline"
 CHOSEN = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
 """What a number of the metric itself may be of; differences between models are not."""
 

@@ -18,7 +18,6 @@ from calibcli.inputs.dataset.resize import RESAMPLE
 FILES = ("preprocessor_config.json", "processor_config.json")
 SHORTEST = ("CLIP", "ConvNext", "Bit", "MobileNet", "MobileViT", "PoolFormer", "Levit", "EfficientFormer")
 BICUBIC = ("CLIP", "DeiT", "Beit", "Bit", "Levit", "PoolFormer", "EfficientFormer")
-PICTURES = {"image_mean", "size", "do_rescale"}  # one of them is in every image processor's file
 NOT_DONE = ("do_flip_channel_order", "rescale_offset", "include_top", "do_pad", "do_grayscale")
 LEVIT = 256 / 224
 LONGEST = 1 << 20
