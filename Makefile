@@ -1,12 +1,12 @@
-# make demo · make test · make lint · make test-extra · make bench: each makes its environment when it is not there, so
-# that a fresh machine needs nothing first. PIP_ARGS goes to pip
+# make demo, test, lint, test-device, test-docs, test-extra, bench, nightly: each makes its environment when it is not
+# there, so that a fresh machine needs nothing first. PIP_ARGS goes to pip
 # (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
 PYTHON ?= python3
 BIN := .venv/bin
 # curvlinops without its dependency torchvision, whose CUDA build breaks beside a CPU torch; its tests skip if it is absent
 ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
 
-.PHONY: demo test test-extra nightly bench lint clean
+.PHONY: demo test test-device test-docs test-extra nightly bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -20,21 +20,29 @@ demo: .venv/.ready
 test: .venv/.ready
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
+# on a CUDA device: the real one, or a pretended one that is built once (a minute); in a process of its own
+test-device: .venv/.ready
+	$(BIN)/python -m pytest tests/device
+
+# the documents against the code: what the README prints, every command line, link and anchor
+test-docs: .venv/.ready
+	$(BIN)/python -m pytest -m docs
+
 lint: .venv/.ready
 	$(BIN)/ruff format --check calibcli tests benchmarks sample_data
 	$(BIN)/ruff check calibcli tests benchmarks sample_data
 	$(BIN)/mypy
 
-# tests marked `extra`, with packages that few users have, in an environment of their own; timm without torchvision,
-# whose CUDA build breaks beside a CPU torch
+# tests marked `extra`, with packages that few users have, in an environment of their own; torchvision by itself, because
+# what it depends on would replace a CPU torch (tests/zoos.py imports it all the same)
 .venv-extra/.ready: pyproject.toml constraints.txt
 	test -x .venv-extra/bin/python || $(PYTHON) -m venv .venv-extra
 	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test,parquet,hf]'
-	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps timm
+	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps timm torchvision $(ORACLE)
 	touch $@
 
 test-extra: .venv-extra/.ready
-	.venv-extra/bin/python -m pytest -m extra
+	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra
 
 # by hand, some hours: the full simulations and the oldest versions that pyproject.toml allows
 nightly: .venv/.ready

@@ -43,12 +43,14 @@ def gain(p: Population) -> float:
 def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float]:
     """The population value of these metrics, or of every one; any number for those that have no bound."""
     wanted = [*METRICS.entries] if specs is None else specs
-    found = plain(p, [spec for spec in wanted if spec not in ("recal_gain", *NO_BOUND) and "debiased" not in spec])
+    found = plain(
+        p, [spec for spec in wanted if spec not in ("temperature_gain", *NO_BOUND) and "debiased" not in spec]
+    )
     if debiased := [spec for spec in wanted if "debiased" in spec]:
         many = Predictions.of(p.scores, p.labels, kind=p.kind, weights=np.full(p.n, 1e6), weight_kind="count")
         found = {**found, **values(many, debiased)}
-    if "recal_gain" in wanted:
-        found["recal_gain"] = gain(p)
+    if "temperature_gain" in wanted:
+        found["temperature_gain"] = gain(p)
     return {**found, **{spec: 0.5 for spec in wanted if spec in NO_BOUND}}
 
 
@@ -92,7 +94,7 @@ def of_population(p: Population, specs: Sequence[str] | None = None) -> dict[str
 def margins(pair: Pair, path: str) -> dict[str, Gate]:
     """The four rules against a baseline, each with its margin at the true difference."""
     compared = ("nll", "brier", "accuracy")
-    base, new = ({**plain(p, compared), "recal_gain": gain(p)} for p in (pair.base, pair.new))
+    base, new = ({**plain(p, compared), "temperature_gain": gain(p)} for p in (pair.base, pair.new))
     worse = {metric: new[metric] - base[metric] for metric in base}
     worse["accuracy"] *= -1
-    return {f"{m} margin": Gate(metric=m, baseline=path, margin=worse[m]) for m in ("recal_gain", *compared)}
+    return {f"{m} margin": Gate(metric=m, baseline=path, margin=worse[m]) for m in ("temperature_gain", *compared)}

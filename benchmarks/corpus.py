@@ -4,7 +4,7 @@
     python benchmarks/corpus.py compare BEFORE AFTER    # exit 1 and the first differences, unless equal to 1e-10
 
 Files are generated from a seed in a folder of the run, beside `sample_data/` of the checkout. What a rename changed is
-listed in `RENAMED`; times, the version, paths of the checkout and salts are left out.
+listed in `RENAMED`; times, the version, the command line, paths of the checkout and salts are left out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,33 @@ import numpy as np
 
 ROOT = Path(__file__).parent.parent
 TOLERANCE = 1e-10
-LEFT_OUT = {"started", "seconds", "train_seconds", "version", "argv", "salt", "sha256", "rows", "path", "data"}
-RENAMED: dict[str, str] = {}
-"""Old name -> new name, applied to whole words of the older JSON."""
+LEFT_OUT = {
+    "schema",
+    "started",
+    "seconds",
+    "train_seconds",
+    "version",
+    "argv",
+    "salt",
+    "sha256",
+    "rows",
+    "path",
+    "data",
+}
+RENAMED = {
+    "gap": "confidence_gap",
+    "recal_gain": "temperature_gain",
+    "s99": "high_confidence_share",
+    "s99_accuracy": "high_confidence_accuracy",
+    "density": "negative_fraction",
+    "of": "scope",
+    "clip": "clip_norm",
+}
+"""Old name -> new name of keys and of names with options (`gap`, `density:steps=20`) in the older JSON."""
+AS_THEY_ARE = {"role", "label", "ylabel"}
+"""Keys whose content keeps its words: a bar of a diagram is a `gap`."""
+WORD = re.compile(rf"^(difference_)?({'|'.join(RENAMED)})(?!\w)")
+FOLDER = re.compile(re.escape(tempfile.gettempdir()) + r"/tmp\w+/")
 
 COMMANDS = """
 metrics test.npz
@@ -52,7 +77,7 @@ scale validation.npz --test test.npz
 scale validation.npz --test test.npz --method focal-temperature
 scale test.npz --method all
 scale two.npz --method platt --method beta --method isotonic
-scale two.csv --crossfit 3
+scale two.csv --folds 3
 scale grouped.npz --group patient
 scale weighted.npz --weights w
 scale saturated.npz --method temperature --method vector
@@ -64,19 +89,19 @@ apply m.safetensors test.npz --save matrix.npz
 metrics calibrated.npz
 check test.npz --max ece=0.05 --min accuracy=0.85
 check calibrated.npz --max ece=0.05 --min accuracy=0.85 --bounds sharp
-check calibrated.npz --max nll=0.4 --max brier=0.2 --max smece=0.05 --max adaece=0.05 --max recal_gain=0.02
+check calibrated.npz --max nll=0.4 --max brier=0.2 --max smece=0.05 --max adaece=0.05 --max temperature_gain=0.02
 check two.csv --max ece=0.1 --by site --min-n 50
 check grouped.npz --group patient --max ece=0.2 --min accuracy=0.3
 check weighted.npz --weights w --max ece=0.1
 check test.npz --keep-rows --max ece=0.2 -o base.json
 check calibrated.npz --baseline base.json --margin nll=0.01 --margin accuracy=0.01
-check scaled.json --max ece=0.05 --of after
+check scaled.json --max ece=0.05 --scope after
 compare test.npz calibrated.npz
 compare two.npz two_other.npz -m nll -m ece -m accuracy
 compare first.json second.json
 plan --max ece=0.02
 plan --min accuracy=0.85 --max ece=0.05 --from test.npz
-plan --margin recal_gain=0 --off 1.3
+plan --margin temperature_gain=0 --logit-factor 1.3
 curvature model.pt
 curvature model.pt -w lambda_max -w trace:probes=8 --loss focal:gamma=2
 curvature model.pt -w top:k=3 -w lambda_min -w density:steps=20 -w grad_norm --dtype float64
@@ -161,7 +186,7 @@ def compare(before: Path, after: Path) -> int:
     differ = 0
     for path in sorted(before.glob("*.json")):
         old, new = json.loads(path.read_text()), json.loads((after / path.name).read_text())
-        found = list(differences(renamed(old), new, ""))
+        found = list(differences(renamed(old) | {"command": new["command"]}, new, ""))
         differ += bool(found)
         for line in found[:5]:
             print(f"{path.name} {old['command']}: {line}")
@@ -169,14 +194,16 @@ def compare(before: Path, after: Path) -> int:
     return differ
 
 
-def renamed(value: Any) -> Any:
+def renamed(value: Any, key: str = "") -> Any:
+    """The older JSON with the names of today, and without the folder of its run."""
     if isinstance(value, dict):
-        return {RENAMED.get(key, key): renamed(item) for key, item in value.items()}
+        kept = "name" if "curves" in value and value.get("name") == "density" else ""  # a plot, not the estimate
+        return {RENAMED.get(k, k): item if k == kept else renamed(item, k) for k, item in value.items()}
     if isinstance(value, list):
-        return [renamed(item) for item in value]
+        return [renamed(item, key) for item in value]
     if isinstance(value, str):
-        name, colon, rest = value.partition(":")
-        return RENAMED.get(name, name) + colon + rest
+        text = value if key in AS_THEY_ARE else WORD.sub(lambda m: (m[1] or "") + RENAMED[m[2]], value)
+        return FOLDER.sub("", text)
     return value
 
 
@@ -197,7 +224,7 @@ def differences(old: Any, new: Any, where: str) -> Iterator[str]:
     elif isinstance(old, float | int) and isinstance(new, float | int) and not isinstance(old, bool):
         if not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             yield f"{where}: {old!r} before, {new!r} after"
-    elif old != new:
+    elif old != (FOLDER.sub("", new) if isinstance(new, str) else new):
         yield f"{where}: {str(old)[:80]!r} before, {str(new)[:80]!r} after"
 
 

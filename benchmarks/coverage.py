@@ -21,10 +21,10 @@ import numpy as np
 
 from calibcli import metrics
 from calibcli.columns import Columns, columns
-from calibcli.metrics.classwise import class_bins
+from calibcli.metrics.binned import class_bins
+from calibcli.metrics.gap_norms import l1, l2, over, over_by_confidence, under
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.norms import l1, l2, over, over_by_confidence, under
-from calibcli.metrics.sample import Sample, View
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.metrics.smooth import Smoothed
 from calibcli.predictions import Floats, Predictions
 
@@ -33,8 +33,26 @@ POPULATION = 400_000
 MODELS = {"calibrated": (5.0, 1.0), "overconfident": (4.0, 1.6), "saturated": (8.0, 3.0)}
 """Spread of the true logits, and what they are multiplied by in the report."""
 TWO_SIDED = [
-    *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "gap", "entropy", "entropy_correct", "entropy_wrong"),
-    *("nll_correct", "nll_wrong", "s99", "s99_accuracy", "recal_gain", "cox_slope", "cox_intercept"),
+    *(
+        "accuracy",
+        "nll",
+        "brier",
+        "brier_top",
+        "mean_confidence",
+        "confidence_gap",
+        "entropy",
+        "entropy_correct",
+        "entropy_wrong",
+    ),
+    *(
+        "nll_correct",
+        "nll_wrong",
+        "high_confidence_share",
+        "high_confidence_accuracy",
+        "temperature_gain",
+        "cox_slope",
+        "cox_intercept",
+    ),
 ]
 ONE_SIDED = [
     "ece",
@@ -52,10 +70,10 @@ START, END = "<!-- coverage -->", "<!-- /coverage -->"
 SCORE, SIGNS = "score form", "true signs above, triangle inequality below"
 METHOD = {
     **dict.fromkeys(TWO_SIDED, SCORE),
-    **dict.fromkeys(("accuracy", "s99", "s99_accuracy"), "Clopper-Pearson"),
+    **dict.fromkeys(("accuracy", "high_confidence_share", "high_confidence_accuracy"), "Clopper-Pearson"),
     **dict.fromkeys(ONE_SIDED, SIGNS),
     "ece2_debiased": "score form of the square above, smallest size not refuted below",
-    "recal_gain": "divergence over the 1/T not refuted",
+    "temperature_gain": "divergence over the 1/T not refuted",
     "cox_slope": "sandwich, outcomes not seen",
     "cox_intercept": "sandwich, outcomes not seen",
     "adaece": SIGNS + ", or signs that change once",
@@ -105,14 +123,14 @@ class Population:
             "brier": ((p**2).sum(axis=1) + 1 - 2 * (p * self.true).sum(axis=1)).mean(),
             "brier_top": (c**2 + q * (1 - 2 * c)).mean(),
             "mean_confidence": c.mean(),
-            "gap": (c - q).mean(),
+            "confidence_gap": (c - q).mean(),
             "entropy": self.columns.entropy.mean(),
             "entropy_correct": (q * self.columns.entropy).sum() / q.sum(),
             "entropy_wrong": ((1 - q) * self.columns.entropy).sum() / (1 - q).sum(),
             "nll_correct": (q * top_nll).sum() / q.sum(),
             "nll_wrong": (nll - q * top_nll).sum() / (1 - q).sum(),
-            "s99": (c >= 0.99).mean(),
-            "s99_accuracy": q[c >= 0.99].mean(),
+            "high_confidence_share": (c >= 0.99).mean(),
+            "high_confidence_accuracy": q[c >= 0.99].mean(),
         }
         view, r = self.view(), (c - q) / len(c)
         width, mass = view.width_bins(15, "right"), view.mass_bins(15, "split-merge")
@@ -133,7 +151,7 @@ class Population:
         found["cox_slope"], found["cox_intercept"] = self._cox()
         return {name: float(value) for name, value in found.items()}
 
-    def view(self) -> View:
+    def view(self) -> BinaryOutcomes:
         return Sample.of(self.columns).top
 
     def _cox(self) -> tuple[float, float]:
@@ -232,7 +250,7 @@ def simulate(model: str, n: int, replications: int, specs: list[str], seed: int 
     grid, nll = population.gain()
     at = int(np.clip(nll.argmin(), 1, len(grid) - 2))
     a, b, c = np.polyfit(grid[at - 1 : at + 2], nll[at - 1 : at + 2], 2)
-    truths["recal_gain"] = max(float(np.interp(1.0, grid, nll)) - float(c - b * b / (4 * a)), 0.0)
+    truths["temperature_gain"] = max(float(np.interp(1.0, grid, nll)) - float(c - b * b / (4 * a)), 0.0)
     tally = {spec: Tally() for spec in specs}
     rng = np.random.default_rng([seed, n])
     for _replication in range(replications):

@@ -106,7 +106,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, parts: Iterable[Tensor]) -> No
 
 
 def ours(task: str, model: nn.Module, x: Tensor, y: Tensor, memory: str) -> dict[str, Any]:
-    from calibcli.curvature import measure
+    from calibcli.hessian import measure
 
     one = {
         "lambda": "lambda_max",
@@ -253,7 +253,7 @@ OPERATORS: dict[str, Callable[[nn.Module, Tensor, Tensor], tuple[Matvec, int, An
 def worker(tool: str, task: str, name: str, rows: int, data: str, cache: str, effort: float) -> None:
     torch.set_num_threads(1)
     model, x, y = network(name, rows, data, cache)
-    import_module("calibcli.curvature" if tool.startswith("calib") else PEERS[tool])
+    import_module("calibcli.hessian" if tool.startswith("calib") else PEERS[tool])
     import_module("torch.fx.experimental.symbolic_shapes")  # autograd imports it at first use: half a second
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()

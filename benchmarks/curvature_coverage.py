@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
 
-from calibcli.curvature import QUANTITIES, CrossEntropy, Loss, Tensors, measure
-from calibcli.curvature.engine import Engine, Shared
-from calibcli.curvature.problem import Problem
-from calibcli.curvature.settings import second_order
-from calibcli.losses import final
+from calibcli.hessian import QUANTITIES, LogitLoss, Tensors, measure
+from calibcli.hessian.engine import Engine, Shared
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.settings import second_order
+from calibcli.losses import CrossEntropy, final
 
 torch.set_num_threads(1)
 TOLERANCES = (0.3, 0.03, 1e-3)
@@ -71,7 +71,7 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int = 200) ->
         optimizer.step()
 
 
-def hessian(model: nn.Module, inputs: Tensor, labels: Tensor, criterion: Loss) -> Tensor:
+def hessian(model: nn.Module, inputs: Tensor, labels: Tensor, criterion: LogitLoss) -> Tensor:
     """(P, P) Hessian of the mean loss; reverse over reverse, since forward mode is wrong through LayerNorm."""
     sizes = [p.numel() for p in model.parameters()]
     shapes = {n: p.shape for n, p in model.named_parameters()}
@@ -153,8 +153,8 @@ def sample(samples: int, only: str) -> None:
                 index = torch.randint(0, 8000, (rows,), generator=torch.Generator().manual_seed(i))
                 found = measure(model, (x[index], y[index]), "trace", "lambda_max", loss=criterion, seed=i)
                 for k in true:
-                    low[k] += found.get(k).low > true[k]
-                    high[k] += found.get(k).high < true[k]
+                    low[k] += found[k].low > true[k]
+                    high[k] += found[k].high < true[k]
             print(f"   {label:18} {kind:18} n = {rows:3}:", end="")
             for k in true:
                 hits = [True] * (samples - low[k] - high[k]) + [False] * (low[k] + high[k])

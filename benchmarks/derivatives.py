@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from calibcli import losses
-from calibcli.derivatives import norms
+from calibcli.derivatives import normalisation
 from calibcli.inputs import checkpoint
 from calibcli.losses import penalty
 
@@ -54,7 +54,7 @@ class Case:
 
     def without_jets(self) -> None:
         """The Hessian's trace by three reverse passes, norms mended."""
-        mended = {name: getattr(norms, name) for name in ("batch_norm", "layer_norm")}
+        mended = {name: getattr(normalisation, name) for name in ("batch_norm", "layer_norm")}
         with (
             mock.patch.multiple(F, **mended),
             mock.patch.object(penalty, "wrong_thrice", return_value=""),

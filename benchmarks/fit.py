@@ -23,7 +23,9 @@ import torch
 from torch.nn import functional as F
 
 from calibcli.inputs import checkpoint
-from calibcli.train import Loader, Recipe, Trainer
+from calibcli.training.batches import Loader
+from calibcli.training.loop import Trainer
+from calibcli.training.recipe import Recipe
 
 KINDS = {
     "plain": "a plain PyTorch loop, cross-entropy",

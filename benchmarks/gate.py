@@ -1,8 +1,8 @@
 """How often a gate is wrong: every metric that --max, --min and --margin accept, its limit put at the truth.
 
     python benchmarks/gate.py --short                                 # a minute
-    python benchmarks/gate.py --data DIR --out RUNS --part 1/8        # one of 8 parts; goes on where it was stopped
-    python benchmarks/gate.py --out RUNS --report --write docs/gate.md   # its table; 1 if a cell is wrong
+    python benchmarks/gate.py --data DIR --part 1/8                   # one of 8 parts; goes on where it was stopped
+    python benchmarks/gate.py --report --write docs/gate.md           # its table; 1 if a cell is wrong
 
 Rows are drawn with replacement from finite populations of 60,000 rows and more (and from the recorded outputs in DIR),
 so that what is true is known; the limit is that number, where a wrong verdict is most likely: PASS there is false (the
@@ -128,7 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a minute, for CI")
     parser.add_argument("--data", type=Path, help="folder of recorded outputs")
-    parser.add_argument("--out", type=Path, default=Path("gate_runs"), help="folder of results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gate_runs", help="folder of results")
     parser.add_argument("--part", default="1/1", help="i/m: the i-th of m parts")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--again", type=int, default=AGAIN, help="runs of a second look; 0 for none")

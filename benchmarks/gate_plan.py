@@ -17,8 +17,8 @@ from scipy.stats import binom
 import calibcli
 from calibcli.gate.check import check
 from calibcli.gate.config import Config, Gate
+from calibcli.gate.input_files import Baselines
 from calibcli.gate.planning import Assumptions, plan
-from calibcli.gate.reading import Baselines
 from calibcli.gate.sources import Scores
 from calibcli.metrics.bounds import ece_bounds
 from calibcli.predictions import Predictions
@@ -83,7 +83,7 @@ def temperature_off(runs: int) -> None:
     print("\nTemperature off by 1.3 against a calibrated baseline, margin 0: share of FAIL")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "base.npz"
-        gate = Gate(metric="recal_gain", baseline=str(path), margin=0.0)
+        gate = Gate(metric="temperature_gain", baseline=str(path), margin=0.0)
         config = Config(gates=(gate,))
         for accuracy in (0.70, 0.76, 0.82):
             stated = planned(gate, Assumptions(accuracy=accuracy, power=0.9))

@@ -15,7 +15,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from calibcli.curvature import measure
+from calibcli.hessian import measure
 
 
 class Transformer(nn.Module):

@@ -24,7 +24,10 @@ from typing import Any
 
 import numpy as np
 
-TOGETHER = "accuracy nll brier brier_top ece mce ece_l2 adaece classwise_ece oce uce gap entropy s99".split()  # noqa: SIM905
+TOGETHER = (
+    *("accuracy", "nll", "brier", "brier_top", "ece", "mce", "ece_l2", "adaece", "classwise_ece", "oce", "uce"),
+    *("confidence_gap", "entropy", "high_confidence_share"),
+)
 BINS = 15
 Run = Callable[[Any, Any], float]
 

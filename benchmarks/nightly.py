@@ -1,49 +1,99 @@
-"""What is too long for every change: the full simulations, one after another. `make nightly`, some hours on one core.
+"""What is too long for every change, one after another: `make nightly`, some hours on one core.
 
     python benchmarks/nightly.py [--data DIR] [--out FOLDER] [NAME ...]
 
-Output goes to FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed.
+The full simulations; `coverage`, the share of lines that the tests run; `oldest`, the tests that need no torch with the
+oldest versions that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to
+FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
 RUNS = {
     "gate": ["gate.py", "--out", "{out}/gate"],
     "gate-report": ["gate.py", "--out", "{out}/gate", "--report"],
     "gate-plan": ["gate_plan.py"],
     "power": ["power.py"],
-    "coverage": ["coverage.py", "--save", "{out}/coverage.json"],
+    "coverage-of-intervals": ["coverage.py", "--save", "{out}/coverage.json"],
     "scale-coverage": ["scale_coverage.py"],
     "curvature-coverage": ["curvature_coverage.py"],
     "derivatives": ["derivatives.py"],
 }
 TAKE_DATA = ("gate", "gate-report")
+PYTHONS = ("python3.12", "python3.13", "python3.14")
+LEAST = 95  # percent of lines
+TORCH = re.compile(r"torch|calibcli\.(hessian|losses|training|architectures)|checkpoint")
+NOT_NEEDED = ("torch", "torchmetrics", "relplot", "mypy", "ruff")  # by the tests that need no torch
+Commands = list[list[str]]
+
+
+def commands(name: str, out: Path, data: str | None) -> Commands:
+    """The command lines of a run."""
+    python = [sys.executable]
+    if name == "coverage":
+        run = [*python, "-m", "coverage", "run", "--source", "calibcli", "-m", "pytest"]
+        return [run, [*python, "-m", "coverage", "report", "--skip-covered", "--fail-under", str(LEAST)]]
+    if name == "oldest" or name in PYTHONS:
+        return elsewhere(out / f"env-{name}", sys.executable if name == "oldest" else name, oldest=name == "oldest")
+    script, *options = [part.format(out=out) for part in RUNS[name]]
+    return [[*python, str(HERE / script), *options, *(["--data", data] if data and name in TAKE_DATA else [])]]
+
+
+def elsewhere(folder: Path, python: str, oldest: bool) -> Commands:
+    """The tests that need no torch, in an environment of their own."""
+    tests = [str(path) for path in sorted(ROOT.glob("tests/test_*.py")) if not TORCH.search(path.read_text())]
+    own = str(folder / "bin" / "python")
+    skipped = ["-k", "not import_nothing_heavy"] if oldest else []  # old versions of Typer import rich at once
+    install = [own, "-m", "pip", "install", "-q"]
+    return [
+        [python, "-m", "venv", "--clear", str(folder)],
+        [*install, *packages(oldest)],
+        [*install, "--no-deps", "-e", str(ROOT)],
+        [own, "-m", "pytest", "-n", "auto", *skipped, *tests],
+    ]
+
+
+def packages(oldest: bool) -> list[str]:
+    """What pyproject.toml asks for, or its oldest versions."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    kept = [one for one in asked if re.split(r"\W", one)[0] not in NOT_NEEDED]
+    return [one.replace(">=", "==") for one in kept] if oldest else kept
+
+
+def there(python: str) -> bool:
+    """Whether this machine has that Python, and not only a launcher of its name."""
+    return bool(shutil.which(python)) and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
 
 
 def main() -> int:
+    known = [*RUNS, "coverage", "oldest", *PYTHONS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of " + ", ".join(RUNS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of " + ", ".join(known))
     parser.add_argument("--data", help="folder of recorded outputs")
     parser.add_argument("--out", type=Path, default=Path("out/nightly"))
     given = parser.parse_args()
-    unknown = set(given.names) - set(RUNS)
+    unknown = set(given.names) - set(known)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     given.out.mkdir(parents=True, exist_ok=True)
     failed = []
-    for name in given.names or RUNS:
-        script, *options = [part.format(out=given.out) for part in RUNS[name]]
-        data = ["--data", given.data] if given.data and name in TAKE_DATA else []
-        start = time.monotonic()
+    for name in given.names or [name for name in known if name not in PYTHONS or there(name)]:
+        start, code = time.monotonic(), 0
         with open(given.out / f"{name}.txt", "w") as log:
-            code = subprocess.call([sys.executable, str(HERE / script), *options, *data], stdout=log, stderr=log)
+            for command in commands(name, given.out.resolve(), given.data):
+                code = code or subprocess.call(command, stdout=log, stderr=log, cwd=ROOT)
         print(f"{name}: {'ok' if code == 0 else f'exit {code}'}, {time.monotonic() - start:.0f} s", flush=True)
         failed += [name] if code else []
     return int(bool(failed))

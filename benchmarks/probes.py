@@ -17,13 +17,14 @@ import torch
 from curvature import TRAINED, images, train
 
 from calibcli.architectures import ARCHITECTURES
-from calibcli.curvature import CrossEntropy, Tensors
-from calibcli.curvature import trace as traces
-from calibcli.curvature.engine import Engine, Shared
-from calibcli.curvature.problem import Problem
-from calibcli.curvature.rows import signs
-from calibcli.curvature.selftest import check
-from calibcli.curvature.settings import second_order
+from calibcli.hessian import Tensors
+from calibcli.hessian import trace as traces
+from calibcli.hessian.engine import Engine, Shared
+from calibcli.hessian.indexed_data import signs
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.selftest import check
+from calibcli.hessian.settings import second_order
+from calibcli.losses import CrossEntropy
 
 ROWS, PROBES = 128, 16
 

@@ -24,9 +24,11 @@ from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.dataset import Dataset
 from calibcli.metrics import measure
 from calibcli.predictions import Predictions
-from calibcli.train import Recipe, stratified_split
-from calibcli.train.data import Parts, standardised
-from calibcli.train.run import Start, fit
+from calibcli.training.batches import stratified_split
+from calibcli.training.data import Parts, standardised
+from calibcli.training.one_model import Start, fit
+from calibcli.training.recipe import Recipe
+from calibcli.training.setup import Kept
 
 SHORT = ["ce", "brier", "mmce", "focal:gamma=3", "FLA-53"]
 FULL = [
@@ -92,7 +94,7 @@ def one(loss: str, seed: int, parts: Parts, args: argparse.Namespace, out: Path)
     )
     folder = out / f"{loss.replace(':', '-').replace('+', '-')}-{seed}"
     folder.mkdir(exist_ok=True)
-    fitted = fit(Start(model, args.arch, True), recipe, parts, folder=folder, device=args.device, resume=True)
+    fitted = fit(Start(model, args.arch, True), recipe, parts, Kept(resume=True), folder=folder, device=args.device)
     assert fitted.validation is not None
     assert fitted.test is not None
     scaler = scalers.fit("temperature", fitted.validation, report=False)

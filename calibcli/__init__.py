@@ -2,8 +2,10 @@
 
 The public functions are loaded when they are first used, so that `import calibcli` costs nothing:
 
-    measure fit_scaler check read from_arrays load_scaler save_scaler loss      (calibcli.api)
-    curvature                                                                    (calibcli.curvature.measure)
+    read from_arrays measure                       calibcli.api.measuring
+    fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
+    check compare                                  calibcli.api.gating
+    curvature train loss                           calibcli.api.networks
     Predictions Result Estimate CalibError
 """
 
@@ -15,13 +17,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from calibcli.api import check, fit_scaler, from_arrays, load_scaler, loss, measure, read, save_scaler
+    from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
+    from calibcli.api.gating import check, compare
+    from calibcli.api.measuring import from_arrays, measure, read
+    from calibcli.api.networks import curvature, loss, train
     from calibcli.errors import CalibError
     from calibcli.predictions import Predictions
     from calibcli.result import Estimate, Result
 
 _HOME = {
-    "calibcli.api": "check fit_scaler from_arrays load_scaler loss measure read save_scaler",
+    "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
+    "calibcli.api.gating": "check compare",
+    "calibcli.api.measuring": "from_arrays measure read",
+    "calibcli.api.networks": "curvature loss train",
     "calibcli.errors": "CalibError",
     "calibcli.predictions": "Predictions",
     "calibcli.result": "Estimate Result",
@@ -32,7 +40,10 @@ __all__ = [
     "Estimate",
     "Predictions",
     "Result",
+    "apply",
     "check",
+    "compare",
+    "curvature",
     "fit_scaler",
     "from_arrays",
     "load_scaler",
@@ -40,6 +51,7 @@ __all__ = [
     "measure",
     "read",
     "save_scaler",
+    "train",
 ]
 
 

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.result import Cell, Result, Table
-from calibcli.spec import Entry, Shelf, normal, spelled, values
+from calibcli.shelves import Entry, Shelf
+from calibcli.spec import normal, spelled, values
 
 FORMATS = "formats"
 
 
 @dataclass(frozen=True)
 class Catalogued:
-    """A shelf by the name that users know it by: where it is, and which option takes its specs."""
+    """A shelf by the name that users know it by: where it is, which option takes its specs, what goes in and out."""
 
     module: str
     attribute: str
     option: str
+    takes: str
+    gives: str
 
     @property
     def shelf(self) -> Shelf:
@@ -27,18 +30,42 @@ class Catalogued:
         return found
 
 
+SCORES = "scores (N, K) of float16 to float64, labels (N,) of integers"
+LOGITS = "logits (N, K) of floats, labels (N,) of int64"
+NETWORK = "a network; inputs (N, ...), labels (N,) of integers"
 SHELVES = {
-    "metrics": Catalogued("calibcli.metrics", "METRICS", "calib metrics -m, calib check --max"),
-    "methods": Catalogued("calibcli.scalers", "SCALERS", "calib scale --method"),
-    "quantities": Catalogued("calibcli.curvature", "QUANTITIES", "calib curvature --what"),
-    "losses": Catalogued("calibcli.losses", "LOSSES", "calib fit --loss"),
-    "penalties": Catalogued("calibcli.losses", "PENALTIES", "calib fit --loss LOSS+PENALTY"),
-    "architectures": Catalogued("calibcli.architectures", "ARCHITECTURES", "--arch"),
-    "optimizers": Catalogued("calibcli.train.recipe", "OPTIMIZERS", "calib fit --optimizer"),
-    "schedules": Catalogued("calibcli.train.recipe", "SCHEDULES", "calib fit --schedule"),
-    "augmentations": Catalogued("calibcli.train.augment", "AUGMENTATIONS", "calib fit --augment"),
+    "metrics": Catalogued("calibcli.metrics", "METRICS", "calib metrics -m, calib check --max", SCORES, "an estimate"),
+    "methods": Catalogued(
+        "calibcli.scalers", "SCALERS", "calib scale --method", SCORES, "probabilities (n, K) of float64"
+    ),
+    "quantities": Catalogued("calibcli.hessian", "QUANTITIES", "calib curvature --quantity", NETWORK, "an estimate"),
+    "losses": Catalogued("calibcli.losses", "LOSSES", "calib fit --loss", LOGITS, "(N,) of float32 or float64"),
+    "penalties": Catalogued(
+        "calibcli.losses", "PENALTIES", "calib fit --loss LOSS+PENALTY", f"the network; {LOGITS}", "a scalar, nats"
+    ),
+    "architectures": Catalogued(
+        "calibcli.architectures",
+        "ARCHITECTURES",
+        "--arch",
+        "images (n, channels, height, width) or rows (n, inputs) of floats",
+        "logits (n, classes) of their dtype",
+    ),
+    "optimizers": Catalogued(
+        "calibcli.training.recipe", "OPTIMIZERS", "calib fit --optimizer", "gradients of the parameters", "steps"
+    ),
+    "schedules": Catalogued(
+        "calibcli.training.recipe", "SCHEDULES", "calib fit --schedule", "the step of the run", "a factor of --lr"
+    ),
+    "augmentations": Catalogued(
+        "calibcli.training.augment",
+        "AUGMENTATIONS",
+        "calib fit --augment",
+        "images (n, channels, height, width) of floats",
+        "as many of the same shape and dtype",
+    ),
 }
 """The order is that of the list."""
+NAMED = "in Python; logits, labels: those of sample_data/test.npz; model: sample_data/model.pt"
 
 
 def overview() -> Result:
@@ -77,25 +104,37 @@ def _entries(name: str) -> Iterator[tuple[str, Entry]]:
             yield where, one.shelf.entries[normal(name)]
 
 
+def example(about: str) -> list[str]:
+    """The lines of a docstring from the first `>>>` to the blank line after it."""
+    lines = about.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith(">>>")), len(lines))
+    stop = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+    return lines[start:stop]
+
+
 def _about(where: str, entry: Entry) -> Iterator[Table]:
-    """The docstring, and the options with what they take."""
-    title = f"{entry.name} ({where}; {SHELVES[where].option})"
-    lines: list[list[str]] = [[line] for line in entry.about.splitlines() if line.strip()]
-    yield Table(name=f"{where}_{entry.name}", title=title, columns=["definition"], rows=lines)
+    """The docstring, what goes in and out, the options with what they take, and the example."""
+    one, name, shown = SHELVES[where], f"{where}_{entry.name}", example(entry.about)
+    lines: list[list[str]] = [[line] for line in entry.about.splitlines() if line.strip() and line not in shown]
+    yield Table(name=name, title=f"{entry.name} ({where}; {one.option})", columns=["definition"], rows=lines)
+    unit, among = entry.traits.get("unit"), entry.traits.get("values")
+    gives = ", ".join(filter(None, [one.gives, unit, f"{among}" if among else ""]))
+    yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[one.takes, gives]])
     if entry.options:
         rows = [
-            [name, "" if p.default is p.empty else spelled(p.default), values(p.annotation)]
-            for name, p in entry.options.items()
+            [option, "" if p.default is p.empty else spelled(p.default), values(p.annotation)]
+            for option, p in entry.options.items()
         ]
-        yield Table(name=f"{where}_{entry.name}_options", columns=["option", "default", "takes"], rows=rows)
+        yield Table(name=f"{name}_options", columns=["option", "default", "takes"], rows=rows)
+    yield Table(name=f"{name}_example", columns=[NAMED], rows=[[line] for line in shown])
 
 
 def _formats() -> Table:
     """What is read and what is written, by format."""
     from calibcli import render
-    from calibcli.inputs.files import readers
+    from calibcli.inputs.files import source
 
-    rows: list[list[str]] = [[name, " ".join(readers.suffixes(name)), "read"] for name in readers.NAMES]
+    rows: list[list[str]] = [[name, " ".join(source.suffixes(name)), "read"] for name in source.NAMES]
     for name in render.NAMES:
         rows.append(
             [name, " ".join(render.suffixes(name)), "written" if render.to_stdout(name) else "written to a file"]

@@ -5,14 +5,47 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calibcli.errors import UsageError, did_you_mean
+from calibcli.spec import OrNone, Seed, option
 
 if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "float64")
+OUT_OF_MEMORY = (
+    *("can't allocate memory", "could not create a primitive", "STATUS_ALLOC_FAILED", "CUDA error: out of memory"),
+    *("unable to find an engine", "Unable to find a valid cuDNN algorithm"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where torch code runs, as options."""
+
+    device: str = option("auto", "auto, cpu, cuda or cuda:N.")
+    dtype: str = option("float32", "float32 or float64.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded:
+    """What is random."""
+
+    seed: Seed = option(0, "Seed of everything random.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work(Seeded):
+    """What is random, and on how many cores."""
+
+    threads: OrNone = option(0, "Worker threads; 0 uses every core.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine(Work, Device):
+    """All of it."""
 
 
 def rank() -> int:
@@ -99,15 +132,27 @@ def all_sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is CUDA's, the CPU allocator's or oneDNN's way to say that memory ran out.
+def all_least(value: int, device: torch.device) -> int:
+    """The least of the ranks' values; the value itself for one process."""
+    if world() == 1:
+        return value
+    import torch
+    import torch.distributed as dist
 
-    oneDNN reports no reason; of an operation that it supports, as those of a model that ran, memory is the one left.
+    shared = torch.tensor([value], device=device)
+    dist.all_reduce(shared, dist.ReduceOp.MIN)
+    return int(shared)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` is CUDA's, cuDNN's, the CPU allocator's or oneDNN's way to say that memory ran out.
+
+    cuDNN and oneDNN report no reason; of an operation that they support, as those of a model that ran, memory is the
+    one left.
     """
     import torch
 
-    text = str(error)
-    said = any(t in text for t in ("can't allocate memory", "could not create a primitive", "STATUS_ALLOC_FAILED"))
+    said = any(t in str(error) for t in OUT_OF_MEMORY)
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (isinstance(error, RuntimeError) and said)
 
 
@@ -126,13 +171,8 @@ def full_float32() -> Iterator[None]:
     """Products and convolutions in float32 proper: no TF32 within the block."""
     import torch
 
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        with cudnn(allow_tf32=False):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+    with _settings(torch.backends.cuda.matmul, allow_tf32=False), cudnn(allow_tf32=False):
+        yield
 
 
 @contextlib.contextmanager
@@ -144,7 +184,12 @@ def cudnn(**settings: bool) -> Iterator[None]:
     """
     import torch
 
-    backend = torch.backends.cudnn
+    with _settings(torch.backends.cudnn, **settings):
+        yield
+
+
+@contextlib.contextmanager
+def _settings(backend: Any, **settings: bool) -> Iterator[None]:
     before = {name: getattr(backend, name) for name in settings}
     try:
         for name, value in settings.items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from typing import Any
 
 
 class Exit(IntEnum):
@@ -24,6 +26,12 @@ class Exit(IntEnum):
 
 class CalibError(Exception):
     """A problem the user can act on.
+
+    >>> try:
+    ...     calibcli.measure(logits, labels, "eec")
+    ... except calibcli.CalibError as error:
+    ...     error.fix
+    "did you mean 'ece'?"
 
     Args:
         problem: what was found, in lower case and without a full stop.
@@ -55,6 +63,21 @@ class InputError(CalibError):
     """An input was read and refused (exit 4)."""
 
     code = Exit.REFUSED
+
+
+@contextlib.contextmanager
+def refusing(
+    errors: type[BaseException] | tuple[type[BaseException], ...], problem: str | Callable[[Any], str], fix: str
+) -> Iterator[None]:
+    """What other code raises inside the block, as an `InputError`; `problem` may be a function of the error.
+
+    Raises:
+        InputError: one of `errors` was raised.
+    """
+    try:
+        yield
+    except errors as error:
+        raise InputError(problem if isinstance(problem, str) else problem(error), fix) from None
 
 
 class GateFailed(CalibError):

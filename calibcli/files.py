@@ -7,10 +7,10 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from calibcli.errors import CalibError, InputError, UsageError, WriteError
+from calibcli.errors import CalibError, InputError, UsageError, WriteError, refusing
 
 NO_ROOM = {getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS") if hasattr(errno, n)}
 PROBE = 1 << 20  # bytes that a medium with room takes
@@ -167,6 +167,17 @@ def _full(path: Path, reason: str) -> WriteError:
     return WriteError(f"cannot write {path} ({reason}); {kept}", "free some space, or write elsewhere")
 
 
+def known_suffix(path: Path, suffixes: Sequence[str], what: str) -> Path:
+    """`path`, if `what` can be written to a file of its suffix.
+
+    Raises:
+        UsageError: another suffix.
+    """
+    if path.suffix not in suffixes:
+        raise UsageError(f"cannot write {what} as '{path.name}'", "use a suffix of: " + " ".join(suffixes))
+    return path
+
+
 def sha256(path: str | os.PathLike[str]) -> str:
     """Hex digest of the file's bytes, read in 1 MiB blocks.
 
@@ -174,12 +185,9 @@ def sha256(path: str | os.PathLike[str]) -> str:
         InputError: the file cannot be read.
     """
     digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
+    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"), open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 
@@ -198,10 +206,9 @@ def unchanged(*paths: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    try:
+    fix = "check the path"
+    with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({getattr(e, 'strerror', e)})", fix):
         found = os.stat(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path} ({getattr(error, 'strerror', error)})", "check the path") from None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

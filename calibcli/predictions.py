@@ -36,9 +36,8 @@ class ArrayScores:
     array: Array
 
     @property
-    def shape(self) -> tuple[int, int]:
-        rows, classes = self.array.shape
-        return rows, classes
+    def shape(self) -> tuple[Any, ...]:
+        return self.array.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -70,6 +69,10 @@ class MappedScores:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Predictions:
     """Scores and labels of N rows and K >= 2 classes.
+
+    >>> rows = calibcli.from_arrays(logits, labels)
+    >>> rows.n, rows.k, rows.kind
+    (997, 10, 'logits')
 
     Attributes:
         scores: (N, K) logits or log-probabilities, finite except that -inf is probability 0. Their softmax is what
@@ -104,7 +107,11 @@ class Predictions:
 
     @classmethod
     def of(cls, logits: npt.ArrayLike, labels: npt.ArrayLike, **fields: Any) -> Predictions:
-        """From arrays: (N, K) finite logits and (N,) labels. `inputs.scores` checks what others wrote."""
+        """From arrays: (N, K) finite logits and (N,) labels. `inputs.scores` checks what others wrote.
+
+        >>> Predictions.of([[2.0, 0.0], [0.0, 1.0]], [0, 1]).logits.dtype
+        dtype('float64')
+        """
         z = np.asarray(logits)
         if z.dtype not in (np.float32, np.float64):
             z = z.astype(np.float32 if z.dtype == np.float16 else np.float64)
@@ -141,18 +148,31 @@ class Predictions:
         return np.concatenate(parts) if parts else np.empty((0, self.k))
 
     def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
-        """(first row, scores of the next rows) in order; float16 widened to float32. About 8 MB each by default."""
+        """(first row, scores of the next rows) in order; float16 widened to float32. About 8 MB each by default.
+
+        >>> [(first, block.shape) for first, block in calibcli.from_arrays(logits, labels).blocks(600)]
+        [(0, (600, 10)), (600, (397, 10))]
+        """
         rows = rows or chunk_rows(self.scores)
         for start in range(0, self.n, rows):
             yield start, read(self.scores, start, min(start + rows, self.n))
 
     def take(self, rows: Ints) -> Predictions:
-        """The given rows (indices, or a boolean mask of length N), in memory."""
+        """The given rows (indices, or a boolean mask of length N), in memory.
+
+        >>> calibcli.from_arrays(logits, labels).take(labels == 3).labels[:4].tolist()
+        [3, 3, 3, 3]
+        """
         index = np.flatnonzero(rows) if rows.dtype == bool else np.asarray(rows)
         return self.with_rows(index, ArrayScores(_gather(self, index)))
 
     def with_rows(self, index: Ints, scores: Scores) -> Predictions:
-        """Everything about the rows `index`, with `scores` that hold these rows."""
+        """Everything about the rows `index`, with `scores` that hold these rows.
+
+        >>> rows = calibcli.from_arrays(logits, labels)
+        >>> rows.with_rows(np.array([5, 2]), ArrayScores(rows.logits[[5, 2]])).n
+        2
+        """
 
         def pick(column: Array | None) -> Array | None:
             return None if column is None else column[index]
@@ -169,7 +189,12 @@ class Predictions:
         )
 
     def mapped(self, function: Callable[[Array], Array], predicted: Ints | None = None) -> Predictions:
-        """The same rows with `function` applied to every block of scores (n, K) -> (n, K), lazily."""
+        """The same rows with `function` applied to every block of scores (n, K) -> (n, K), lazily.
+
+        >>> rows = calibcli.from_arrays(logits, labels).mapped(lambda block: block / 2)
+        >>> bool((rows.logits == logits / 2).all())
+        True
+        """
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
 
 

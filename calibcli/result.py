@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from calibcli import wellformed
 from calibcli.errors import Exit, GateFailed, InputError, printable
-from calibcli.spec import Range, alike, normal
+from calibcli.plots import Plot, finite
+from calibcli.shelves import alike
+from calibcli.spec import Range, normal
 
-SCHEMA = 2  # 1: of two classes `ece` and its like were of the predicted class, `brier` was twice as large
+SCHEMA = (
+    3  # 1: of two classes `ece` and its like were of the predicted class, `brier` was twice as large; 2: other names
+)
 Outcome = Literal["pass", "fail", "inconclusive", "not_run"]
 Cell = str | bool | int | float | None
 EXITS: dict[Outcome, Exit] = {
@@ -31,6 +35,10 @@ class Estimate:
 
     A value that is not finite becomes None with a `reason`, so that what is in memory is what JSON can hold.
 
+    >>> found = calibcli.measure(logits, labels, "nll")["nll"]
+    >>> round(found.value, 3), round(found.low, 3), round(found.high, 3), found.unit
+    (0.464, 0.34, 0.829, 'nats')
+
     Attributes:
         name: canonical spec, e.g. `ece:bins=30`.
         value: the point estimate, or None.
@@ -38,7 +46,7 @@ class Estimate:
         level: confidence level of the interval, e.g. 0.95.
         sided: `two`, or `lower`/`upper` where only that bound is meaningful, or `each` for two one-sided bounds
             that each hold at (1 + level) / 2.
-        of: what the number is of: "" (everything), `before`, `after`, `class=3`, `site=A`, `layer=conv1`.
+        scope: what the number is of: "" (everything), `before`, `after`, `class=3`, `site=A`, `layer=conv1`.
         unit: the unit that `value` is in: `nats`, `probability`, ... (`percent` is shown as 4.1 %, `ratio` as 1.3×).
         better: `lower`, `higher`, `zero` (closest to zero) or "".
         how: estimator and interval method, in words.
@@ -54,7 +62,7 @@ class Estimate:
     high: float | None = None
     level: Annotated[float, Range(0, 1, open_low=True, open_high=True)] | None = None
     sided: Literal["two", "lower", "upper", "each"] = "two"
-    of: str = ""
+    scope: str = ""
     unit: str = ""
     better: str = ""
     how: str = ""
@@ -79,10 +87,14 @@ class Estimate:
             object.__setattr__(self, key, number)
         if self.level is not None:  # 1 - 2 * 0.05 is 0.9 to the reader
             object.__setattr__(self, "level", round(float(self.level), 12))
-        object.__setattr__(self, "detail", {k: _finite(v) for k, v in self.detail.items()})
+        object.__setattr__(self, "detail", {k: finite(v) for k, v in self.detail.items()})
 
     def problem(self) -> str:
-        """What of a number that was read cannot be: a value of no rows, bounds that do not hold it; or ""."""
+        """What of a number that was read cannot be: a value of no rows, bounds that do not hold it; or "".
+
+        >>> Estimate(name="nll", value=1.0, low=2.0).problem()
+        'low is 2, above the value of 1'
+        """
         if self.n == 0 and self.value is not None:
             return f"n is 0 beside a value of {self.value:g}"
         slack = 1e-9 * (1 + abs(self.value or 0.0))
@@ -91,104 +103,6 @@ class Estimate:
             if a is not None and b is not None and a > b + slack:
                 return f"{lower} is {a:g}, above the {upper} of {b:g}"
         return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One drawn thing; `kind` is its geometry, `role` what it stands for. Nulls leave a gap.
-
-    kind:
-        `line`: y over x; with `low`/`high`, a shaded band around it.
-        `band`: filled from `low` to `high` over x (with `width`: one step per bin, x its left edge).
-        `bars`: from `base` (0 when absent) to y; x is the left edge and `width` the width (without `width`: centred on
-            x). `low`/`high` are error bars.
-        `steps`: y[i] holds from x[i] to x[i + 1]; x may be one longer than y.
-        `points`: markers, `low`/`high` their error bars.
-        `vline`: a line across the panel at each x.  `hline`: one at each y (x is empty).
-
-    role: a role has one colour in every panel of a figure, so the line and the band of one thing share a role.
-        `model`, `before`, `after`: the thing measured (accuracy of a bin, a metric, ...).
-        `gap`: bars from accuracy (`base`) to mean confidence (y).    `count`: numbers of rows.
-        `ideal`: the diagonal, or what a perfect model shows.         `null`: what chance allows a perfect model.
-        `smooth`: a smoothed estimate.                                `limit`: a gate's limit, a target.
-        `best`: the optimum or the choice made.                       `ridge`: the ridge on a heat map.
-        Anything else (`focal`, `layer1`, ...) takes the next colour of the palette; "" a new one for each curve.
-
-    label: the legend's text; "" keeps the curve out of the legend.
-    """
-
-    label: str
-    kind: Literal["line", "band", "bars", "steps", "points", "vline", "hline"]
-    x: Sequence[float] = ()
-    y: Sequence[float | None] = ()
-    low: Sequence[float | None] | None = None
-    high: Sequence[float | None] | None = None
-    width: Sequence[float] | None = None
-    base: Sequence[float | None] | None = None
-    role: str = ""
-
-    def __post_init__(self) -> None:
-        for key in ("x", "y", "low", "high", "width", "base"):
-            series = getattr(self, key)
-            if series is not None:
-                object.__setattr__(self, key, [_finite(v) for v in series])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plot:
-    """Data of one figure panel: labelled axes with units, a title that says what and n.
-
-    A reliability diagram is two of them, and every renderer (the terminal's too) knows it by these roles::
-
-        Plot(name="reliability", title="Reliability of the top label, n = 500", xlim=(0, 1), ylim=(0, 1),
-             xlabel="confidence", ylabel="accuracy", curves=[
-                 Curve(label="accuracy", kind="bars", role="model", x=edges[:-1], width=widths, y=accuracy),
-                 Curve(label="gap", kind="bars", role="gap", x=edges[:-1], width=widths, base=accuracy, y=confidence),
-                 Curve(label="if calibrated", kind="band", role="null", x=edges[:-1], width=widths, low=.., high=..),
-                 Curve(label="smoothed", kind="line", role="smooth", x=grid, y=.., low=.., high=..),
-                 Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])])
-        Plot(name="confidence", under="reliability", ylabel="rows", curves=[
-                 Curve(label="rows", kind="bars", role="count", x=edges[:-1], width=widths, y=counts)])
-
-    Attributes:
-        kind: `xy` (curves) or `heat` (`z[row][column]` at the centres `y[row]`, `x[column]`; `curves` are drawn on it).
-        xlim, ylim: (low, high), or None to fit the data.
-        labels: names of the categorical x positions 0, 1, ... (layers, classes, differences).
-        flip: draw x upwards, first at the top, y to the right; for long labels (forest plot, bars per layer).
-        zlabel, zscale: colour bar of a heat map; with `log`, z <= 0 takes the lowest colour.
-        levels: contours of z with their meaning as `levels_label` (the acceptable set: `levels=[best + 1.92 / n]`).
-        group: panels of the same group are small multiples under that heading; "" is a row of its own.
-        under: name of the Plot under which this one is a low strip with the same x axis.
-    """
-
-    name: str
-    title: str = ""
-    xlabel: str = ""
-    ylabel: str = ""
-    kind: Literal["xy", "heat"] = "xy"
-    curves: Sequence[Curve] = ()
-    xscale: Literal["linear", "log"] = "linear"
-    yscale: Literal["linear", "log"] = "linear"
-    xlim: Sequence[float] | None = None
-    ylim: Sequence[float] | None = None
-    x: Sequence[float] = ()
-    y: Sequence[float] = ()
-    z: Sequence[Sequence[float | None]] = ()
-    zlabel: str = ""
-    zscale: Literal["linear", "log"] = "linear"
-    levels: Sequence[float] = ()
-    levels_label: str = ""
-    labels: Sequence[str] = ()
-    flip: bool = False
-    group: str = ""
-    under: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "z", [[_finite(v) for v in row] for row in self.z])
-        for key in ("xlim", "ylim", "x", "y", "levels", "labels", "curves"):
-            series = getattr(self, key)
-            if series is not None:
-                object.__setattr__(self, key, [_finite(v) if key != "curves" else v for v in series])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +116,7 @@ class Table:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", list(self.columns))
-        object.__setattr__(self, "rows", [[_finite(v) for v in row] for row in self.rows])
+        object.__setattr__(self, "rows", [[finite(v) for v in row] for row in self.rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +128,7 @@ class Check:
         outcome: pass, fail, inconclusive or not_run.
         message: one sentence with the numbers behind the verdict.
         estimate: the number that was judged.
-        limit: what it was judged against.  of: slice or class.
+        limit: what it was judged against.  scope: slice or class.
         kind: how a binned metric is binned (`binned, 15 bins`), or "".
         n_needed: rows that would decide an inconclusive rule.
         fatal: whether this outcome fails the run (an inconclusive rule may only warn).
@@ -226,7 +140,7 @@ class Check:
     message: str = ""
     estimate: Estimate | None = None
     limit: float | None = None
-    of: str = ""
+    scope: str = ""
     kind: str = ""
     n_needed: int | None = None
     fatal: bool = True
@@ -239,9 +153,55 @@ class Check:
         return f"{self.rule} ({self.kind})" if self.kind else self.rule
 
 
+Key = str | tuple[str, str]
+
+
+class Numbers(Mapping[Key, Estimate]):
+    """Estimates by spec, or by spec and what they are of: `found["ece"]`, `found["ece", "site=A"]`.
+
+    A spec may be in any spelling (`ece:bins=15`, and of two classes `ece:of=positive`, are `ece`), or a name alone
+    where one spec of it was measured (`lambda_max` for `lambda_max:tol=0.01`). `get` gives None where there is none.
+    """
+
+    estimates: Sequence[Estimate]
+    facts: Mapping[str, Any]
+
+    def __getitem__(self, key: Key) -> Estimate:
+        """The estimate.
+
+        Raises:
+            KeyError: there is none, or several that may be meant; says which there are.
+        """
+        name, scope = (key, "") if isinstance(key, str) else key
+        there = {e.name: e for e in reversed(self.estimates) if e.scope == scope}
+        classes = self.facts.get("classes")
+        for spec in (name, *sorted(alike(name, classes if isinstance(classes, int) else 0))):
+            if spec in there:
+                return there[spec]
+        family = [e for spec, e in there.items() if spec.partition(":")[0] == normal(name)]
+        if len(family) == 1:
+            return family[0]
+        elsewhere = [f"'{e.name}' of '{e.scope}'" for e in self.estimates if e.name == name]
+        known = [e.name for e in family] or elsewhere or list(reversed(there)) or [str(key) for key in self]
+        about = f" of '{scope}'" if scope else ""
+        raise KeyError(f"no estimate '{name}'{about}, but {', '.join(known) or 'none'}")
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(dict.fromkeys((e.name, e.scope) if e.scope else e.name for e in self.estimates))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Numbers):
     """What a command found. Plain data: every renderer reads this and nothing else.
+
+    It is a mapping of its estimates too, see `Numbers`: `result["ece"].high`.
+
+    >>> found = calibcli.measure(logits, labels, "ece", "nll")
+    >>> list(found), found.facts["kind"]
+    (['ece', 'nll'], 'logits')
 
     Attributes:
         notes: warnings and remarks for the reader, one sentence each.
@@ -265,34 +225,20 @@ class Result:
         for key in ("estimates", "tables", "plots", "checks", "notes"):
             object.__setattr__(self, key, list(getattr(self, key)))
         for key in ("facts", "artefacts", "provenance"):
-            object.__setattr__(self, key, _finite(dict(getattr(self, key))))
+            object.__setattr__(self, key, finite(dict(getattr(self, key))))
 
     def problem(self) -> str:
-        """The same number twice."""
+        """The same number twice.
+
+        >>> Result(command="fit", estimates=[Estimate(name="nll", value=1.0)] * 2).problem()
+        'nll is there twice'
+        """
         seen = set()
         for estimate in self.estimates:
-            if (estimate.name, estimate.of) in seen:
-                return f"{estimate.name}{' of ' + estimate.of if estimate.of else ''} is there twice"
-            seen.add((estimate.name, estimate.of))
+            if (estimate.name, estimate.scope) in seen:
+                return f"{estimate.name}{' of ' + estimate.scope if estimate.scope else ''} is there twice"
+            seen.add((estimate.name, estimate.scope))
         return ""
-
-    def get(self, name: str, of: str = "") -> Estimate:
-        """The estimate of that name: a spec in any spelling (`ece:bins=15` is `ece`), or the name alone where one spec
-        of it was measured (`lambda_max` for `lambda_max:tol=0.01`).
-
-        Raises:
-            KeyError: there is none, or several that may be meant; says which there are.
-        """
-        there = {e.name: e for e in reversed(self.estimates) if e.of == of}
-        for spec in (name, *sorted(alike(name))):
-            if spec in there:
-                return there[spec]
-        family = [e for spec, e in there.items() if spec.partition(":")[0] == normal(name)]
-        if len(family) == 1:
-            return family[0]
-        known = sorted({e.name for e in family} or there)
-        about = f" of '{of}'" if of else ""
-        raise KeyError(f"no estimate '{name}'{about}, but {', '.join(known) or 'none'}")
 
     @property
     def verdict(self) -> Outcome | None:
@@ -323,6 +269,9 @@ class Result:
     def raise_if_failed(self) -> Result:
         """This result, if it passed.
 
+        >>> calibcli.check(logits, labels, max={"ece": 0.1}).raise_if_failed().verdict
+        'pass'
+
         Raises:
             GateFailed: a check fails the run; says which and why.
             ValueError: nothing was judged.
@@ -332,7 +281,7 @@ class Result:
         lines = []
         for c in self.checks:
             if c.outcome != "pass" and c.fatal:
-                part, why = f" ({c.of})" if c.of else "", f": {c.message}" if c.message else ""
+                part, why = f" ({c.scope})" if c.scope else "", f": {c.message}" if c.message else ""
                 lines.append(f"{c.outcome.upper().replace('_', ' ')} {c.rule}{part}{why}")
         failed = GateFailed("\n".join(lines))
         failed.code = Exit(self.exit_code)
@@ -344,12 +293,19 @@ class Result:
         )
 
     def to_json(self) -> str:
-        """Strict JSON (no NaN or Infinity), two-space indent, final newline."""
+        """Strict JSON (no NaN or Infinity), two-space indent, final newline.
+
+        >>> calibcli.measure(logits, labels, "ece").to_json()[:24]
+        '{\\n  "command": "metrics"'
+        """
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "result") -> Result:
         """Read what `to_json` wrote.
+
+        >>> Result.from_json(calibcli.measure(logits, labels, "accuracy").to_json())["accuracy"].n
+        997
 
         Raises:
             InputError: not JSON, not a result, written by a newer schema, or with numbers that cannot be.
@@ -369,18 +325,3 @@ class Result:
             )
         made: Result = wellformed.read(data, cls, source, "write it again: this is not what calib writes")
         return made
-
-
-def _finite(value: Any) -> Any:
-    """Plain Python data: NumPy scalars and arrays unpacked, non-finite numbers None, tuples lists."""
-    if isinstance(value, bool | str | int | None):
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if hasattr(value, "tolist"):
-        return _finite(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value)

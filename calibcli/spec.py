@@ -1,17 +1,10 @@
-"""The grammar `name:key=value,key=value` and the shelves it picks from.
-
-A shelf holds decorated functions or classes. Their keyword-only parameters are the options of the spec, their
-docstring is the help, and the canonical spec string is the identity of a choice everywhere (table, JSON, rule).
-"""
+"""What an option may be: its annotation, with the range of a number; and text, numbers and words held against it."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.errors import UsageError, did_you_mean
@@ -101,157 +94,20 @@ Warmup = Annotated[float, Range(0, 1, open_high=True)]
 Label = Annotated[int, Range(-(2**31), 2**31)]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One definition on a shelf: its target, its options with defaults and types, and its traits."""
-
-    name: str
-    target: Callable[..., Any]
-    traits: Mapping[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def options(self) -> dict[str, inspect.Parameter]:
-        """Keyword-only parameters by name, with annotations resolved to types."""
-        source = self.target.__init__ if inspect.isclass(self.target) else self.target
-        hints = get_type_hints(source, include_extras=True)
-        return {
-            p.name: p.replace(annotation=hints.get(p.name, str))
-            for p in inspect.signature(self.target).parameters.values()
-            if p.kind is p.KEYWORD_ONLY
-        }
-
-    @property
-    def about(self) -> str:
-        """The docstring."""
-        return inspect.getdoc(self.target) or ""
-
-    @property
-    def summary(self) -> str:
-        """First line of the docstring."""
-        return self.about.split("\n", 1)[0]
-
-    @property
-    def signature(self) -> str:
-        """`bins=15,edges=right|left,tau`: options with their defaults, or their choices, the default first."""
-        return ",".join(_brief(name, p) for name, p in self.options.items())
+def argument(help: str, default: Any = MISSING, **about: Any) -> Any:
+    """As `option`, of what is written without a flag."""
+    return option(default, help, argument=True, **about)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An entry with its options filled in. Calling it calls the entry's target with those options."""
+def option(default: Any, help: str, *flags: str, **about: Any) -> Any:
+    """A dataclass field, or the default of a parameter, that is an option of a command too.
 
-    entry: Entry
-    options: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
-
-    @property
-    def traits(self) -> Mapping[str, Any]:
-        return self.entry.traits
-
-    @property
-    def spec(self) -> str:
-        """Canonical spec: only options that differ from their defaults, in signature order."""
-        changed = [
-            f"{key}={spelled(self.options[key])}"
-            for key, p in self.entry.options.items()
-            if key in self.options and self.options[key] != p.default
-        ]
-        return self.name + (":" + ",".join(changed) if changed else "")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.entry.target(*args, **{**self.options, **kwargs})
-
-
-_SHELVES: list[Shelf] = []
-
-
-def alike(spec: str) -> set[str]:
-    """Specs that say the same as this one: its canonical form on every shelf that has it."""
-    found = {spec}
-    for shelf in _SHELVES:
-        if spec.partition(":")[0] in shelf:
-            try:
-                found.add(shelf.choose(spec).spec)
-            except UsageError:
-                continue
-    return found
-
-
-class Shelf:
-    """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
-
-    def __init__(self, kind: str, joint: str = "_") -> None:
-        """joint: what stands between the words of a name where names are listed, as the docs spell them."""
-        self.kind, self.joint = kind, joint
-        _SHELVES.append(self)
-        self.entries: dict[str, Entry] = {}
-
-    def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
-        """Decorator: put a function or class on the shelf under `name` (default: its own name)."""
-
-        def put(target: Any) -> Any:
-            key = normal(name or target.__name__)
-            if key in self.entries:
-                raise ValueError(f"{self.kind} '{key}' is on the shelf twice")
-            self.entries[key] = Entry(key, target, traits)
-            return target
-
-        return put
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries.values())
-
-    def __contains__(self, name: str) -> bool:
-        return normal(name) in self.entries
-
-    def _names_like(self, name: str) -> str:
-        spelled = [entry.replace("_", self.joint) for entry in self.entries]
-        return did_you_mean(normal(name).replace("_", self.joint), spelled)
-
-    def choose(self, spec: str, **defaults: Any) -> Choice:
-        """Parse `name:key=value,...` into a Choice.
-
-        Args:
-            spec: the spec string.
-            defaults: options to use where the spec is silent and the entry has an option of that name.
-
-        Raises:
-            UsageError: unknown name, unknown option, an option twice, or a value of the wrong type or out of range.
-        """
-        name, _, rest = spec.partition(":")
-        entry = self.entries.get(normal(name))
-        if entry is None:
-            raise UsageError(f"unknown {self.kind} '{name.strip()}'", self._names_like(name))
-        options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}
-        given = {k: v for k, v in defaults.items() if k in entry.options and v is not None}
-        for key, value in given.items():
-            within(value, entry.options[key].annotation, f"{entry.name}:{key}=")
-        options.update(given)
-        written = set()
-        for part in filter(None, (s.strip() for s in rest.split(","))):
-            key, eq, text = part.partition("=")
-            key = normal(key)
-            if key not in entry.options:
-                fix = did_you_mean(key, entry.options) if entry.options else f"'{entry.name}' takes no options"
-                raise UsageError(f"{self.kind} '{entry.name}' has no option '{key}'", fix)
-            if key in written:
-                raise UsageError(f"option '{key}' of '{entry.name}' is there twice", "write it once")
-            written.add(key)
-            if not eq and entry.options[key].annotation is bool:
-                text = "true"  # `trace:exact` says enough
-            elif not eq:
-                raise UsageError(f"option '{key}' of '{entry.name}' has no value", f"write {entry.name}:{key}=VALUE")
-            options[key] = convert(text.strip(), entry.options[key].annotation, f"{entry.name}:{key}=")
-        missing = [k for k in entry.options if k not in options]
-        if missing:
-            raise UsageError(
-                f"{self.kind} '{entry.name}' needs {', '.join(missing)}",
-                f"write {entry.name}:" + ",".join(f"{k}=..." for k in missing),
-            )
-        return Choice(entry, options)
+    Args:
+        help: what the option does.
+        flags: how it is written; `--name-of-the-field` where nothing is said.
+        about: `metavar`; `kind`, the type of what is written where that is narrower than the field's.
+    """
+    return field(default=default, metadata={"help": help, "flags": flags, **about})
 
 
 def spelled(value: Any) -> str:
@@ -340,6 +196,21 @@ def within(value: Any, kind: Any, where: str, text: str = "") -> None:
             raise OutOfRange(f"{where}{_short(text or spelled(value))} is out of range", f"pass {_noun(kind)} {bounds}")
 
 
+def check_options(given: Any) -> None:
+    """Refuse numbers out of range, and words that are no choice, among the fields of a dataclass.
+
+    Raises:
+        UsageError: there is one; named as its option.
+    """
+    hints = get_type_hints(type(given), include_extras=True)
+    for name in (f.name for f in fields(given)):
+        kind, value, flag = hints[name], getattr(given, name), f"--{name.replace('_', '-')} "
+        within(value, kind, flag)
+        words = [a for part in (kind, *get_args(kind)) if get_origin(part) is Literal for a in get_args(part)]
+        if words and value is not None and value not in words:
+            raise UsageError(f"{flag}{_short(str(value))} is not a choice", did_you_mean(str(value), words))
+
+
 def _range(kind: Any) -> Range | None:
     return (
         next((a for a in get_args(kind)[1:] if isinstance(a, Range)), None) if get_origin(kind) is Annotated else None
@@ -362,15 +233,6 @@ def values(kind: Any) -> str:
     if origin is tuple:
         return f"{_noun(args[0]).removeprefix('a ')}s with / between, each"
     return "true or false" if kind is bool else _noun(kind)
-
-
-def _brief(name: str, p: inspect.Parameter) -> str:
-    kinds = [p.annotation, *(get_args(p.annotation) if get_origin(p.annotation) in (Union, types.UnionType) else ())]
-    choices = [str(arg) for kind in kinds if get_origin(kind) is Literal for arg in get_args(kind)]
-    if p.default is p.empty:
-        return name
-    first = "" if p.default is None or p.default == () else spelled(p.default)
-    return f"{name}=" + "|".join([first, *(c for c in choices if c != first)])
 
 
 def _noun(kind: Any) -> str:

@@ -1,7 +1,12 @@
-"""One thread everywhere, so that numbers and timings do not depend on the machine's load; `--shuffle SEED`."""
+"""One thread everywhere, so that numbers and timings do not depend on the machine's load; `--shuffle SEED`.
+
+With CI=true a test that a missing package or tool would skip fails.
+"""
 
 import os
 import random
+import re
+from collections.abc import Generator
 
 import pytest
 
@@ -9,6 +14,25 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 pytest_plugins = ["keeps_schema"]
+MISSING = re.compile(r"could not import|is not installed|no C\+\+ compiler")
+Report = pytest.TestReport | pytest.CollectReport
+
+
+def _complete(report: Report) -> Report:
+    """Fails with CI=true where something is missing."""
+    if report.skipped and os.environ.get("CI") == "true" and MISSING.search(str(report.longrepr)):
+        report.outcome = "failed"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Report, Report]:
+    return _complete((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Report, Report]:
+    return _complete((yield))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "calibcli"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 MARKS = ("<!-- house -->", "<!-- /house -->")
 FILES = sorted(PACKAGE.rglob("*.py"))
+ENTRIES = ("focal", "proper")
 
 
 def module(path: Path) -> str:
@@ -126,11 +127,16 @@ def long_files(most: int) -> list[str]:
 
 
 def namesakes() -> dict[str, list[str]]:
-    """File names that several rooms use; `__init__` and files that play one role on a shelf are left to the caller."""
+    """File names that several rooms use, but for those that play one role.
+
+    A file of `cli/` is the skin of its namesake, one of a folder `formats/` is named after its format, `shelf.py` is
+    the shelf of its room, and `ENTRIES` hold what several shelves have of one family.
+    """
     found = defaultdict(list)
     for path in FILES:
-        if path.stem not in ("__init__", "__main__"):
-            found[path.stem].append(str(path.relative_to(PACKAGE)))
+        if path.stem in ("__init__", "__main__", "shelf", *ENTRIES) or path.parent.name in ("cli", "formats"):
+            continue
+        found[path.stem].append(str(path.relative_to(PACKAGE)))
     return {name: paths for name, paths in found.items() if len({room(PACKAGE / p) for p in paths}) > 1}
 
 

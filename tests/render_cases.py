@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from calibcli.result import Check, Curve, Estimate, Plot, Result, Table
+from calibcli.plots import Curve, Plot
+from calibcli.result import Check, Estimate, Result, Table
 
 BINS = 15
 EDGES = [i / BINS for i in range(BINS + 1)]
@@ -235,7 +236,16 @@ def metrics() -> Result:
             Estimate(name="nll", value=0.41234, low=0.3611, high=0.4642, level=0.95, unit="nats", how="normal", n=500),
             Estimate(name="mce", value=0.31, reason="no valid interval: the maximum of noisy bins", n=500),
             Estimate(name="nll_wrong", value=float("inf"), unit="nats", reason="2 rows have probability 0", n=63),
-            Estimate(name="gap", value=0.0312, low=0.0004, high=0.0621, level=0.95, better="zero", how="normal", n=500),
+            Estimate(
+                name="confidence_gap",
+                value=0.0312,
+                low=0.0004,
+                high=0.0621,
+                level=0.95,
+                better="zero",
+                how="normal",
+                n=500,
+            ),
         ],
         tables=[
             Table(
@@ -256,11 +266,11 @@ def scale() -> Result:
     pairs = [("ece", 0.0611, 0.0212, 0.02), ("nll", 0.4123, 0.3511, 0.03), ("brier", 0.211, 0.198, 0.012)]
     estimates = [Estimate(name="temperature", value=1.7321, low=1.61, high=1.87, level=0.95, how="profile likelihood")]
     for name, before, after, half in pairs:
-        for of, value in (("before", before), ("after", after)):
+        for scope, value in (("before", before), ("after", after)):
             estimates.append(
                 Estimate(
                     name=name,
-                    of=of,
+                    scope=scope,
                     value=value,
                     low=value - half,
                     high=value + half,
@@ -301,12 +311,14 @@ def gate(slices: int = 3) -> Result:
     ]
     for i in range(slices):
         outcome = outcomes[i % 4]
-        estimate = Estimate(name="ece", of=f"site={i}", value=0.05, low=0.01, high=0.09, level=0.9, sided="each", n=300)
+        estimate = Estimate(
+            name="ece", scope=f"site={i}", value=0.05, low=0.01, high=0.09, level=0.9, sided="each", n=300
+        )
         checks.append(
             Check(
                 rule="ece <= 0.06",
                 outcome=outcome,  # type: ignore[arg-type]
-                of=f"site={i}",
+                scope=f"site={i}",
                 limit=0.06,
                 estimate=None if outcome == "not_run" else estimate,
                 message="n = 12 is below min_n = 200" if outcome == "not_run" else "the interval holds the limit",

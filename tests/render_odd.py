@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from calibcli.result import Check, Curve, Estimate, Plot, Result, Table
+from calibcli.plots import Curve, Plot
+from calibcli.result import Check, Estimate, Result, Table
 
 
 def odd() -> dict[str, Result]:
@@ -51,7 +52,7 @@ def odd() -> dict[str, Result]:
             estimates=[
                 Estimate(
                     name=f"m{i % 10}",
-                    of=f"class={i // 10}",
+                    scope=f"class={i // 10}",
                     value=i / 7,
                     low=i / 8,
                     high=i / 6,
@@ -63,11 +64,11 @@ def odd() -> dict[str, Result]:
         ),
         "names": Result(
             command="metrics",
-            estimates=[Estimate(name=n, of=n, value=0.5, how=n, unit=n) for n in names],
+            estimates=[Estimate(name=n, scope=n, value=0.5, how=n, unit=n) for n in names],
             notes=names,
             facts={"kind": names[0]},
             tables=[Table(name=n, columns=names, rows=[names], title=n) for n in names],
-            checks=[Check(rule=n, outcome="fail", of=n, message=n) for n in names],
+            checks=[Check(rule=n, outcome="fail", scope=n, message=n) for n in names],
             artefacts={"x": names[0]},
         ),
         "sizes": Result(

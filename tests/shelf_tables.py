@@ -20,10 +20,14 @@ def filled(text: str) -> str:
 
 
 def table(name: str) -> str:
-    found = catalogue.table(name)
-    rows = [
-        [f"`{name}`", _prose(what), f"`{_prose(options)}`" if options else ""] for name, what, options in found.rows
-    ]
+    if name == catalogue.FORMATS:
+        [found] = catalogue.listing(name).tables
+        rows = [[f"`{format}`", f"`{suffix}`" if suffix else "", way] for format, suffix, way in found.rows]
+    else:
+        found = catalogue.table(name)
+        rows = [
+            [f"`{name}`", _prose(what), f"`{_prose(options)}`" if options else ""] for name, what, options in found.rows
+        ]
     lines = [found.columns, ["---"] * len(found.columns), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines).replace(" |  |", " | |")
 

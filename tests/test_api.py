@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import doctest
+import dataclasses
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import calibcli
-import calibcli.api
+from calibcli.gate.request import Request
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores.from_arrays import How
 
 
 def sample(n: int = 400, k: int = 4) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((n, k)) * 3
     return z, np.where(rng.random(n) < 0.6, z.argmax(axis=1), rng.integers(0, k, n))
-
-
-def test_docstrings_are_true() -> None:
-    found = doctest.testmod(calibcli.api)
-    assert found.attempted >= 6
-    assert found.failed == 0
 
 
 def test_importing_costs_nothing() -> None:
@@ -72,7 +73,7 @@ def test_wrong_arrays_are_refused_with_a_fix() -> None:
 def test_scaler_round_trip(tmp_path: object) -> None:
     z, y = sample()
     fit = calibcli.fit_scaler(z, y, "focal_temperature")
-    calibcli.save_scaler(f"{tmp_path}/cal.safetensors", fit.scaler)
+    calibcli.save_scaler(fit.scaler, f"{tmp_path}/cal.safetensors")
     again = calibcli.load_scaler(f"{tmp_path}/cal.safetensors")
     np.testing.assert_array_equal(again(z), fit.scaler(z))
     assert {e.name for e in fit.estimates} >= {"temperature", "gamma"}
@@ -82,3 +83,101 @@ def test_check_judges() -> None:
     z, y = sample()
     result = calibcli.check(z, y, max={"ece": 0.01}, min={"accuracy": 0.2})
     assert [c.outcome for c in result.checks] == ["fail", "pass"]
+
+
+def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
+    """A submodule that is imported replaces a function of its name: `calibcli.train` is no folder."""
+    torch = pytest.importorskip("torch")
+    for module in pkgutil.walk_packages(calibcli.__path__, "calibcli."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    z, y = sample()
+    path, calibrator = tmp_path / "z.npz", tmp_path / "t.safetensors"
+    np.savez(path, logits=z, labels=y)
+    model, data = torch.nn.Linear(4, 4), (torch.tensor(z, dtype=torch.float32), torch.tensor(y))
+    fit = calibcli.fit_scaler(z, y)
+    calibcli.save_scaler(fit.scaler, calibrator)
+    called = {
+        "measure": calibcli.measure(path, None, "ece")["ece"] == calibcli.measure(z, y, "ece")["ece"],
+        "check": calibcli.check(path, max={"ece": 0.9}).passed,
+        "compare": calibcli.compare(path, calibcli.read(path), metrics=["nll"], names=["a", "b"])["nll", "b - a"].value
+        == 0,
+        "fit_scaler": fit["temperature"].value == fit.estimates[0].value,
+        "apply": calibcli.apply(calibrator, path, save=tmp_path / "new.npz").facts["n"] == 400,
+        "load_scaler": calibcli.load_scaler(calibrator).spec == "temperature",
+        "save_scaler": calibrator.exists(),
+        "read": calibcli.read(path).n == 400,
+        "from_arrays": calibcli.from_arrays(z, y).k == 4,
+        "loss": calibcli.loss("ce")(*data).shape == (400,),
+        "train": calibcli.train(model, data, epochs=1, device="cpu")["error", "after"].value is not None,
+        "curvature": calibcli.curvature(model, data, "trace:exact=true", device="cpu")["trace"].value > 0,
+    }
+    assert {name for name, right in called.items() if not right} == set()
+    assert set(called) == {name for name in calibcli.__all__ if name.islower()}
+
+
+def test_keywords_are_named() -> None:
+    """No function hides what it takes behind `**how`, and what may be said of arrays is what may be said of files."""
+    for name in ("measure", "check", "compare", "fit_scaler", "apply", "curvature", "train"):
+        kinds = {p.kind for p in inspect.signature(getattr(calibcli, name)).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds, name
+    fields = {field.name for field in dataclasses.fields(Reading)}
+    assert set(How.__annotations__) == fields - {"labels", "need_labels"}
+    asked = (
+        set(inspect.signature(calibcli.check).parameters) - set(How.__annotations__) - {"scores", "labels", "progress"}
+    )
+    assert asked == {field.name for field in dataclasses.fields(Request)} - {"input", "reading"}
+    z, y = sample()
+    for function, wrong, near in ((calibcli.measure, "bin", "bins"), (calibcli.train, "epoch", "epochs")):
+        with pytest.raises(TypeError, match=f"{function.__name__}.*'{wrong}': did you mean '{near}'"):
+            function(z, y, **{wrong: 3})
+
+
+class Series:
+    """What a column of a table looks like: an array behind an index that is no position."""
+
+    index = range(100, 500)
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, key: int) -> float:
+        raise KeyError(key)
+
+
+def test_columns_of_a_table_are_arrays() -> None:
+    z, y = sample()
+    table = calibcli.measure(z, Series(y), "nll", weights=Series(np.arange(1.0, 401)))
+    assert table["nll"] == calibcli.measure(z, y, "nll", weights=np.arange(1.0, 401))["nll"]
+
+
+Z, Y = sample()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (lambda: calibcli.measure(Z, Y, ["ece"]), TypeError, "'ece', 'nll'"),
+        (lambda: calibcli.fit_scaler(Z, Y, None), TypeError, "'temperature'"),
+        (lambda: calibcli.check(Z, Y, max=["ece=0.1"]), TypeError, "max={'ece': 0.05}"),
+        (lambda: calibcli.curvature(3, (Z, Y)), TypeError, "a torch module or a path"),
+        (lambda: calibcli.measure(np.ma.masked_greater(Z, 8), Y), calibcli.CalibError, "masked"),
+        (lambda: calibcli.measure(Z + 1j, Y), calibcli.CalibError, "real part"),
+        (lambda: calibcli.measure([["a", "b"]] * 4, [0, 1, 0, 1]), calibcli.CalibError, "not numbers"),
+        (lambda: calibcli.measure([[1, 2], [1]], [0, 1]), calibcli.CalibError, "one length"),
+        (lambda: calibcli.from_arrays("test.npz", Y), calibcli.CalibError, "calibcli.read"),
+        (lambda: calibcli.measure(Z, "labels.npz"), calibcli.CalibError, "not an array"),
+        (lambda: calibcli.train("mlp", None, loss="ce", keep="worst"), calibcli.CalibError, "last, best"),
+    ],
+    ids=range(11),
+)
+def test_wrong_types_are_refused_with_what_works(call: Callable[[], object], kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert said in str(caught.value)

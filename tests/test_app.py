@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -42,6 +43,12 @@ def test_no_arguments_show_the_help_and_are_a_wrong_request(capsys: pytest.Captu
     shown = capsys.readouterr()
     assert all(name in shown.out for name in COMMANDS)
     assert shown.err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_in_the_table_of_the_readme(name: str) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| `calib {name}\b", readme, re.M)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

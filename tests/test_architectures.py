@@ -17,25 +17,31 @@ torch.set_num_threads(1)
 DOCS = Path(__file__).parent.parent / "docs" / "checkpoints.md"
 
 
-# parameter counts: He et al. 2016 (.27, .46, .66, .85, 1.7 M), torchvision's ResNets with another stem and head,
-# Zagoruyko & Komodakis 2016 (36.5 M)
-@pytest.mark.parametrize(
-    ("spec", "parameters"),
-    [
-        ("mlp:inputs=64,hidden=32/16,classes=10", 64 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10),
-        ("resnet:depth=20", 269_722),
-        ("resnet:depth=56", 853_018),
-        ("resnet:depth=110", 1_727_962),
-        ("resnet18", 11_173_962),
-        ("resnet18:stem=imagenet,classes=1000", 11_689_512),
-        ("resnet34:stem=imagenet,classes=1000", 21_797_672),
-        ("resnet50:stem=imagenet,classes=1000", 25_557_032),
-        ("wide_resnet:depth=28,widen=10", 36_479_194),
-    ],
-)
-def test_parameter_counts(spec: str, parameters: int) -> None:
+# He et al. 2016 (.27, .46, .66, .85, 1.7 M), torchvision's ResNets with another stem and head, Zagoruyko & Komodakis
+# 2016 (36.5 M); the others counted layer by layer
+PARAMETERS = {
+    "mlp:inputs=64,hidden=32/16,classes=10": 64 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10,
+    "cnn:channels=1,widths=4/8,classes=5": 9 * 4 + 2 * 4 + 9 * 4 * 8 + 2 * 8 + 8 * 5 + 5,
+    "resnet:depth=20": 269_722,
+    "resnet:depth=56": 853_018,
+    "resnet:depth=110": 1_727_962,
+    "resnet18": 11_173_962,
+    "resnet18:stem=imagenet,classes=1000": 11_689_512,
+    "resnet34:stem=imagenet,classes=1000": 21_797_672,
+    "resnet50:stem=imagenet,classes=1000": 25_557_032,
+    "wide_resnet:depth=28,widen=10": 36_479_194,
+    "vit:image=224,patch=16,dim=192,depth=12,heads=3,classes=1000": 5_717_416,
+}
+
+
+@pytest.mark.parametrize("spec", PARAMETERS)
+def test_parameter_counts(spec: str) -> None:
     with torch.device("meta"):
-        assert sum(p.numel() for p in build(spec).parameters()) == parameters
+        assert sum(p.numel() for p in build(spec).parameters()) == PARAMETERS[spec]
+
+
+def test_every_architecture_has_its_count() -> None:
+    assert {spec.partition(":")[0] for spec in PARAMETERS} == set(ARCHITECTURES.entries)
 
 
 @pytest.mark.parametrize(

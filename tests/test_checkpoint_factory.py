@@ -97,12 +97,9 @@ def test_hugging_face_folder(tmp_path: Path) -> None:
         checkpoint.load(tmp_path)
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("library", ["torchvision", "timm"])
 def test_zoos(library: str) -> None:
-    try:
-        checkpoint.build(f"{library}.resnet34")
-    except CalibError as error:
-        pytest.skip(error.problem)
     option = "num_classes=7"
     assert checkpoint.build(f"{library}.resnet34:{option}").get_submodule("fc").out_features == 7
     assert checkpoint.build(f"{library}.resnet34", classes=5).get_submodule("fc").out_features == 5

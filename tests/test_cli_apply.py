@@ -24,9 +24,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
     np.savez("data.npz", logits=z, labels=y, ids=[f"r{i}" for i in range(400)], site=["a", "b"] * 200)
     np.save("bare.npy", z)
-    scalers.save("t.safetensors", scalers.Scaler("temperature", 3, {"beta": np.array(0.5)}))
+    scalers.save(scalers.Scaler("temperature", 3, {"beta": np.array(0.5)}), "t.safetensors")
     parameters = {"beta": np.array(0.5), "gamma": np.array(2.0)}
-    scalers.save("f.safetensors", scalers.Scaler("focal_temperature", 3, parameters))
+    scalers.save(scalers.Scaler("focal_temperature", 3, parameters), "f.safetensors")
     return tmp_path
 
 
@@ -105,7 +105,7 @@ def test_json_says_what_was_written(files: Path, capsys: pytest.CaptureFixture[s
         (["t.safetensors", "data.npz", "--save", "x/o.npz"], 2, "no folder"),
         (["t.safetensors", "data.npz", "--save", "./data.npz"], 2, "would replace the input"),
         (["t.safetensors", "data.npz", "--save", "o.npz", "--as", "probs"], 2, "did you mean 'probabilities'"),
-        (["t.safetensors", "data.npz", "--save", "o.npz", "--dtype", "float16"], 2, "float32 or float64"),
+        (["t.safetensors", "data.npz", "--save", "o.npz", "--dtype", "float16"], 2, "did you mean 'float64'"),
         (["t.safetensors", "data.npz", "--save", "o.npz", "--multilabel"], 2, "one calibrator per label"),
     ],
 )
@@ -118,3 +118,41 @@ def test_refusals(
     assert out == ""
     assert message in err
     assert not Path("o.npz").exists()
+
+
+def test_a_csv_keeps_names_of_classes_and_labels_as_they_stood(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    z = np.random.default_rng(1).standard_normal((60, 3))
+    words = np.array(["cat", "dog", "owl"])[z.argmax(1)]
+    table = "".join(f"{','.join(map(str, row))},{word}\n" for row, word in zip(z, words, strict=True))
+    Path("named.csv").write_text(f"logit_cat,logit_dog,logit_owl,label\n{table}")
+    assert main(["apply", "t.safetensors", "named.csv", "--save", "o.csv", "-q"]) == 0
+    with open("o.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["prob_cat", "prob_dog", "prob_owl", "label"]
+    assert [row["label"] for row in rows] == words.tolist()
+    np.savez("one.npz", logits=z, labels=z.argmax(1) + 1)
+    assert main(["apply", "t.safetensors", "one.npz", "--save", "o.csv", "--label-base", "1", "-q"]) == 0
+    with open("o.csv") as file:
+        assert [int(row["label"]) for row in csv.DictReader(file)] == (z.argmax(1) + 1).tolist()
+    # of two classes by one column of class 0, the event is the other way round
+    p = np.random.default_rng(2).random(80)
+    y = np.where(np.random.default_rng(3).random(80) < p, 0, 1)
+    Path("two.csv").write_text("prob_0,label\n" + "".join(f"{a:.6f},{b}\n" for a, b in zip(p, y, strict=True)))
+    scalers.save(scalers.Scaler("temperature", 2, {"beta": np.array(1.0)}), "two.safetensors")
+    for event in ("0", "1"):
+        assert main(["apply", "two.safetensors", "two.csv", "--save", "o.csv", "--event", event, "-q"]) == 0
+        with open("o.csv") as file:
+            assert [int(row["label"]) for row in csv.DictReader(file)] == y.tolist(), event
+    capsys.readouterr()
+
+
+def test_names_of_classes_that_only_the_calibrator_has_are_noted(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = scalers.Scaler("temperature", 3, {"beta": np.array(0.5)}, classes=("cat", "dog", "owl"))
+    scalers.save(named, "n.safetensors")
+    assert main(["apply", "n.safetensors", "bare.npy", "--save", "o.npz"]) == 0
+    assert "classes with names (cat, dog, owl), these have none" in capsys.readouterr().err
+    np.savez("turned.npz", logits=np.load("bare.npy"), classes=["dog", "cat", "owl"])
+    assert main(["apply", "n.safetensors", "turned.npz", "--save", "o.npz"]) == 4
+    assert "in another order" in capsys.readouterr().err

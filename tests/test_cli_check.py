@@ -53,7 +53,7 @@ def refused(capsys: Any, *arguments: str) -> tuple[int, str]:
 
 
 def outcomes(result: dict[str, Any]) -> dict[str, str]:
-    return {c["of"] or c["rule"]: c["outcome"] for c in result["checks"]}
+    return {c["scope"] or c["rule"]: c["outcome"] for c in result["checks"]}
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,13 @@ def test_verdicts_and_rows_that_decide(capsys: Any) -> None:
 
 def test_every_metric_can_be_gated(capsys: Any) -> None:
     """Each metric of the shelf gets a verdict; NOT RUN only where it has no valid bound, with the reason."""
+    from calibcli.gate.limits import possible
     from calibcli.metrics import METRICS
 
     model(600)
     for entry in METRICS:
-        values, higher = entry.traits["values"], entry.traits.get("better") == "higher"
-        side, limit = ("--min", max(values.low, -1e9)) if higher else ("--max", min(values.high, 1e9))
+        values, higher = possible(entry.name, 4), entry.traits.get("better") == "higher"
+        side, limit = ("--min", max(values.low, -1e9) + 1e-3) if higher else ("--max", 0.999 * min(values.high, 1e9))
         _, result = check(capsys, "t.npz", side, f"{entry.name}={limit}")
         [verdict] = result["checks"]
         assert verdict["outcome"] in ("pass", "not_run"), entry.name
@@ -107,7 +108,7 @@ def test_slices(capsys: Any) -> None:
     model(3000, 2.2, site=site, sex=rng.choice(["f", "m"], 3000))
     Path("calib.toml").write_text(
         '[data]\nslices = ["sex"]\n[[gate]]\nmetric = "ece"\nby = "site"\nlimit = 0.05\nvalues = ["A", "gone"]\n'
-        '[[gate]]\nmetric = "ece"\nby = "none"\nlimit = 1\n'
+        '[[gate]]\nmetric = "ece"\nby = "none"\nlimit = 0.99\n'
     )
     code, result = check(capsys, "t.npz")
     assert code == 1
@@ -116,7 +117,7 @@ def test_slices(capsys: Any) -> None:
         "site=A": "fail",
         "site=B": "fail",
         "site=tiny": "not_run",
-        "ece <= 1": "not_run",
+        "ece <= 0.99": "not_run",
     }
     messages = [c["message"] for c in result["checks"]]
     assert any("100 rows are fewer than min_n = 200" in m for m in messages)
@@ -124,6 +125,8 @@ def test_slices(capsys: Any) -> None:
     assert {c["line"] for c in result["checks"]} == {3, 8}
     [table] = result["tables"]
     assert table["name"] == "by_sex"
+    assert main(["check", "t.npz", "--max", "ece=0.06", "--by", "site", "-q"]) == 1
+    assert "95 % for PASS, 97.5 % for FAIL" in capsys.readouterr().out  # A and B share α
     code, result = check(capsys, "t.npz", "--max", "ece=0.05", "--by", "site", "--min-n", "50")
     assert "site=tiny" in outcomes(result)
     assert outcomes(result)["site=tiny"] != "not_run"
@@ -134,7 +137,7 @@ def test_slice_fails_at_a_shared_level(capsys: Any) -> None:
     """A slice that would FAIL on its own needs more to FAIL among forty; PASS needs no correction."""
     model(8000, 4.0, site=np.arange(8000) % 40)
     _, together = check(capsys, "t.npz", "--max", "ece=0.001", "--by", "site", "--min-n", "100")
-    low = next(c["estimate"] for c in together["checks"] if c["of"] == "site=0")
+    low = next(c["estimate"] for c in together["checks"] if c["scope"] == "site=0")
     with np.load("t.npz") as data:
         rows = data["site"] == 0
         np.savez("one.npz", logits=data["logits"][rows], labels=data["labels"][rows])
@@ -146,9 +149,9 @@ def test_slice_fails_at_a_shared_level(capsys: Any) -> None:
 
 def test_by_predicted_class(capsys: Any) -> None:
     _, result = check(capsys, model(), "--max", "ece=0.2", "--min-n", "50", "--config", write_by_class())
-    assert [c["of"] for c in result["checks"]] == [""]
+    assert [c["scope"] for c in result["checks"]] == [""]
     _, result = check(capsys, "t.npz", "--config", write_by_class())
-    assert {c["of"] for c in result["checks"]} == {f"class={k}" for k in range(4)}
+    assert {c["scope"] for c in result["checks"]} == {f"class={k}" for k in range(4)}
 
 
 def write_by_class() -> str:
@@ -188,10 +191,10 @@ def stored(name: str = "r.json") -> str:
             e("trace:probes=64", 50.0),
             e("lambda_max", 9.0, better="lower"),
             e("temperature", 1.5),
-            e("ece", 0.09, of="before", better="lower", n=5000),
-            e("ece", 0.02, of="after", better="lower", n=5000),
-            e("trace_ggn", 3.0, of="layer=conv1"),
-            e("trace_ggn", 9.0, of="layer=conv2"),
+            e("ece", 0.09, scope="before", better="lower", n=5000),
+            e("ece", 0.02, scope="after", better="lower", n=5000),
+            e("trace_ggn", 3.0, scope="layer=conv1"),
+            e("trace_ggn", 9.0, scope="layer=conv2"),
             Estimate(name="grad_norm", value=1.0),
         ],
     )
@@ -209,10 +212,10 @@ def stored(name: str = "r.json") -> str:
         (["--max", "lambda_max=9.95"], 0),
         (["--max", "temperature=1.66", "--min", "temperature=1.3"], 0),
         (["--min", "temperature=1.7"], 1),
-        (["--max", "ece=0.03", "--of", "after"], 0),
-        (["--max", "ece=0.03", "--of", "before"], 1),
-        (["--max", "ece=0.03", "--max", "temperature=1.66", "--of", "after"], 0),
-        (["--max", "ece=0.03", "--of", "never"], 5),
+        (["--max", "ece=0.03", "--scope", "after"], 0),
+        (["--max", "ece=0.03", "--scope", "before"], 1),
+        (["--max", "ece=0.03", "--max", "temperature=1.66", "--scope", "after"], 0),
+        (["--max", "ece=0.03", "--scope", "never"], 5),
         (["--max", "brier=1"], 5),
         (["--max", "grad_norm=2"], 5),
         (["--max", "ece=0.03"], 2),
@@ -253,7 +256,7 @@ def test_a_result_of_check_can_be_checked(capsys: Any) -> None:
 
 
 def keep(capsys: Any, name: str, out: str) -> None:
-    assert main(["check", name, "--max", "ece=1", "--keep-rows", "-q", "-o", out]) == 0
+    assert main(["check", name, "--max", "ece=0.99", "--keep-rows", "-q", "-o", out]) == 0
     capsys.readouterr()
 
 
@@ -265,7 +268,7 @@ def test_baseline(ids: bool, capsys: Any) -> None:
     keep(capsys, "t.npz", "base.json")
     code, result = check(capsys, "off.npz", "--baseline", "base.json")
     [verdict] = result["checks"]
-    assert (code, verdict["outcome"], verdict["rule"]) == (1, "fail", "recal_gain - baseline <= 0")
+    assert (code, verdict["outcome"], verdict["rule"]) == (1, "fail", "temperature_gain - baseline <= 0")
     assert ("by id" if ids else "by position") in verdict["message"]
     assert verdict["estimate"]["low"] > 0
     assert check(capsys, "off.npz", "--baseline", "t.npz")[1]["checks"][0]["estimate"]["value"] == pytest.approx(
@@ -273,7 +276,7 @@ def test_baseline(ids: bool, capsys: Any) -> None:
     )
     keep(capsys, "off.npz", "worse.json")
     assert check(capsys, "t.npz", "--baseline", "worse.json")[0] == 0
-    margins = ["--margin", "nll=0", "--margin", "brier=0", "--margin", "accuracy=0", "--margin", "recal_gain=0"]
+    margins = ["--margin", "nll=0", "--margin", "brier=0", "--margin", "accuracy=0", "--margin", "temperature_gain=0"]
     code, result = check(capsys, "t.npz", "--baseline", "base.json", *margins)
     assert code == 3  # the same predictions, of which rows that were not drawn may still differ
     assert {c["estimate"]["value"] for c in result["checks"]} == {0.0}
@@ -283,7 +286,7 @@ def test_baseline(ids: bool, capsys: Any) -> None:
     code, result = check(capsys, "off.npz", "--baseline", "base.json", *margins)
     assert outcomes(result).popitem()[1] == "fail"
     assert [c["outcome"] for c in result["checks"]] == ["fail", "fail", "inconclusive", "fail"]
-    assert check(capsys, "off.npz", "--baseline", "base.json", "--margin", "recal_gain=0.2")[0] == 0
+    assert check(capsys, "off.npz", "--baseline", "base.json", "--margin", "temperature_gain=0.2")[0] == 0
 
 
 def test_baseline_that_cannot_be_used(capsys: Any) -> None:
@@ -291,7 +294,7 @@ def test_baseline_that_cannot_be_used(capsys: Any) -> None:
     keep(capsys, "t.npz", "base.json")
     model(n=1900, name="fewer.npz")
     model(seed=1, name="other.npz")
-    main(["check", "t.npz", "--max", "ece=1", "-q", "-o", "norows.json"])
+    main(["check", "t.npz", "--max", "ece=0.99", "-q", "-o", "norows.json"])
     capsys.readouterr()
     for input, base, why in (
         ("fewer.npz", "base.json", "numbers differ"),
@@ -319,9 +322,11 @@ def test_probability_zero_on_a_label_is_not_run(capsys: Any) -> None:
     hard[:5] = np.eye(3)[(y[:5] + 1) % 3]
     np.savez("p.npz", probs=p, labels=y)
     np.savez("hard.npz", probs=hard, labels=y)
-    _, result = check(capsys, "hard.npz", "--max", "nll=9", "--max", "recal_gain=9", "--max", "brier=2", "--keep-rows")
+    _, result = check(
+        capsys, "hard.npz", "--max", "nll=9", "--max", "temperature_gain=9", "--max", "brier=1.99", "--keep-rows"
+    )
     assert [c["outcome"] for c in result["checks"]] == ["not_run", "not_run", "pass"]
-    margins = ["--margin", "nll=9", "--margin", "recal_gain=9", "--margin", "brier=1"]
+    margins = ["--margin", "nll=9", "--margin", "temperature_gain=9", "--margin", "brier=1"]
     _, result = check(capsys, "hard.npz", "--baseline", "p.npz", *margins)
     assert [c["outcome"] for c in result["checks"]] == ["not_run", "not_run", "pass"]
     assert "probability 0" in result["checks"][0]["message"]
@@ -347,7 +352,7 @@ def test_baseline_in_the_configuration(capsys: Any) -> None:
     keep(capsys, "t.npz", "base.json")
     Path("ci").mkdir()
     Path("ci/gates.toml").write_text(
-        '[data]\neval = "../off.npz"\n[[gate]]\nmetric = "recal_gain"\nbaseline = "../base.json"\nmargin = 0.5\n'
+        '[data]\neval = "../off.npz"\n[[gate]]\nmetric = "temperature_gain"\nbaseline = "../base.json"\nmargin = 0.5\n'
         '[[gate]]\nmetric = "nll"\nbaseline = "../none.json"\n'
     )
     code, result = check(capsys, "--config", "ci/gates.toml")
@@ -370,21 +375,21 @@ def test_command_line_beats_the_file(capsys: Any) -> None:
     assert result["checks"][0]["estimate"]["level"] == pytest.approx(0.6)
     assert result["checks"][0]["estimate"]["name"] == "ece:bins=5"
     assert {i["path"] for i in result["provenance"]["inputs"]} == {"off.npz", "calib.toml"}
-    code, result = check(capsys, "t.npz", "--alpha", "0.01", "--bins", "20", "--max", "brier=2")
+    code, result = check(capsys, "t.npz", "--alpha", "0.01", "--bins", "20", "--max", "brier=1.99")
     assert code == 0
-    assert outcomes(result) == {"brier <= 2": "pass"}
+    assert outcomes(result) == {"brier <= 1.99": "pass"}
     assert result["checks"][0]["estimate"]["level"] == pytest.approx(0.98)
     assert check(capsys, "t.npz", "--bins", "20")[1]["checks"][0]["estimate"]["name"] == "ece:bins=20"
 
 
 def test_overlap_with_the_fitted_file_is_refused(capsys: Any) -> None:
     model()
-    code, error = refused(capsys, "t.npz", "--max", "ece=1", "--fit", "t.npz")
-    assert "--crossfit" not in error
+    code, error = refused(capsys, "t.npz", "--max", "ece=0.99", "--fitted-on", "t.npz")
+    assert "--folds" not in error
     assert code == 4
     assert "are also in" in error
     model(seed=3, name="val.npz")
-    assert check(capsys, "t.npz", "--max", "ece=1", "--fit", "val.npz")[0] == 0
+    assert check(capsys, "t.npz", "--max", "ece=0.99", "--fitted-on", "val.npz")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -394,13 +399,13 @@ def test_overlap_with_the_fitted_file_is_refused(capsys: Any) -> None:
         (["--max", "ece:bin=3=0.1"], "did you mean 'bins'"),
         (["--max", "trace=1"], "result.json"),
         (["--max", "ece"], "METRIC=NUMBER"),
-        (["--max", "ece=1", "--of", "after"], "leave it out"),
-        (["--max", "ece=1", "--alpha", "0.7"], "to 0.25"),
-        (["--max", "ece=1", "--on-inconclusive", "no"], "fail or warn"),
+        (["--max", "ece=0.99", "--scope", "after"], "leave it out"),
+        (["--max", "ece=0.99", "--alpha", "0.7"], "to 0.25"),
+        (["--max", "ece=0.99", "--on-inconclusive", "no"], "fail, warn"),
         (["--margin", "nll=0"], "--baseline"),
         (["--baseline", "x.json", "--margin", "ece=0"], "row by row"),
         (["--max", "ece:of=positive=1"], "two classes"),
-        (["--min", "gap=-1", "--multilabel"], "one label per row"),
+        (["--min", "confidence_gap=-1", "--multilabel"], "one label per row"),
     ],
 )
 def test_wrong_requests(arguments: list[str], said: str, capsys: Any) -> None:

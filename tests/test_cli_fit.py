@@ -17,7 +17,7 @@ import torch
 from calibcli.cli.app import main
 from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
-from calibcli.train.stop import held_signals
+from calibcli.training.stop import held_signals
 
 torch.set_num_threads(1)
 SAMPLE = Path(__file__).parent.parent / "sample_data"
@@ -51,7 +51,10 @@ def test_several_losses_side_by_side(capsys: pytest.CaptureFixture[str], tmp_pat
         for loss in ("ce", "focal:gamma=3", "ce+trace:weight=0.01,kind=ggn")
         for when in ("before", "after")
     ]
-    assert {(e["name"], e["of"]) for e in found["estimates"]} >= {("ece", "ce before"), ("nll", "focal:gamma=3 after")}
+    assert {(e["name"], e["scope"]) for e in found["estimates"]} >= {
+        ("ece", "ce before"),
+        ("nll", "focal:gamma=3 after"),
+    }
     assert all(e["low"] <= e["value"] <= e["high"] for e in found["estimates"])
     folder = out / "focal-gamma-3"
     assert {p.name for p in folder.iterdir()} == {
@@ -72,7 +75,7 @@ def test_several_losses_side_by_side(capsys: pytest.CaptureFixture[str], tmp_pat
     with np.load(folder / "test.npz") as stored:
         np.testing.assert_allclose(stored["logits"], made.numpy(), rtol=1e-5, atol=1e-5)
         assert np.array_equal(stored["labels"], rows.labels)
-    error = next(e["value"] for e in found["estimates"] if (e["name"], e["of"]) == ("error", "focal:gamma=3 before"))
+    error = next(e["value"] for e in found["estimates"] if (e["name"], e["scope"]) == ("error", "focal:gamma=3 before"))
     assert error == pytest.approx(float((made.argmax(1).numpy() != rows.labels).mean()))
     assert loaded.metadata["training"]["loss"] == "focal:gamma=3"
 
@@ -128,7 +131,7 @@ def test_without_validation_rows_nothing_is_fitted(capsys: pytest.CaptureFixture
     np.savez(tmp_path / "d.npz", train_x=np.eye(6), train_y=[0, 1] * 3, test_x=np.eye(6), test_y=[0, 1] * 3)
     argv = ["mlp:hidden=4", "--epochs", "2", "--val-fraction", "0", "--loss", "ce", "--loss", "brier"]
     found = fit(capsys, *argv, "--data", tmp_path / "d.npz")
-    assert {e["of"] for e in found["estimates"]} == {"ce before", "brier before"}
+    assert {e["scope"] for e in found["estimates"]} == {"ce before", "brier before"}
     assert any("no temperature is fitted" in note for note in found["notes"])
     found = fit(capsys, *argv, "--data", f"{tmp_path / 'd.npz'}#train")
     assert found["estimates"] == []
@@ -183,7 +186,7 @@ def test_interrupted_runs_say_how_to_go_on(
 ) -> None:
     import signal
 
-    from calibcli.train.loop import Trainer
+    from calibcli.training.loop import Trainer
 
     plain = Trainer._step
 
@@ -210,7 +213,7 @@ def test_report_link_maps_what_is_reported(capsys: pytest.CaptureFixture[str], t
     ).read_bytes()
     assert any("focal map" in note for note in mapped["notes"])
     before = [
-        [e["value"] for e in r["estimates"] if (e["name"], e["of"]) == ("error", "before")] for r in (plain, mapped)
+        [e["value"] for e in r["estimates"] if (e["name"], e["scope"]) == ("error", "before")] for r in (plain, mapped)
     ]
     assert before[0] == before[1]
     last = plain["facts"]["runs"][0]["last_epoch"]
@@ -284,6 +287,6 @@ def test_code_of_the_users_own(
     assert "probabilities, not logits" in refused(capsys, 4, "own_code:ends_in_softmax", *own)
     assert "the model takes images" in refused(capsys, 4, "own_code:convolution", *own)
     assert "own_code:leaves failed (SystemExit" in refused(capsys, 4, "own_code:talks", "--data", "own_code:leaves")
-    assert "--label-column is for CSV" in refused(capsys, 2, "own_code:talks", *own, "--label-column", "x")
+    assert "has no array 'x'" in refused(capsys, 4, "own_code:talks", *own, "--labels", "x")
     both = ["run", *own, "--arch", "own_code:talks", "--arch-file", "own_code.py:talks"]
     assert "both --arch and --arch-file" in refused(capsys, 2, *both)

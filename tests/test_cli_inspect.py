@@ -65,10 +65,10 @@ def test_results_and_calibrators(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_other_files_are_refused_as_outputs(tmp_path: Path) -> None:
     from calibcli.errors import InputError
-    from calibcli.inputs.scores import logits
+    from calibcli.inputs.scores import recorded
 
     with pytest.raises(InputError, match="is a checkpoint") as error:
-        logits.read(SAMPLE / "model.safetensors")
+        recorded.read(SAMPLE / "model.safetensors")
     assert "curvature" in error.value.fix
 
 

@@ -103,7 +103,7 @@ def test_options_reach_the_data(files: Path, capsys: pytest.CaptureFixture[str])
     assert main([*base, "--dtype", "float64"]) == 0
     np.testing.assert_allclose(np.load(files / "o.npz")["logits"], expected(files), rtol=1e-7, atol=1e-7)
     np.savez(files / "other.npz", a=np.ones((5, 6), np.float32), b=np.arange(5) % K, y=np.zeros(5, int))
-    given = ["--data", str(files / "other.npz"), "--inputs-key", "a", "--labels-key", "b"]
+    given = ["--data", str(files / "other.npz"), "--inputs", "a", "--labels", "b"]
     assert main(base + given) == 0
     assert np.load(files / "o.npz")["labels"].tolist() == [0, 1, 2, 3, 0]
     capsys.readouterr()
@@ -180,5 +180,5 @@ def test_the_file_is_read_back_by_the_dataset_and_by_other_readers(files: Path) 
     data = loaded.open_data(None, "test")
     written = inference.write_logits(loaded.model, data, files / "o.npz")
     assert (written.rows, written.classes) == (N, K)
-    again = dataset.load(files / "o.npz", inputs_key="logits")
+    again = dataset.load(files / "o.npz", inputs="logits")
     np.testing.assert_allclose(again.batch(slice(None))[0], expected(files), rtol=1e-5, atol=1e-6)

@@ -41,8 +41,8 @@ def result(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict[str, A
     return data
 
 
-def get(data: dict[str, Any], name: str, of: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = next(e for e in data["estimates"] if (e["name"], e["of"]) == (name, of))
+def get(data: dict[str, Any], name: str, scope: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = next(e for e in data["estimates"] if (e["name"], e["scope"]) == (name, scope))
     return found
 
 
@@ -53,21 +53,21 @@ def test_test_rows_before_and_after(files: Path, capsys: pytest.CaptureFixture[s
     assert get(data, "temperature")["value"] == pytest.approx(expected, rel=1e-9)
     assert get(data, "nll", "after")["value"] < get(data, "nll", "before")["value"]
     assert get(data, "nll", "after")["n"] == 400
-    assert get(data, "accuracy", "after") | {"of": "before"} == get(data, "accuracy", "before")
+    assert get(data, "accuracy", "after") | {"scope": "before"} == get(data, "accuracy", "before")
     assert "400 rows" in data["facts"]["after"]
-    names = [e["name"] for e in data["estimates"] if e["of"] == "before"]
-    assert names == [e["name"] for e in data["estimates"] if e["of"] == "after"]
+    names = [e["name"] for e in data["estimates"] if e["scope"] == "before"]
+    assert names == [e["name"] for e in data["estimates"] if e["scope"] == "after"]
 
 
 def test_cross_fitting_without_test_rows(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     five = result(capsys, files / "val.npz", "-m", "nll")
-    three = result(capsys, files / "val.npz", "-m", "nll", "--crossfit", "3")
+    three = result(capsys, files / "val.npz", "-m", "nll", "--folds", "3")
     other = result(capsys, files / "val.npz", "-m", "nll", "--seed", "1")
     assert "5 folds" in five["facts"]["after"]
     assert "3 folds" in three["facts"]["after"]
     values = {get(d, "nll", "after")["value"] for d in (five, three, other)}
     assert len(values) == 3
-    assert [e["name"] for e in five["estimates"] if e["of"] in ("before", "after")] == ["nll", "nll"]
+    assert [e["name"] for e in five["estimates"] if e["scope"] in ("before", "after")] == ["nll", "nll"]
 
 
 def test_focal_temperature_and_save(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,11 +107,11 @@ def test_level_sets_the_interval(files: Path, capsys: pytest.CaptureFixture[str]
     ("arguments", "code", "message"),
     [
         (["--test", "same.npz"], 4, "also in"),
-        (["--test", "val.npz"], 4, "--crossfit 5"),
-        (["--test", "test.npz", "--crossfit", "5"], 2, "pass one of them"),
+        (["--test", "val.npz"], 4, "--folds 5"),
+        (["--test", "test.npz", "--folds", "5"], 2, "pass one of them"),
         (["--method", "temprature"], 2, "did you mean 'temperature'"),
         (["--method", "temperature:objective=foo"], 2, "is not a choice"),
-        (["--crossfit", "1"], 2, "from 2 to 1000"),
+        (["--folds", "1"], 2, "from 2 to 1000"),
         (["--save", "cal.pkl"], 2, "use the suffix .safetensors"),
         (["--save", "none/cal.safetensors"], 2, "folder"),
         (["-m", "eec"], 2, "did you mean"),

@@ -11,8 +11,9 @@ import torch
 from curvature_models import INPUTS, MODELS, Focal, K, dense, flat, relu, setup
 from torch import Tensor, nn
 
-from calibcli.curvature import QUANTITIES, CrossEntropy, measure
 from calibcli.errors import InputError, UsageError
+from calibcli.hessian import QUANTITIES, measure
+from calibcli.losses import CrossEntropy
 from calibcli.result import Result
 
 CE = CrossEntropy()
@@ -23,7 +24,7 @@ ORACLES = {
     "trace": lambda h, g, slope: h.trace(),
     "trace_ggn": lambda h, g, slope: g.trace(),
     "grad_norm": lambda h, g, slope: slope.norm(),
-    "density": lambda h, g, slope: (torch.linalg.eigvalsh(h) < 0).double().mean(),
+    "negative_fraction": lambda h, g, slope: (torch.linalg.eigvalsh(h) < 0).double().mean(),
 }
 EXACT = (
     "lambda_max:tol=1e-10",
@@ -44,7 +45,7 @@ def agrees(found: float | None, true: Tensor | float, tolerance: float = 1e-9) -
 
 
 def test_every_shelf_entry_has_an_oracle() -> None:
-    assert {e.name for e in QUANTITIES} == set(ORACLES)
+    assert {"negative_fraction" if e.name == "density" else e.name for e in QUANTITIES} == set(ORACLES)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -57,10 +58,10 @@ def test_against_the_explicit_hessian(name: str, gamma: float | None) -> None:
     for spec in EXACT:
         quantity = spec.partition(":")[0]
         of = "k=1" if quantity == "top" else ""
-        agrees(result.get(spec, of).value, ORACLES[quantity](h, g, slope))
+        agrees(result[spec, of].value, ORACLES[quantity](h, g, slope))
     eigenvalues = torch.linalg.eigvalsh(h)
     for i in range(4):
-        agrees(result.get("top:k=4,tol=1e-10", f"k={i + 1}").value, eigenvalues[-1 - i])
+        agrees(result["top:k=4,tol=1e-10", f"k={i + 1}"].value, eigenvalues[-1 - i])
 
 
 @pytest.mark.parametrize("name", ["relu", "cnn"])
@@ -95,7 +96,7 @@ def test_trace_does_not_depend_on_how_the_loss_is_split() -> None:
 
 
 def test_plain_hutchinson_for_many_classes_and_an_unknown_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.curvature.engine.MOST_CLASSES", 2)
+    monkeypatch.setattr("calibcli.hessian.engine.MOST_CLASSES", 2)
     model, inputs, labels = setup("mlp")
     h, _, _ = dense(model, inputs, labels, Focal(1.0))
     result = measure(model, (inputs, labels), "trace:probes=100", "trace_ggn", loss=Focal(1.0, known=False))
@@ -159,7 +160,7 @@ def test_density_integrates_to_one_and_sees_the_negative_share() -> None:
     model, inputs, labels = setup("mlp")
     h, _, _ = dense(model, inputs, labels, CE)
     result = measure(model, (inputs, labels), "density:probes=8,steps=43")
-    found = result.get("density:steps=43,probes=8")
+    found = result.get("negative_fraction:steps=43,probes=8")
     assert found.low is not None
     assert found.high is not None
     assert found.low <= float((torch.linalg.eigvalsh(h) < -float(found.detail["sigma"])).double().mean()) <= found.high  # type: ignore
@@ -247,7 +248,7 @@ def test_train_loss_is_measured_beside() -> None:
     model, inputs, labels = setup("mlp")
     found = measure(model, (inputs, labels), "trace:exact=true", train_loss=Focal(2.0))
     for of, loss in (("", CE), ("loss=focal:gamma=2", Focal(2.0))):
-        agrees(found.get("trace:exact=true", of).value, dense(model, inputs, labels, loss)[0].trace())
+        agrees(found["trace:exact=true", of].value, dense(model, inputs, labels, loss)[0].trace())
     assert found.facts["losses"] == ["ce", "focal:gamma=2"]
 
 
@@ -376,7 +377,8 @@ def test_an_interrupt_returns_what_is_known() -> None:
         raise KeyboardInterrupt
 
     empty = measure(model, (inputs, labels), "trace", "density", progress=at_once)
-    assert empty.get("trace").reason == "interrupted before the first result"
+    for name in ("trace", "negative_fraction"):
+        assert empty.get(name).reason == "interrupted before the first result"
 
 
 # refusals
@@ -445,7 +447,7 @@ def test_noise_is_refused() -> None:
 
 
 def test_memory_backs_off_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.curvature.problem import Problem
+    from calibcli.hessian.problem import Problem
 
     model, inputs, labels = setup("mlp", n=64)
     true = measure(model, (inputs, labels), "lambda_max").estimates[0].value
@@ -464,3 +466,30 @@ def test_memory_backs_off_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 0
     with pytest.raises(InputError, match="out of memory"):
         measure(model, (inputs, labels), "lambda_max")
+
+
+def test_no_step_needs_two_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs out of memory with two rows is done with one: certificates, tests of curvature, spreads."""
+    from calibcli.hessian.problem import Problem
+
+    model, inputs, labels = setup("silu", n=6)
+    asked = ("lambda_max", "trace:probes=4", "grad_norm")
+    true = measure(model, (inputs, labels), *asked)
+    plain = Problem.gradients
+    calls = 0
+
+    def late(self, rows, scalar, graph=True):  # type: ignore[no-untyped-def]
+        nonlocal calls
+        calls += 1
+        if calls > after and len(rows) > 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return plain(self, rows, scalar, graph)
+
+    monkeypatch.setattr(Problem, "gradients", late)
+    after = calls = 0
+    measure(model, (inputs, labels), *asked, batch_size=8)
+    for after in range(0, min(calls, 40), 3):
+        calls = 0
+        found = measure(model, (inputs, labels), *asked)
+        for a, b in zip(found.estimates, true.estimates, strict=True):
+            assert a.value == pytest.approx(b.value, rel=1e-6), (after, a.name)

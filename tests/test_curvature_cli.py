@@ -12,9 +12,8 @@ from curvature_models import Focal, dense
 
 from calibcli.architectures import ARCHITECTURES
 from calibcli.cli.app import main
-from calibcli.curvature import CrossEntropy
 from calibcli.inputs import checkpoint
-from calibcli.losses import final
+from calibcli.losses import CrossEntropy, final
 from calibcli.result import Result
 
 ARCH = "mlp:inputs=4,hidden=5,classes=3"
@@ -58,7 +57,7 @@ def test_a_checkpoint_that_names_its_data_is_enough(files: Path, capsys: pytest.
     assert found.get("trace").value == pytest.approx(float(h.trace()), rel=1e-5)  # ReLU: nothing but pairs
     assert found.get("lambda_max").value == pytest.approx(float(torch.linalg.eigvalsh(h)[-1]), rel=1e-6)
     names = {e.name for e in found.estimates}
-    assert names == {"lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm"}
+    assert names == {"lambda_max", "lambda_min", "top", "trace", "trace_ggn", "negative_fraction", "grad_norm"}
     assert found.facts["architecture"].startswith("mlp")
     assert [len(i["sha256"]) for i in found.provenance["inputs"]] == [64, 64]
 
@@ -80,7 +79,7 @@ def test_losses_side_by_side(files: Path, capsys: pytest.CaptureFixture[str]) ->
     exact = ("-w", "trace:exact=true", "--dtype", "float64")
     both = call(capsys, files / "model.safetensors", *exact, "--train-loss", "focal:gamma=3")
     for of, loss in (("", CrossEntropy()), ("loss=focal:gamma=3", Focal(3.0))):
-        assert both.get("trace:exact=true", of).value == pytest.approx(float(oracle(files, loss).trace()), rel=1e-9)
+        assert both["trace:exact=true", of].value == pytest.approx(float(oracle(files, loss).trace()), rel=1e-9)
     trained = call(capsys, files / "focal.pt", *exact)
     assert trained.facts["losses"] == ["ce", "focal:gamma=2"]
     assert call(capsys, files / "focal.pt", *exact, "--train-loss", "none").facts["losses"] == ["ce"]
@@ -147,7 +146,7 @@ def test_refusals(
 def test_ctrl_c_prints_what_is_known(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from calibcli.curvature.lanczos import Lanczos
+    from calibcli.hessian.lanczos import Lanczos
 
     plain = Lanczos.extend
 
@@ -169,7 +168,7 @@ def test_figures_are_written(files: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_help_names_every_quantity() -> None:
-    from calibcli.curvature import QUANTITIES
+    from calibcli.hessian import QUANTITIES
 
     assert "mlp" in ARCHITECTURES
     assert all(e.summary for e in QUANTITIES)

@@ -14,16 +14,17 @@ import torch
 from curvature_models import MODELS, Focal, setup
 from torch import nn
 
-from calibcli.curvature.certificate import Record, Sketch, certify
-from calibcli.curvature.density import density, quadrature
-from calibcli.curvature.lanczos import Lanczos
-from calibcli.curvature.layers import outer
-from calibcli.curvature.loss import CrossEntropy, Pairs, logit_hessian
-from calibcli.curvature.norms import RowNorms
-from calibcli.curvature.operator import SecondDerivative, hessian_scalar
-from calibcli.curvature.outputs import read
-from calibcli.curvature.problem import Problem
-from calibcli.curvature.rows import Layout, Tensors, normal, signs
+from calibcli.hessian.certificate import Record, Sketch, certify
+from calibcli.hessian.density import density, quadrature
+from calibcli.hessian.indexed_data import Layout, Tensors, normal, signs
+from calibcli.hessian.lanczos import Lanczos
+from calibcli.hessian.layers import outer
+from calibcli.hessian.loss import Pairs, logit_hessian
+from calibcli.hessian.operator import SecondDerivative, hessian_scalar
+from calibcli.hessian.outputs import read
+from calibcli.hessian.per_row_gradients import RowNorms
+from calibcli.hessian.problem import Problem
+from calibcli.losses import CrossEntropy
 
 
 class Planted:
@@ -146,9 +147,9 @@ def test_invariant_subspaces_are_left_and_equal_eigenvalues_counted() -> None:
     lanczos = run(torch.tensor([3.0, 3.0, 1.0, 1.0, 0.0, 0.0, 0.0]), 7)
     assert lanczos.exhausted
     assert torch.allclose(lanczos.ritz().values, torch.tensor([0, 0, 0, 1, 1, 3, 3]).double(), atol=1e-12)
-    nodes, weights = quadrature(lanczos, 80)
-    assert len(nodes) == 3  # the density reads the first run alone
-    assert float(weights.sum()) == pytest.approx(1)
+    found = quadrature(lanczos, 80)
+    assert len(found.nodes) == 3  # the density reads the first run alone
+    assert float(found.weights.sum()) == pytest.approx(1)
 
 
 def test_density_band_has_the_size_of_the_error() -> None:
@@ -169,6 +170,49 @@ def test_density_band_has_the_size_of_the_error() -> None:
     claimed = torch.stack([d.se[(d.grid[:, None] - at).abs().argmin(0)] for d in single]).mean(0)
     assert torch.allclose(found.mean(0), true, rtol=0.03)
     assert torch.allclose(found.std(0), claimed, rtol=0.35)
+
+
+def test_what_the_steps_leave_open_holds_the_measure() -> None:
+    """Of one start vector the measure is known: every cut lies within the bounds, which close as the steps grow."""
+    torch.manual_seed(0)
+    values = torch.cat([0.02 * torch.randn(280), 3 * torch.rand(20)]).double().sort().values
+    start = normal(300, 0, 5)
+    operator = Planted(values)
+    measure = (torch.linalg.eigh(operator.matrix).eigenvectors.T @ start).square() / start.square().sum()
+    lanczos = Lanczos(operator, lambda k: start.clone())
+    widths = []
+    for steps in (8, 20, 60):
+        while lanczos.steps < steps:
+            lanczos.extend()
+        found = quadrature(lanczos, steps)
+        for x in torch.linspace(-0.08, 3.1, 50).tolist():
+            low, high = found.below(x)
+            true = float(measure[values < x].sum())
+            assert low - 1e-9 <= true <= high + 1e-9
+            assert low - 1e-9 <= float(found.weights[found.nodes < x].sum()) <= high + 1e-9
+        low, high = found.below(-0.01)
+        widths.append(high - low)
+        d = density([found], 300, sigma=0.02)
+        smooth = torch.exp(-((d.grid[:, None] - values) ** 2) / 0.0008) @ measure / (0.02 * (2 * torch.pi) ** 0.5)
+        assert bool((d.least <= smooth + 1e-9).all())
+        assert bool((smooth <= d.most + 1e-9).all())
+    assert widths[0] > 0.2
+    assert widths[2] < 0.5 * widths[0]
+
+
+def test_the_negative_share_is_covered_from_few_steps_on() -> None:
+    torch.manual_seed(1)
+    values = torch.cat([0.02 * torch.randn(500), 3 * torch.rand(20)]).double()
+    for steps in (6, 15):
+        missed = 0
+        for k in range(40):
+            lanczos = Lanczos(Planted(values), lambda j, k=k: normal(520, 1, k))  # type: ignore[misc]
+            for _ in range(steps):
+                lanczos.extend()
+            d = density([quadrature(lanczos, steps)], 520)
+            low, high = d.interval(1.96)
+            missed += not low <= float((values < -d.sigma).double().mean()) <= high
+        assert missed <= 4
 
 
 def test_probes_are_a_function_of_seed_row_and_number() -> None:
@@ -244,7 +288,7 @@ import sys, torch
 sys.path.insert(0, {tests!r})
 from curvature_models import setup, Focal
 from calibcli import device
-from calibcli.curvature import measure
+from calibcli.hessian import measure
 from calibcli.render import stream
 model, inputs, labels = setup("silu", n=290)
 with device.process_group(torch.device("cpu")):
@@ -255,12 +299,8 @@ if device.rank() == 0:
 """
 
 
-@pytest.mark.slow
-def test_two_ranks_equal_one(tmp_path: Path) -> None:
-    from calibcli.result import Result
-
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS.format(tests=str(Path(__file__).parent)))
+def started(script: Path) -> list[subprocess.Popen[str]]:
+    """A script alone, and as two ranks."""
 
     def start(rank: int, world: int, port: int) -> subprocess.Popen[str]:
         root = str(Path(__file__).parent.parent)
@@ -271,8 +311,16 @@ def test_two_ranks_equal_one(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    started = [start(0, 1, 0), start(0, 2, port), start(1, 2, port)]
-    single, double, silent = (process.communicate(timeout=120)[0] for process in started)
+    return [start(0, 1, 0), start(0, 2, port), start(1, 2, port)]
+
+
+@pytest.mark.slow
+def test_two_ranks_equal_one(tmp_path: Path) -> None:
+    from calibcli.result import Result
+
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS.format(tests=str(Path(__file__).parent)))
+    single, double, silent = (process.communicate(timeout=120)[0] for process in started(script))
     assert silent == ""
     one, two = Result.from_json(single), Result.from_json(double)
     assert two.facts["ranks"] == 2
@@ -302,3 +350,34 @@ def test_one_pass_gives_logits_and_what_the_heaviest_pairs_weigh() -> None:
     problem = Problem(model, Tensors(sure.double(), labels), device=torch.device("cpu"), dtype=torch.float64)
     problem.classes = 3
     assert bool(read(problem, (loss, labels, RowNorms(problem)))[1].isnan().all())
+
+
+UNEQUAL = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+from curvature_models import setup
+from calibcli import device
+from calibcli.hessian import engine, measure
+from calibcli.render import stream
+model, inputs, labels = setup("mlp", n=64)
+engine.free_bytes = lambda where: 4 * 8 * 43 * (10 if device.rank() or device.world() == 1 else 16)
+with device.process_group(torch.device("cpu")):
+    found = measure(model, (inputs, labels), "lambda_min:tol=1e-7", "lambda_max")
+if device.rank() == 0:
+    stream.put(found.to_json())
+"""
+
+
+@pytest.mark.slow
+def test_ranks_with_unequal_memory_take_the_same_products(tmp_path: Path) -> None:
+    from calibcli.result import Result
+
+    script = tmp_path / "unequal.py"
+    script.write_text(UNEQUAL.format(tests=str(Path(__file__).parent)))
+    one, two, other = (process.communicate(timeout=120)[0] for process in started(script))
+    assert other == ""
+    found, wanted = (Result.from_json(text) for text in (two, one))
+    assert found.facts["krylov_basis"] == wanted.facts["krylov_basis"]
+    for a, b in zip(found.estimates, wanted.estimates, strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-9)
+        assert a.detail["products"] == b.detail["products"]

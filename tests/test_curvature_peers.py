@@ -7,9 +7,10 @@ import torch
 from curvature_models import K, relu
 from torch import Tensor, nn
 
-from calibcli.curvature import CrossEntropy, Tensors, measure
-from calibcli.curvature.operator import SecondDerivative, hessian_scalar
-from calibcli.curvature.problem import Problem
+from calibcli.hessian import Tensors, measure
+from calibcli.hessian.operator import SecondDerivative, hessian_scalar
+from calibcli.hessian.problem import Problem
+from calibcli.losses import CrossEntropy
 
 curvlinops = pytest.importorskip("curvlinops", reason="curvlinops is not installed")
 

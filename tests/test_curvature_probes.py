@@ -11,16 +11,17 @@ from curvature_models import K, dense, setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli.curvature import CrossEntropy, Tensors, measure
-from calibcli.curvature import trace as traces
-from calibcli.curvature.engine import Engine, Shared
-from calibcli.curvature.problem import Problem
-from calibcli.curvature.rows import Layout, signs
-from calibcli.curvature.selftest import check
-from calibcli.curvature.settings import second_order
 from calibcli.derivatives.bends import Bend
 from calibcli.derivatives.jets import Jets
 from calibcli.derivatives.rules import Lost
+from calibcli.hessian import Tensors, measure, tuning
+from calibcli.hessian import trace as traces
+from calibcli.hessian.engine import Engine, Shared
+from calibcli.hessian.indexed_data import Layout, signs
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.selftest import check
+from calibcli.hessian.settings import second_order
+from calibcli.losses import CrossEntropy
 
 CE = CrossEntropy()
 
@@ -68,14 +69,14 @@ def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) ->
     h, _, _ = dense(model, inputs, labels, CE)
     found = []
     for worth in (0, 1 << 60):
-        monkeypatch.setattr(traces, "WORTH", worth)
+        monkeypatch.setattr(tuning, "WORTH", worth)
         found.append(measure(model, (inputs, labels), "trace:probes=9"))
     one, other = (f.get("trace:probes=9") for f in found)
     assert one.value == pytest.approx(other.value, rel=1e-10)
     assert one.detail["estimator_se"] == pytest.approx(other.detail["estimator_se"], rel=1e-8)
     # each row its own probes
-    monkeypatch.setattr(traces, "WORTH", 0)
-    monkeypatch.setattr(traces, "FINE", 1)
+    monkeypatch.setattr(tuning, "WORTH", 0)
+    monkeypatch.setattr(tuning, "FINE", 1)
     fine = measure(model, (inputs, labels), "trace:precision=0.05,most=30").estimates[0]
     error = float(fine.detail["estimator_se"])  # type: ignore[arg-type]
     assert 0 < error < 0.2 * float(h.trace())

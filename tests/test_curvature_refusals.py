@@ -165,6 +165,8 @@ def test_hostile_files_are_not_executed(
 
 def test_smaller_batches_where_memory_runs_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device.is_out_of_memory(RuntimeError("could not create a primitive"))
+    for text in ("CUDA error: out of memory", "GET was unable to find an engine to execute this computation"):
+        assert device.is_out_of_memory(RuntimeError(text))
     assert not device.is_out_of_memory(ValueError("could not create a primitive"))
     code, out, err = run(capsys, *net("wide"))
     assert code == 0, err

@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from calibcli.architectures import build
-from calibcli.errors import CalibError, InputError, UsageError
+from calibcli.errors import CalibError, InputError
 from calibcli.inputs import dataset, inference
+from calibcli.inputs.files.names import LABELS as LABEL_NAMES
 
 torch.set_num_threads(1)
 N = 12
@@ -117,7 +118,7 @@ def test_tokens_and_masks_are_named_inputs(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", tokens=ids, labels=LABELS)
     assert torch.equal(dataset.load(tmp_path / "t.npz").batch([1])[0], torch.from_numpy(ids[[1]]).long())
     np.savez(tmp_path / "two.npz", a=ids, b=np.ones((N, 2)), labels=LABELS)
-    x, _ = dataset.load(tmp_path / "two.npz", inputs_key="a,b").batch([1])
+    x, _ = dataset.load(tmp_path / "two.npz", inputs="a,b").batch([1])
     assert isinstance(x, dict)
     assert (x["a"].dtype, x["b"].dtype) == (torch.int64, torch.float32)
 
@@ -218,7 +219,7 @@ def test_csv(tmp_path: Path) -> None:
     assert data.ids.tolist() == ["r1", "r2", "r3"]
     assert data.batch(slice(None), dtype=torch.float64)[0].tolist() == [[30, 1000], [41.5, -2], [7, 0]]
     (tmp_path / "d.tsv").write_text("a\tb\n1\t0\n2\t3\n")
-    assert dataset.load(tmp_path / "d.tsv", label_column="b").labels.tolist() == [0, 3]
+    assert dataset.load(tmp_path / "d.tsv", labels="b").labels.tolist() == [0, 3]
     (tmp_path / "semi.csv").write_text("a;class\n1;0\n2;1\n")
     assert dataset.load(tmp_path / "semi.csv").batch([1])[0].tolist() == [[2.0]]
 
@@ -227,13 +228,13 @@ def test_csv(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("", "is empty"),
-        ("a,b\n1,2\n", "no column is named label"),
-        ("a,y,label\n1,0,0\n", "columns y and label could be the label"),
-        ("a,label\nred,0\n", "line 2: column 'a' holds 'red', not a number"),
-        ("a,label\n1,0\nnan,0\n", "line 3: column 'a' is not finite"),
-        ("a,label\n1,0,3\n", "line 2 has 3 cells"),
+        ("a,b\n1,2\n", "has no labels"),
+        ("a,y,label\n1,0,0\n", "label and y could both be the labels"),
+        ("a,label\nred,0\n", "row 0 of column 'a' .* is 'red', not a number"),
+        ("a,label\n1,0\nnan,0\n", "row 1 of column 'a' .* is not finite"),
+        ("a,label\n1,0,3\n", "row 0 .* has 3 cells"),
         ("a,label\n1,0.5\n", "label 0.5 in row 0"),
-        ("a,label\n", "has no rows"),
+        ("a,label\n", "but no rows"),
     ],
 )
 def test_csv_mistakes(tmp_path: Path, text: str, problem: str) -> None:
@@ -290,7 +291,7 @@ def test_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"y": np.arange(3)}, {}, "has no inputs"),
         ({"x": np.ones((3, 2)), "images": np.ones((3, 2)), "y": np.arange(3)}, {}, "images and x could both be"),
         ({"x": np.ones(3), "y": np.arange(3)}, {}, r"inputs have shape \(3,\)"),
-        ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"inputs_key": "z"}, "no array 'z'"),
+        ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"inputs": "z"}, "no array 'z'"),
         ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"layout": "NHCW"}, "unknown layout 'NHCW'"),
         ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"layout": "NHWC"}, "not NHWC images"),
         ({"x": np.ones((3, 2)), "y": np.arange(3)}, {"mean": "1,2,3"}, "2 channels, --mean has 3 numbers"),
@@ -334,7 +335,42 @@ def test_check_before_work_starts(tmp_path: Path) -> None:
         inference.check(data, nn.Conv2d(3, 4, 3))
 
 
-def test_unknown_suffix_is_a_usage_error(tmp_path: Path) -> None:
+def test_unknown_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d.bmp2").write_bytes(b"x")
-    with pytest.raises(UsageError, match="cannot tell the format"):
+    with pytest.raises(InputError, match="cannot tell what"):
         dataset.load(tmp_path / "d.bmp2")
+
+
+@pytest.mark.parametrize("name", LABEL_NAMES)
+def test_labels_have_the_names_that_recorded_outputs_know(tmp_path: Path, name: str) -> None:
+    np.savez(tmp_path / "d.npz", X=np.ones((N, 2)), **{name.upper(): LABELS})
+    assert dataset.load(tmp_path / "d.npz").labels.tolist() == LABELS.tolist()
+    rows = "".join(f"{label},1\n" for label in LABELS)
+    (tmp_path / "d.csv").write_text(f"{name},feature\n{rows}")
+    assert dataset.load(tmp_path / "d.csv").labels.tolist() == LABELS.tolist()
+
+
+def test_columns_of_a_table_are_features_in_their_order(tmp_path: Path) -> None:
+    # names that are those of scores elsewhere, in an order of their own, and without a first class
+    (tmp_path / "d.csv").write_text("p_3,p_2,age,label\n3,2,1,0\n6,5,4,1\n")
+    data = dataset.load(tmp_path / "d.csv")
+    assert data.batch(slice(None))[0].tolist() == [[3, 2, 1], [6, 5, 4]]
+    (tmp_path / "d.jsonl").write_text('{"features": [1, 2], "label": 1}\n{"features": [3, 4], "label": 0}\n')
+    data = dataset.load(tmp_path / "d.jsonl")
+    assert (data.labels.tolist(), data.batch(slice(None))[0].tolist()) == ([1, 0], [[1, 2], [3, 4]])
+
+
+@pytest.mark.extra
+def test_a_parquet_table_is_read_like_a_csv(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"p_1": [1.0, 2.0], "p_0": [3, 4], "id": ["a", "b"], "label": ["no", "yes"]}
+    parquet.write_table(pa.table(columns), tmp_path / "d.parquet")
+    data = dataset.load(tmp_path / "d.parquet")
+    assert (data.classes, data.labels.tolist(), [] if data.ids is None else data.ids.tolist()) == (
+        ["no", "yes"],
+        [0, 1],
+        ["a", "b"],
+    )
+    assert data.batch(slice(None))[0].tolist() == [[1, 3], [2, 4]]

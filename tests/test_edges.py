@@ -37,14 +37,14 @@ def test_rows_that_are_all_alike_bound_no_mean_at_its_value() -> None:
 
 def test_scores_that_no_temperature_changes_have_no_gain_to_bound() -> None:
     y = np.arange(300) % 3
-    estimate = calibcli.measure(np.full((300, 3), 1 / 3), y, "recal_gain")["recal_gain"]
+    estimate = calibcli.measure(np.full((300, 3), 1 / 3), y, "temperature_gain")["temperature_gain"]
     assert (estimate.low, estimate.high) == (None, None)
     assert "no temperature" in estimate.reason
 
 
 def test_a_largest_distance_from_zero_is_judged_on_both_sides() -> None:
     z, y = constant(500, 0.6, 500)
-    assert calibcli.check(z, y, max={"gap": 0.1}).verdict == "fail"
+    assert calibcli.check(z, y, max={"confidence_gap": 0.1}).verdict == "fail"
 
 
 def test_an_interval_that_is_too_short_for_alpha_judges_nothing(tmp_path: Path, capsys: Any) -> None:
@@ -64,7 +64,7 @@ def test_an_interval_that_is_too_short_for_alpha_judges_nothing(tmp_path: Path, 
 def test_huge_scores_are_measured(factor: float) -> None:
     rng = np.random.default_rng(0)
     z, y = rng.standard_normal((300, 3)) * factor, rng.integers(0, 3, 300)
-    assert calibcli.measure(z, y, "accuracy", "recal_gain")["accuracy"].value is not None
+    assert calibcli.measure(z, y, "accuracy", "temperature_gain")["accuracy"].value is not None
 
 
 @pytest.mark.parametrize("method", ["vector", "bcts", "matrix", "dirichlet"])

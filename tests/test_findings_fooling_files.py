@@ -141,7 +141,7 @@ def calibrators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "v.npz", logits=small["logits"][:300], labels=small["labels"][:300])
     np.savez(folder / "few.npz", logits=small["logits"][:20])
     for method in METHODS:
-        main(["scale", str(folder / "v.npz"), "--method", method, "--crossfit", "2", "-m", "nll",
+        main(["scale", str(folder / "v.npz"), "--method", method, "--folds", "2", "-m", "nll",
               "--save", str(folder / f"{method}.safetensors"), "-q"])  # fmt: skip
     return folder
 
@@ -260,7 +260,9 @@ def test_every_command_writes_results_that_are_read_back(tmp_path: Path, monkeyp
     for name in ("test.npz", "validation.npz", "digits.npz", "model.safetensors"):
         shutil.copy(SAMPLES / name, name)
     shutil.copy(SAMPLES / "test.npz", "again.npz")
-    every = [a for m in ("mce", "smece", "mmce", "kde_ece", "gap", "cox_slope", "ece_sweep") for a in ("-m", m)]
+    every = [
+        a for m in ("mce", "smece", "mmce", "kde_ece", "confidence_gap", "cox_slope", "ece_sweep") for a in ("-m", m)
+    ]
     for argv in (
         ["metrics", "test.npz", "-m", "default", *every, "--per-class", "--top-k", "3"],
         ["scale", "validation.npz", "--method", "temperature", "--method", "vector"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -53,26 +54,26 @@ def test_a_comparison_is_not_judged_as_the_metric(capsys: pytest.CaptureFixture[
     assert main(["compare", bad, good, "-o", "c.json", "-q"]) == 0
     [found] = [e for e in json.loads(Path("c.json").read_text())["estimates"] if e["name"] == "ece"]
     assert found["value"] < -0.05
-    for more in ([], ["--of", found["of"]], ["--of", "after"]):
+    for more in ([], ["--scope", found["scope"]], ["--scope", "after"]):
         assert main(["check", "c.json", "--max", "ece=0.05", *more, "-q"]) == Exit.NOT_RUN
     assert "not the metric itself" in capsys.readouterr().out
 
 
 @pytest.mark.finding("3.1")
-@pytest.mark.parametrize("of", ["minus baseline", "b - a", "anything"])
-def test_a_lone_difference_is_not_judged_as_the_metric(of: str, capsys: pytest.CaptureFixture[str]) -> None:
-    written("r.json", ece(name="nll", value=-0.1, low=-0.2, high=0.0, of=of))
-    for more in ([], ["--of", of]):
+@pytest.mark.parametrize("scope", ["minus baseline", "b - a", "anything"])
+def test_a_lone_difference_is_not_judged_as_the_metric(scope: str, capsys: pytest.CaptureFixture[str]) -> None:
+    written("r.json", ece(name="nll", value=-0.1, low=-0.2, high=0.0, scope=scope))
+    for more in ([], ["--scope", scope]):
         assert main(["check", "r.json", "--max", "nll=0.9", *more, "-q"]) == Exit.NOT_RUN
 
 
 @pytest.mark.finding("3.1")
 def test_before_and_after_are_judged_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    written("r.json", ece(of="before", value=0.2, low=0.1, high=0.3), ece(of="after"))
-    assert main(["check", "r.json", "--max", "ece=0.05", "--of", "after", "-q"]) == 0
-    assert main(["check", "r.json", "--max", "ece=0.05", "--of", "before", "-q"]) == 1
+    written("r.json", ece(scope="before", value=0.2, low=0.1, high=0.3), ece(scope="after"))
+    assert main(["check", "r.json", "--max", "ece=0.05", "--scope", "after", "-q"]) == 0
+    assert main(["check", "r.json", "--max", "ece=0.05", "--scope", "before", "-q"]) == 1
     assert main(["check", "r.json", "--max", "ece=0.05", "-q"]) == Exit.USAGE
-    written("k.json", ece(of="after"))  # one number of a part is not the whole
+    written("k.json", ece(scope="after"))  # one number of a part is not the whole
     assert main(["check", "k.json", "--max", "ece=0.05", "-q"]) == Exit.USAGE
 
 
@@ -118,12 +119,91 @@ def test_every_metric_refuses_limits_outside_its_values(capsys: pytest.CaptureFi
                 if np.isfinite(limit):
                     assert "is never there" in refused(capsys, "check", "t.npz", side, f"{entry.name}={limit!r}")
             if {"--max": "higher", "--min": "lower"}[side] == better:
-                assert "is better" in refused(capsys, "check", "t.npz", side, f"{entry.name}=0.5")
+                assert "is better" in refused(
+                    capsys, "check", "t.npz", side, f"{entry.name}={1 if entry.name == 'nll_wrong' else 0.5}"
+                )
     for side in ("max", "min", "limit"):
         Path("calib.toml").write_text(f'[[gate]]\nmetric = "ece"\n{side} = 3\n')
         assert "3 % is 0.03" in refused(capsys, "check", "t.npz")
     assert "3 % is 0.03" in refused(capsys, "check", "t.npz", "--baseline", "b", "--margin", "accuracy=3")
     assert "3 % is 0.03" in refused(capsys, "plan", "--margin", "accuracy=3")
+
+
+@pytest.mark.parametrize("command", [["check", "t.npz"], ["plan", "--from", "t.npz"]])
+def test_a_limit_at_the_end_of_what_a_metric_can_be_is_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every model keeps `ece <= 1`; one hair inside it is a limit."""
+    scores("t.npz", 300)
+    for entry in METRICS:
+        values, better = entry.traits["values"], entry.traits.get("better", "")
+        for side, limit, bad in (("--max", values.high, "higher"), ("--min", values.low, "lower")):
+            if np.isfinite(limit) and better != bad:
+                said = refused(capsys, *command, side, f"{entry.name}={limit!r}")
+                assert "cannot fail" in said or "is never there" in said, said
+    for side in ("max", "limit"):
+        Path("calib.toml").write_text(f'[[gate]]\nmetric = "ece"\n{side} = 1\n')
+        said = refused(capsys, "check", "t.npz")
+        assert "calib.toml:1: ece <= 1 cannot fail: ece is from 0 to 1" in said
+        assert "write a limit below 1" in said
+    Path("calib.toml").unlink()
+    assert "write a limit above 0" in refused(capsys, "check", "t.npz", "--min", "accuracy=0")
+    written("r.json", ece())
+    assert "cannot fail" in refused(capsys, "check", "r.json", "--max", "ece=1")
+    assert main(["check", "t.npz", "--max", "ece=0.999999", "--min", "accuracy=1e-6", "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("k", "rule"),
+    [
+        (2, ["--max", "brier=1"]),  # of two classes half the sum
+        (4, ["--max", "classwise_ece=0.5"]),  # Σ_k |p_k - y_k| is at most 2
+        (8, ["--max", "classwise_ece:norm=l2=0.5"]),
+        (4, ["--min", "mean_confidence=0.25"]),
+        (4, ["--max", "uce=0.75"]),
+        (4, ["--min", "confidence_gap=-0.75"]),
+        (4, ["--max", "confidence_gap=1"]),  # a distance from 0
+        (8, ["--max", f"entropy={math.log(8)!r}"]),
+        (8, ["--max", f"nll_correct={math.log(8)!r}"]),
+        (4, ["--baseline", "b.json", "--margin", "accuracy=1"]),
+        (4, ["--baseline", "b.json", "--margin", "brier=2"]),
+        (2, ["--baseline", "b.json", "--margin", "brier=1"]),
+    ],
+)
+def test_the_number_of_classes_says_which_limits_cannot_fail(
+    k: int, rule: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    np.savez("t.npz", logits=rng.normal(0, 9, (300, k)), labels=rng.integers(0, k, 300))
+    assert "cannot fail" in refused(capsys, "check", "t.npz", *rule)
+
+
+@pytest.mark.parametrize("k", [2, 3, 8])
+def test_no_predictions_are_beyond_what_is_said_to_be_possible(k: int) -> None:
+    """The worst there is: sure and wrong, sure and right, and even."""
+    from calibcli.gate.limits import possible
+    from calibcli.metrics import measure
+    from calibcli.predictions import Predictions
+
+    rng = np.random.default_rng(k)
+    labels = rng.integers(0, k, 400)
+    for z in (60 * np.eye(k)[labels], 60 * np.eye(k)[(labels + 1) % k], rng.normal(0, 1e-9, (400, k))):
+        specs = [*(e.name for e in METRICS), "classwise_ece:norm=l2"]
+        for found in measure(Predictions.of(z, labels), specs):
+            values = possible(found.name, k)
+            if found.value is not None:
+                assert values.low - 1e-9 <= found.value <= values.high + 1e-9, (found.name, found.value)
+
+
+def test_a_margin_of_nothing_has_no_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    scores("t.npz", 300)
+    assert (
+        main(["check", "t.npz", "--baseline", "t.npz", "--margin", "accuracy=0", "--max", "confidence_gap=-0", "-q"])
+        == 3
+    )
+    out = capsys.readouterr().out
+    assert "accuracy - baseline >= 0 " in out
+    assert "-0 " not in out
 
 
 @pytest.mark.finding("3.3")
@@ -144,7 +224,7 @@ def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture
     assert "values without by" in refused(capsys, "check", scores("t.npz", 300))
     Path("calib.toml").unlink()
     written("r.json", ece())
-    for option in (["--bins", "30"], ["--bounds", "sharp"], ["--fit", "t.npz"], ["--weights", "w"], ["--clip"]):
+    for option in (["--bins", "30"], ["--bounds", "sharp"], ["--fitted-on", "t.npz"], ["--weights", "w"], ["--clip"]):
         assert "no effect on a stored result" in refused(capsys, "check", "r.json", "--max", "ece=0.05", *option)
 
 
@@ -173,15 +253,15 @@ def test_the_example_does_what_its_comments_say(capsys: pytest.CaptureFixture[st
     np.savez("out/test.npz", logits=z, labels=labels, site=site, patient_id=np.arange(n))
     assert main(["check", "-o", "first.json", "-q"]) == 0
     first = json.loads(Path("first.json").read_text())["checks"]
-    warned = [(c["rule"], c["of"], c["fatal"]) for c in first if c["outcome"] == "not_run"]
-    assert warned == [("ece <= 0.1", "site=tiny", False), ("recal_gain - baseline <= 0.005", "", False)]
+    warned = [(c["rule"], c["scope"], c["fatal"]) for c in first if c["outcome"] == "not_run"]
+    assert warned == [("ece <= 0.1", "site=tiny", False), ("temperature_gain - baseline <= 0.005", "", False)]
     assert "NOT RUN (warns)" in capsys.readouterr().out
     write = re.search(r"calib (check out/test.npz .*)", (ROOT / "examples/ci/calib.toml").read_text())
     assert write is not None
     assert main([*write[1].split(), "-q"]) == 0
     assert main(["check", "-o", "second.json", "-q"]) == 0
     second = {c["rule"]: c["outcome"] for c in json.loads(Path("second.json").read_text())["checks"]}
-    assert second["recal_gain - baseline <= 0.005"] == "pass"
+    assert second["temperature_gain - baseline <= 0.005"] == "pass"
 
 
 @pytest.mark.finding("3.6")
@@ -217,6 +297,15 @@ def test_a_light_install_names_what_is_missing() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "matplotlib" in done.stderr
     assert "pip install matplotlib" in done.stderr
+
+
+def test_every_page_names_the_action_of_this_major_version() -> None:
+    from calibcli import __version__
+
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    asked = [found for p in pages if p.suffix in (".md", ".yml") for found in re.findall(r"calib@(\w+)", p.read_text())]
+    assert len(asked) >= 2
+    assert set(asked) == {f"v{__version__.partition('.')[0]}"}
 
 
 @pytest.mark.finding("3.7")

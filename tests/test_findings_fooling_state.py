@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from calibcli.cli.app import main
 from calibcli.errors import CalibError, Exit, InputError
 from calibcli.inputs import dataset
-from calibcli.train import state
-from calibcli.train.loop import Trainer
-from calibcli.train.recipe import Recipe
-from calibcli.train.rows import Loader
+from calibcli.training import state
+from calibcli.training.batches import Loader
+from calibcli.training.loop import Trainer
+from calibcli.training.recipe import Recipe
 
 DIGITS = str(Path(__file__).parent.parent / "sample_data" / "digits.npz")
 

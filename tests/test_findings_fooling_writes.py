@@ -23,7 +23,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "scale": [("{validation} --test {test}", ("files", "test"))],
     "apply": [("{calibrator} {test} --save {folder}/free.npz", ("calibrator", "files"))],
     "check": [
-        ("{test} --max ece=0.2 --baseline {base} --fit {validation}", ("input", "baseline", "fit")),
+        ("{test} --max ece=0.2 --baseline {base} --fitted-on {validation}", ("input", "baseline", "fitted_on")),
         ("--config {config}", ("config",)),
         ("{result} --max ece=0.2", ("input",)),
     ],
@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         main(["check", str(files["test"]), "--max", "ece=0.2", "--keep-rows", "-o", str(files[name]), "-q"])
     files["config"] = folder / "calib.toml"
     files["config"].write_text(
-        '[data]\neval = "test.npz"\nfit = "validation.npz"\n[[gate]]\nmetric = "nll"\nbaseline = "base.json"\n'
+        '[data]\neval = "test.npz"\nfitted_on = "validation.npz"\n[[gate]]\nmetric = "nll"\nbaseline = "base.json"\n'
     )
     files["folder"] = folder
     return files
@@ -121,7 +121,7 @@ def test_no_output_replaces_an_input(
 
 def test_every_command_and_every_input_is_in_the_table() -> None:
     assert set(LINES) == set(COMMANDS) - {"list"}  # which reads no file
-    texts = {"data", "validation", "test", "model", "arch_file", "baseline", "fit", "labels", "classes", "config"}
+    texts = {"data", "validation", "test", "model", "arch_file", "baseline", "fitted_on", "labels", "classes", "config"}
     for command, lines in LINES.items():
         function = importlib.import_module(f"calibcli.cli.{command}").command
         wanted = set()

@@ -19,7 +19,7 @@ from calibcli.errors import Exit, InputError
 from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.source import Source, is_pickle
-from calibcli.inputs.scores import logits
+from calibcli.inputs.scores import recorded
 
 RNG = np.random.default_rng(3)
 Z = RNG.normal(size=(300, 4)).astype(np.float32)
@@ -54,7 +54,7 @@ def test_safetensors_whose_header_length_looks_like_a_pickle(name: str, length: 
         "labels": {"dtype": "I64", "shape": [300], "data_offsets": [Z.nbytes, Z.nbytes + Y.nbytes]},
     }
     Path(name).write_bytes(tensors(about, length, Z.tobytes() + Y.tobytes()))
-    found = logits.read(name)
+    found = recorded.read(name)
     np.testing.assert_array_equal(found.logits, Z)
     assert found.facts["format"] == "safetensors"
 
@@ -68,7 +68,7 @@ def test_pickles_are_still_told(protocol: int) -> None:
         for name in ("a.safetensors", "a.npz", "a.bin", "a.csv"):
             Path(name).write_bytes(data)
             with pytest.raises(InputError, match="pickle"):
-                logits.read(name)
+                recorded.read(name)
     assert not is_pickle(b"\x80\x01\x00\x00")
     assert not is_pickle(b"\x80\x02\xff\x00")
 
@@ -112,7 +112,7 @@ def test_a_flipped_byte_in_a_stored_member_is_found(where: str, capsys: Any) -> 
         assert f"'{where}' in b.npz" in error
         assert "damaged" in error or "CRC" in error
     with pytest.raises(InputError, match=r"damaged|CRC"):
-        dataset.load("b.npz", inputs_key="logits")
+        dataset.load("b.npz", inputs="logits")
 
 
 @pytest.mark.finding("4 flipped byte")
@@ -120,7 +120,7 @@ def test_a_flipped_byte_in_a_stored_member_is_found(where: str, capsys: Any) -> 
 def test_checksums_are_compared_in_pieces_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("a.npz", **{f"x{i}": np.arange(i * size % 50_000, dtype=np.float32) for i in range(9)})
     whole = Source("a.npz")
-    from calibcli.inputs.files.formats.npz import read
+    from calibcli.inputs.files.formats.numpy import read
 
     read(whole)
     assert len(whole.stored) == 9

@@ -79,7 +79,7 @@ READS = {
     "baseline of scores": ("b.npz", ["check", "a.npz", "--baseline", "b.npz"]),
     "config": ("gates.toml", ["check", "a.npz", "--config", "gates.toml"]),
     "calib.toml": ("calib.toml", ["check", "a.npz"]),
-    "fit": ("b.npz", ["check", "a.npz", "--max", "ece=0.5", "--fit", "b.npz"]),
+    "fit": ("b.npz", ["check", "a.npz", "--max", "ece=0.5", "--fitted-on", "b.npz"]),
     "compare": ("b.npz", ["compare", "a.npz", "b.npz"]),
     "compare results": ("r.json", ["compare", "s.json", "r.json"]),
     "plan": ("a.npz", ["plan", "--max", "ece=0.02", "--from", "a.npz"]),
@@ -166,7 +166,7 @@ def test_provenance_is_what_was_read(swap: str, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.finding("3.4")
 def test_provenance_of_every_input(capsys: Any) -> None:
-    arguments = ["check", "a.npz", "--max", "ece=0.5", "--baseline", "r.json", "--fit", "b.npz", "--json"]
+    arguments = ["check", "a.npz", "--max", "ece=0.5", "--baseline", "r.json", "--fitted-on", "b.npz", "--json"]
     main([*arguments])
     found = json.loads(capsys.readouterr().out)["provenance"]["inputs"]
     assert {e["path"]: e["sha256"] for e in found} == {
@@ -180,9 +180,10 @@ def test_provenance_of_every_input(capsys: Any) -> None:
 @pytest.mark.finding("3.4")
 def test_files_read_by_name_must_not_change(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["scale", "b.npz", "--save", "T.safetensors"]) == 0
-    from calibcli import scalers
 
-    load = scalers.load
+    from calibcli.api import fixing
+
+    load = fixing.load_scaler
 
     def swapped(path: Any) -> Any:
         found = load(path)
@@ -190,7 +191,7 @@ def test_files_read_by_name_must_not_change(capsys: Any, monkeypatch: pytest.Mon
         os.replace("new", path)
         return found
 
-    monkeypatch.setattr(scalers, "load", swapped)
+    monkeypatch.setattr(fixing, "load_scaler", swapped)
     capsys.readouterr()
     assert main(["apply", "T.safetensors", "a.npz", "--save", "o.npz"]) == Exit.REFUSED
     assert "T.safetensors changed while it was read" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from calibcli.cli.app import main
 from calibcli.errors import Exit, InputError, UsageError
 from calibcli.inputs import dataset
-from calibcli.inputs.scores import logits
+from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.fingerprints import overlap, refuse_overlap
 from calibcli.inputs.scores.from_arrays import of_arrays
 from calibcli.predictions import Predictions
@@ -47,7 +47,7 @@ def test_winogrande_is_refused_by_name(acc: bool) -> None:
         for i in range(20)
     ]
     with pytest.raises(InputError, match="winogrande") as caught:
-        logits.read(lines("a.jsonl", rows))
+        recorded.read(lines("a.jsonl", rows))
     assert "label" in caught.value.fix
 
 
@@ -58,7 +58,7 @@ def test_mutual_information_is_refused_by_name(how: str) -> None:
     more: dict[str, Any] = {"key": {"acc_mutual_info": 1.0}, "metrics": {"metrics": ["acc", "acc_mutual_info"]}}
     rows = [question(i, RNG.normal(size=8).tolist(), "2", choices, **more.get(how, {})) for i in range(9)]
     with pytest.raises(InputError, match=r"8 log-likelihoods.*acc_mutual_info") as caught:
-        logits.read(lines("a.jsonl", rows))
+        recorded.read(lines("a.jsonl", rows))
     assert "first half" in caught.value.fix
 
 
@@ -70,21 +70,21 @@ def test_labels_agree_with_the_harness() -> None:
     place = RNG.integers(0, 4, 200)
     acc = (scores.argmax(axis=1) == place).astype(float)
     rows = [question(i, scores[i].tolist(), str(place[i]), texts, acc=acc[i]) for i in range(200)]
-    np.testing.assert_array_equal(logits.read(lines("a.jsonl", rows)).labels, place)
+    np.testing.assert_array_equal(recorded.read(lines("a.jsonl", rows)).labels, place)
     wrong = int(np.flatnonzero(acc == 1)[0])
     rows[wrong]["target"] = str((place[wrong] + 1) % 4)
     with pytest.raises(InputError, match=rf"row {wrong} .*has acc 1, but its target reads"):
-        logits.read(lines("a.jsonl", rows))
+        recorded.read(lines("a.jsonl", rows))
     named = [question(i, scores[i].tolist(), texts[place[i]][1].strip(), texts, acc=acc[i]) for i in range(200)]
     with pytest.raises(InputError, match="disagree"):
-        logits.read(lines("a.jsonl", named))
+        recorded.read(lines("a.jsonl", named))
 
 
 @pytest.mark.finding("1.9")
 def test_a_target_beyond_the_choices_of_its_row() -> None:
     rows = [question(0, [-1, -2, -3, -4], "3", []), question(1, [-1, -2], "3", [])]
     with pytest.raises(InputError, match="'3' is not one of 2 choices"):
-        logits.read(lines("a.jsonl", rows))
+        recorded.read(lines("a.jsonl", rows))
 
 
 @pytest.mark.finding("1.10")
@@ -118,15 +118,15 @@ def test_verdicts_as_labels_of_one_score_are_refused() -> None:
     p, y = RNG.random(50), RNG.integers(0, 2, 50)
     np.savez("a.npz", prob=p, correct=y)
     with pytest.raises(InputError, match="whether a prediction was right"):
-        logits.read("a.npz", labels="correct")
+        recorded.read("a.npz", labels="correct")
     np.save("correct.npy", y)
     np.savez("b.npz", prob=p)
     with pytest.raises(InputError, match="whether a prediction was right"):
-        logits.read("b.npz", labels="correct.npy")
+        recorded.read("b.npz", labels="correct.npy")
     np.savez("c.npz", probs=np.eye(4)[Y] * 0.6 + 0.1, correct=Y)  # the correct class: fine
-    assert logits.read("c.npz", labels="correct").k == 4
+    assert recorded.read("c.npz", labels="correct").k == 4
     np.savez("d.npz", prob=p, label=y)
-    assert logits.read("d.npz").k == 2
+    assert recorded.read("d.npz").k == 2
 
 
 @pytest.mark.finding("4 ragged JSONL row")
@@ -137,13 +137,13 @@ def test_one_ragged_row_is_named(odd: int, more: int, key: str) -> None:
     rows[odd][key] = [1 / (3 + more)] * (3 + more)
     rows[odd]["label"] = 0
     with pytest.raises(InputError, match=rf"row {odd} .*has {3 + more} numbers in '{key}', 99 of 100 rows have 3"):
-        logits.read(lines("a.jsonl", rows))
+        recorded.read(lines("a.jsonl", rows))
 
 
 @pytest.mark.finding("4 ragged JSONL row")
 def test_rows_of_choices_that_differ_say_so() -> None:
     rows = [{"probs": [1 / k] * k, "label": 0} for k in (2, 3, 4, 5)]
-    found = logits.read(lines("a.jsonl", rows))
+    found = recorded.read(lines("a.jsonl", rows))
     assert "2 to 5 numbers per row in 'probs': the others have probability 0" in found.notes
 
 
@@ -162,13 +162,13 @@ def test_numbers_are_digits_in_files(cell: str, capsys: Any) -> None:
     Path("d.csv").write_text(f"a,b,label\n1,2,0\n1,3,{cell}\n")
     assert dataset.load("d.csv").classes is not None  # a name, no number
     with pytest.raises(InputError):
-        logits.read(lines("a.jsonl", [question(0, [-1, -2], "0", []) | {"filtered_resps": [[cell, 0], ["2", 0]]}]))
+        recorded.read(lines("a.jsonl", [question(0, [-1, -2], "0", []) | {"filtered_resps": [[cell, 0], ["2", 0]]}]))
     with pytest.raises(InputError):
-        logits.read(lines("b.jsonl", [{"logits": [1, cell], "label": 0}]))
+        recorded.read(lines("b.jsonl", [{"logits": [1, cell], "label": 0}]))
     np.save("a.npy", Z)
     Path("y.csv").write_text(f"label\n{cell}\n" + "1\n" * 299)
     with pytest.raises(InputError):
-        logits.read("a.npy", labels="y.csv")
+        recorded.read("a.npy", labels="y.csv")
 
 
 @pytest.mark.finding("4 1_0 is read as 10")
@@ -178,7 +178,7 @@ def test_scores_in_json_are_numbers(value: Any, at: int) -> None:
     row: list[Any] = [1.0, 2.0, 3.0]
     row[at] = value
     with pytest.raises(InputError):
-        logits.read(lines("a.jsonl", [{"logits": [1, 2, 3], "label": 0}, {"logits": row, "label": 1}]))
+        recorded.read(lines("a.jsonl", [{"logits": [1, 2, 3], "label": 0}, {"logits": row, "label": 1}]))
 
 
 @pytest.mark.finding("4 1_0 is read as 10")
@@ -216,7 +216,7 @@ def test_huge_labels(value: int, capsys: Any) -> None:
         of_arrays(Z, Y, label_base=value)
     Path("a.csv").write_text(f"logit_0,logit_1,label\n1,2,{value}\n1,2,0\n")
     with pytest.raises(InputError):
-        logits.read("a.csv")
+        recorded.read("a.csv")
 
 
 @pytest.mark.finding("4 boolean labels")
@@ -225,12 +225,12 @@ def test_boolean_labels_are_of_two_classes(k: int) -> None:
     z, y = RNG.normal(size=(50, k)), RNG.random(50) < 0.5
     np.savez("a.npz", logits=z, labels=y)
     if k == 2:
-        np.testing.assert_array_equal(logits.read("a.npz").labels, y.astype(int))
+        np.testing.assert_array_equal(recorded.read("a.npz").labels, y.astype(int))
         return
     for labels in (y, y[:, None]):
         np.savez("a.npz", logits=z, labels=labels)
         with pytest.raises(InputError, match=f"true or false, there are {k} classes"):
-            logits.read("a.npz")
+            recorded.read("a.npz")
         with pytest.raises(InputError, match="true or false"):
             of_arrays(z, labels)
     hot = np.eye(k, dtype=bool)[RNG.integers(0, k, 50)]

@@ -20,7 +20,7 @@ from calibcli.metrics.intervals import Rows, share_bounds
 from calibcli.predictions import Predictions
 from calibcli.result import Check, Estimate
 
-MEANS = [e.name for e in METRICS if "rows" in e.traits]
+MEANS = [e.name for e in METRICS if e.target.__annotations__["return"] == "MeanOf"]
 ALLOWED = 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)  # three standard errors of 200 runs
 
 
@@ -29,15 +29,15 @@ def missed(z: Any, y: Any, specs: list[str], n: int, runs: int) -> dict[str, tup
     choices = metrics.choose(specs, z.shape[1])
     whole = Predictions.of(z, y)
     table = metrics.columns_of(whole, choices)
-    truth = {c.spec: float(c(Sample.of(table))) for c in choices if c.name != "recal_gain"}
-    if "recal_gain" in specs:
+    truth = {c.spec: float(c(Sample.of(table))) for c in choices if c.name != "temperature_gain"}
+    if "temperature_gain" in specs:
         beta = fit_beta(z, y).beta
-        truth["recal_gain"] = float((nll_rows(z, y, 1.0) - nll_rows(z, y, beta)).mean())
+        truth["temperature_gain"] = float((nll_rows(z, y, 1.0) - nll_rows(z, y, beta)).mean())
     rng = np.random.default_rng(n)
     wrong = {spec: [0, 0] for spec in specs}
     for _ in range(runs):
         rows = rng.integers(0, len(y), n)
-        sample = Sample.of(table.take(rows), whole.take(rows) if "recal_gain" in specs else None)
+        sample = Sample.of(table.take(rows), whole.take(rows) if "temperature_gain" in specs else None)
         for e in metrics.estimates(sample, choices, level=0.9):
             wrong[e.name][0] += e.high is not None and e.high < truth[e.name]
             wrong[e.name][1] += e.low is not None and e.low > truth[e.name]
@@ -57,7 +57,7 @@ def test_no_error_among_200_rows_is_no_proof_of_no_gain(k: int) -> None:
     z = np.zeros((200, k))
     z[:, 0] = 12
     y = np.zeros(200, dtype=int)
-    found = gate(z, y, "recal_gain", max=1e-6)
+    found = gate(z, y, "temperature_gain", max=1e-6)
     assert found.outcome == "inconclusive"
     assert found.estimate is not None
     assert found.estimate.high is not None
@@ -84,7 +84,7 @@ def test_no_mean_has_an_interval_of_no_width(name: str) -> None:
 @pytest.mark.parametrize(("make", "n"), [(saturated, 200), (broken_class, 200), (votes, 500)])
 def test_bounds_of_the_gain_hold(make: Any, n: int) -> None:
     z, y = make(3, 0.02) if make is saturated else make(3)
-    above, below = missed(z, y, ["recal_gain"], n, 120)["recal_gain"]
+    above, below = missed(z, y, ["temperature_gain"], n, 120)["temperature_gain"]
     assert max(above, below) <= ALLOWED + 0.01
 
 
@@ -93,10 +93,10 @@ def test_bounds_of_the_gain_know_groups() -> None:
     rng = np.random.default_rng(0)
     z = rng.standard_normal((300, 4)) * 3
     y = drawn(softmax(z / 1.4), rng)
-    alone = metrics.measure(Predictions.of(z, y), ["recal_gain"])[0]
+    alone = metrics.measure(Predictions.of(z, y), ["temperature_gain"])[0]
     copies = {"groups": np.repeat(np.arange(300), 5)}
-    found = metrics.measure(Predictions.of(np.repeat(z, 5, 0), np.repeat(y, 5), **copies), ["recal_gain"])[0]
-    plain = metrics.measure(Predictions.of(np.repeat(z, 5, 0), np.repeat(y, 5)), ["recal_gain"])[0]
+    found = metrics.measure(Predictions.of(np.repeat(z, 5, 0), np.repeat(y, 5), **copies), ["temperature_gain"])[0]
+    plain = metrics.measure(Predictions.of(np.repeat(z, 5, 0), np.repeat(y, 5)), ["temperature_gain"])[0]
     assert (found.low, found.high) == pytest.approx((alone.low, alone.high), rel=0.05)
     assert plain.high < found.high  # type: ignore[operator]
 

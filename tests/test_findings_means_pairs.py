@@ -52,7 +52,7 @@ def test_rare_regressions_do_not_pass(k: int, n: int, share: float) -> None:
     truth = {m: float(np.mean(getattr(both[1], m)) - np.mean(getattr(both[0], m))) for m in ("nll", "brier")}
     gains = [(nll_rows(z, y, 1.0) - nll_rows(z, y, fit_beta(z, y).beta)).mean() for z in (base, new)]
     truth |= {
-        "recal_gain": float(gains[1] - gains[0]),
+        "temperature_gain": float(gains[1] - gains[0]),
         "accuracy": float(np.mean(both[1].correct * 1.0 - both[0].correct)),
     }
     rng, runs, passed = np.random.default_rng(n), 60, dict.fromkeys(METRICS, 0)
@@ -76,7 +76,7 @@ def test_gain_of_a_baseline_without_temperature_is_not_run() -> None:
     z[:, 0] = 9
     y = np.zeros(300, dtype=int)
     pairing = Pairing(new=np.arange(300), base=np.arange(300), how="")
-    found = baseline.difference(shown(z, y), shown(z * 2, y), pairing, "recal_gain", None, False, None)
+    found = baseline.difference(shown(z, y), shown(z * 2, y), pairing, "temperature_gain", None, False, None)
     assert isinstance(found, str)
     assert "no temperature" in found
 
@@ -107,7 +107,9 @@ def grouped(count: int, spread: float, seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.finding("2.4")
-@pytest.mark.parametrize("spec", ["accuracy", "nll", "brier", "gap", "recal_gain", "s99", "cox_slope"])
+@pytest.mark.parametrize(
+    "spec", ["accuracy", "nll", "brier", "confidence_gap", "temperature_gain", "high_confidence_share", "cox_slope"]
+)
 def test_too_few_groups_are_not_run(spec: str) -> None:
     for count, spread in ((5, 0.0), (9, 0.0), (12, 1.5)):
         z, y, member, _ = grouped(count, spread, 1)
@@ -178,7 +180,11 @@ def test_p_and_interval_never_disagree(seed: int, design: str, factor: float) ->
     extra: dict[str, Any] = {"groups": np.arange(n) // 2} if design == "groups" else {}
     extra |= {"weights": rng.random(n) + 0.2} if design == "weights" else {}
     other = z * factor + rng.standard_normal(z.shape) * rng.choice([0.0, 0.5, 2.0])
-    names = [name for name in metrics.DEFAULT if name not in compare.NOT_COMPARED] + ["entropy", "s99", "brier_top"]
+    names = [name for name in metrics.DEFAULT if name not in compare.NOT_COMPARED] + [
+        "entropy",
+        "high_confidence_share",
+        "brier_top",
+    ]
     found = compare.scores([Predictions.of(z, y, **extra), Predictions.of(other, y, **extra)], ["a", "b"], names)
     for e, row in zip(found.estimates, found.tables[1].rows, strict=True):
         if e.low is not None and e.high is not None:

@@ -14,7 +14,7 @@ from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.errors import Exit
 from calibcli.inputs.scores.from_arrays import of_arrays
-from calibcli.inputs.scores.logits import read
+from calibcli.inputs.scores.recorded import read
 from calibcli.metrics.report import Options, report
 from calibcli.metrics.sample import METRICS
 from calibcli.predictions import Predictions
@@ -61,8 +61,8 @@ def hand_ece(p: np.ndarray, y: np.ndarray, bins: int = 15) -> float:
     return total
 
 
-def values(result: dict[str, Any], of: str = "") -> dict[str, Any]:
-    return {e["name"]: e["value"] for e in result["estimates"] if e["of"] == of}
+def values(result: dict[str, Any], scope: str = "") -> dict[str, Any]:
+    return {e["name"]: e["value"] for e in result["estimates"] if e["scope"] == scope}
 
 
 @pytest.mark.finding("1.4")
@@ -79,7 +79,7 @@ def test_tour_of_two_classes(capsys: Any) -> None:
         "brier": pytest.approx(brier_score_loss(y, p), rel=1e-9),
         "nll": pytest.approx(log_loss(y, p), rel=1e-9),
         "accuracy": pytest.approx(accuracy_score(y, p > 0.5)),
-        "gap": pytest.approx(float((p - y).mean()), rel=1e-9),
+        "confidence_gap": pytest.approx(float((p - y).mean()), rel=1e-9),
     }
     code, result, _ = calib(capsys, "metrics", "a.csv")
     assert code == 0
@@ -98,7 +98,7 @@ def test_tour_of_two_classes(capsys: Any) -> None:
     code, result, _ = calib(capsys, "check", "a.csv", "--max", "ece=0.5", "--by", "site", "--min-n", "50")
     assert (code, result["facts"]["event"]) == (0, "malignant")
     for check in result["checks"]:
-        rows = site == "AB".index(check["of"][-1]) if check["of"] else slice(None)
+        rows = site == "AB".index(check["scope"][-1]) if check["scope"] else slice(None)
         assert check["estimate"]["value"] == pytest.approx(hand_ece(p[rows], y[rows]), rel=1e-9)
 
     code, result, _ = calib(capsys, "compare", "a.csv", "b.csv")
@@ -198,7 +198,7 @@ def test_event_may_be_the_other_class(capsys: Any) -> None:
     for key in ("b", "two", "plain"):
         for name in ("accuracy", "nll", "brier"):
             assert values(found[key])[name] == pytest.approx(values(found["a"])[name], rel=1e-9)
-        assert values(found[key])["gap"] == pytest.approx(-values(found["a"])["gap"], rel=1e-9)
+        assert values(found[key])["confidence_gap"] == pytest.approx(-values(found["a"])["confidence_gap"], rel=1e-9)
     assert calib(capsys, "metrics", "plain.npz", "--event", "2")[0] == Exit.REFUSED
     np.savez("ten.npz", logits=np.random.default_rng(0).normal(size=(50, 10)), labels=np.arange(50) % 10)
     assert calib(capsys, "metrics", "ten.npz", "--event", "1")[0] == Exit.USAGE
@@ -249,7 +249,7 @@ def test_every_metric_of_two_classes_is_of_the_event(name: str) -> None:
     two, one = (of_arrays(np.stack([1 - p, p], axis=1), y), of_arrays(p, y))
     found = [metrics.values(q, [name])[name] for q in (two, one)]
     assert found[0] == pytest.approx(found[1], rel=1e-9)
-    assert metrics.values(one, [f"{name}:of=positive"])[name] == found[1]
+    assert metrics.values(one, [f"{name}:of=positive"])[f"{name}:of=positive"] == found[1]
     if name != "spiegelhalter_z":  # which is that of the Brier score, the same for both
         assert metrics.values(one, [f"{name}:of=top"])[f"{name}:of=top"] != pytest.approx(found[0], rel=1e-3)
 
@@ -277,9 +277,9 @@ def test_one_brier_score_in_one_output(k: int) -> None:
 def test_condensed_columns_know_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     p, y, _ = screening(2, 3000)
     found = of_arrays(p, y)
-    wanted = metrics.values(found, ["ece", "brier", "gap", "ece:of=top"])
-    monkeypatch.setattr("calibcli.columns.work.MANY", 1000)
-    got = metrics.values(found, ["ece", "brier", "gap", "ece:of=top"])
+    wanted = metrics.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
+    monkeypatch.setattr("calibcli.columns.blocked_pass.MANY", 1000)
+    got = metrics.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
     for name in wanted:
         assert got[name] == pytest.approx(wanted[name], abs=1e-4)
 
@@ -291,7 +291,9 @@ def test_labels_of_one_name_alone(capsys: Any) -> None:
     assert read("a.csv").event == "malignant"
     table("b.csv", p, ["benign"] * N, site, "prob")
     assert read("b.csv", event="malignant").event == "malignant"
-    assert metrics.values(read("b.csv", event="malignant"), ["gap"])["gap"] == pytest.approx(float(p.mean()), rel=1e-6)
+    assert metrics.values(read("b.csv", event="malignant"), ["confidence_gap"])["confidence_gap"] == pytest.approx(
+        float(p.mean()), rel=1e-6
+    )
     assert main(["metrics", "b.csv", "-q"]) == Exit.REFUSED
     assert "--event benign" in capsys.readouterr().err
 

@@ -16,10 +16,10 @@ from calibcli import metrics, scalers
 from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
 from calibcli.inputs.scores.from_arrays import of_arrays
-from calibcli.metrics.diagram import smooth_curve
-from calibcli.metrics.ranks import FEW, groups_by_rank
+from calibcli.metrics.reliability import FEW, groups_by_rank
 from calibcli.metrics.report import Options, report
-from calibcli.metrics.sample import View
+from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.tables import smooth_curve
 from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
@@ -69,9 +69,13 @@ def test_ties_of_one_column_and_none() -> None:
 def test_rows_beyond_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = logits(5000, 3)
     wanted = metrics.measure(Predictions.of(z, y))
-    specs = [e.name for e in wanted if e.name != "recal_gain"] + ["s99", "entropy_wrong", "s99_accuracy"]
+    specs = [e.name for e in wanted if e.name != "temperature_gain"] + [
+        "high_confidence_share",
+        "entropy_wrong",
+        "high_confidence_accuracy",
+    ]
     wanted = metrics.measure(Predictions.of(z, y), specs)
-    monkeypatch.setattr("calibcli.columns.work.MANY", 1000)
+    monkeypatch.setattr("calibcli.columns.blocked_pass.MANY", 1000)
     for e, w in zip(metrics.measure(Predictions.of(z, y), specs), wanted, strict=True):
         assert e.n == w.n, e.name
 
@@ -169,11 +173,12 @@ def test_ranks_are_those_of_a_sort() -> None:
 @pytest.mark.finding("1.17")
 def test_measure_takes_named_keywords_alone() -> None:
     z, y = logits(200, 3)
-    for bad in ({"by": {"site": y}}, {"metrics": ["ece"]}, {"bins": 3}, {"need_labels": False}):
+    for bad in ({"metrics": ["ece"]}, {"bin": 3}, {"need_labels": False}):
         for function in (calibcli.measure, calibcli.fit_scaler, calibcli.check):
             with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(bad))}'"):
                 function(z, y, **bad)
     assert calibcli.from_arrays(z, y, by={"site": y}).slices
+    assert calibcli.measure(z, y, "ece", by={"site": y})["ece", "site=1"].n == (y == 1).sum()
     with pytest.raises(TypeError, match="weight"):
         calibcli.from_arrays(z, y, weigths=y)
     with pytest.raises(TypeError, match="read already"):
@@ -238,7 +243,7 @@ def test_chance_and_ties_are_no_wrong_order() -> None:
 def test_no_curve_where_there_are_no_rows(sigma: float) -> None:
     rng = np.random.default_rng(0)
     p = np.concatenate([rng.uniform(0.1, 0.2, 3000), rng.uniform(0.9, 0.97, 60_000)])
-    curve = smooth_curve(View(p, 1 - p, rng.random(len(p)) < p, None, False, None), sigma)
+    curve = smooth_curve(BinaryOutcomes(p, 1 - p, rng.random(len(p)) < p, None, False, None), sigma)
     drawn = np.array([x for x, y in zip(curve.x, curve.y, strict=True) if y is not None])
     assert len(drawn)
     assert drawn.min() > 0.09
@@ -257,7 +262,7 @@ def test_a_number_without_interval_has_four_digits() -> None:
 @pytest.mark.finding("1.19")
 def test_gain_without_a_value_is_of_all_rows() -> None:
     p = Predictions.of(np.array([[0.0, -np.inf]] * 40), np.arange(40) % 2)
-    [e] = metrics.measure(p, ["recal_gain"])
+    [e] = metrics.measure(p, ["temperature_gain"])
     assert (e.value, e.n) == (None, 40)
 
 
@@ -319,8 +324,8 @@ def test_heat_map_says_what_it_is_of() -> None:
 @pytest.mark.finding("1.21")
 def test_a_line_of_one_point_is_seen() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
+    from calibcli.plots import Curve, Plot
     from calibcli.render.figure import marks
-    from calibcli.result import Curve, Plot
 
     for y, wanted in (([2.0], 1), ([1.0, 2.0], 0), ([1.0, None, 2.0, 3.0], 1), ([1.0, None, 2.0], 2)):
         curve = Curve(label="λmax", kind="line", x=list(range(len(y))), y=y)

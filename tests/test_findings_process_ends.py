@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,16 @@ def test_streams_that_are_gone_in_a_shell(words: str, code: int) -> None:
         assert "error: cannot write to stdout (no space left on device)" in done.stderr
 
 
+@pytest.fixture
+def hung_up() -> Iterator[None]:
+    """SIGHUP as a terminal sends it, also where the tests run under nohup, which a command obeys."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.finding("4 SIGHUP")
+@pytest.mark.usefixtures("hung_up")
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [
@@ -108,8 +118,9 @@ def test_signals_save_what_a_run_has(number: int, code: int, said: str, tmp_path
 
 
 @pytest.mark.finding("4 SIGHUP")
+@pytest.mark.usefixtures("hung_up")
 def test_curvature_tells_what_it_knows_when_hung_up(monkeypatch: Any, capsys: Any) -> None:
-    from calibcli.curvature.lanczos import Lanczos
+    from calibcli.hessian.lanczos import Lanczos
 
     extend, calls = Lanczos.extend, [0]
 

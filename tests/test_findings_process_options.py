@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperOption
 
 from calibcli.cli.app import COMMANDS, build, main
-from calibcli.train.state import differences
+from calibcli.training.state import differences
 
 ROOT = Path(__file__).parent.parent
 TEST = str(ROOT / "sample_data" / "test.npz")
@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 255, (200, 8, 8), dtype=np.uint8), np.arange(200) % 2
     np.savez(folder / "d.npz", images=x, labels=y, other=1 - y)
-    argv = ["fit", "mlp:hidden=4", "--data", str(folder / "d.npz"), "--labels-key", "labels", "--epochs", "1", "-q"]
+    argv = ["fit", "mlp:hidden=4", "--data", str(folder / "d.npz"), "--labels", "labels", "--epochs", "1", "-q"]
     argv += ["--save", str(folder / "run")]
     assert main([*argv, "--mean", "0.5", "--std", "0.2"]) == 0
     return folder, argv
@@ -82,7 +82,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         (["--mean", "0.5", "--std", "0.3"], "data train preprocess std: [0.2], not [0.3]"),
         (["--mean", "0.5", "--std", "0.2", "--lr", "0.02"], "recipe lr: 0.1, not 0.02"),
         (["--mean", "0.5", "--std", "0.2", "--epochs", "2"], "recipe epochs: 1, not 2"),
-        (["--mean", "0.5", "--std", "0.2", "--labels-key", "other"], "data train labels: "),
+        (["--mean", "0.5", "--std", "0.2", "--labels", "other"], "data train labels: "),
         (["--mean", "0.5", "--std", "0.2", "--seed", "1"], "recipe seed: 0, not 1"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_file_that_finds_no_room_does_not_hide_the_result(tmp_path: Path) -> N
     assert done.returncode == 2
     assert json.loads(done.stdout)["estimates"][0]["name"] == "accuracy"
     assert not paths[0].exists()
-    assert paths[1].read_text().startswith("name,of,value")
+    assert paths[1].read_text().startswith("name,scope,value")
 
 
 @pytest.mark.finding("4 disk full")

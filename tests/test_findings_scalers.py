@@ -17,7 +17,7 @@ from calibcli.cli.app import main
 from calibcli.errors import InputError
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
-from calibcli.scalers.ranking import rank
+from calibcli.scalers.ranking import Options, rank
 
 SPECS = [entry.name for entry in scalers.SCALERS] + ["histogram:of=top"]
 KINDS = ("logits", "probabilities", "log_probabilities")
@@ -97,7 +97,7 @@ def test_the_kind_is_saved_with_the_calibrator(kind: str, tmp_path: Path) -> Non
     column = z[:, 1] - z[:, 0] if kind == "logits" else as_kind(z, kind)[:, 1]
     for scores in (as_kind(z, kind), column):
         fit = calibcli.fit_scaler(scores, y, "platt", kind=kind)
-        calibcli.save_scaler(tmp_path / "c.safetensors", fit.scaler)
+        calibcli.save_scaler(fit.scaler, tmp_path / "c.safetensors")
         again = calibcli.load_scaler(tmp_path / "c.safetensors")
         np.testing.assert_array_equal(again.predict_proba(scores), fit.predict_proba(scores))
 
@@ -171,13 +171,13 @@ def test_after_is_apply_and_metrics(
     names = [x for m in ("accuracy", "nll", "brier", "ece", "adaece") for x in ("-m", m)]
     arguments = ["scale", "val.npz", "--test", "test.npz", "--method", spec, "--save", "c.safetensors", *how, *names]
     assert main([*arguments, "--json"]) == 0
-    after = {e["name"]: e["value"] for e in json.loads(capsys.readouterr().out)["estimates"] if e["of"] == "after"}
+    after = {e["name"]: e["value"] for e in json.loads(capsys.readouterr().out)["estimates"] if e["scope"] == "after"}
     apply = ["apply", "c.safetensors", "test.npz", "--save", "o.npz", "--dtype", "float64", *how, "-q"]
     apply += ["--as", "logits"] if k == 100 else []
     assert main(apply) == 0
     capsys.readouterr()
     assert main(["metrics", "o.npz", "--weights", "weights", "--group", "group", *names, "--json"]) == 0
-    found = {e["name"]: e["value"] for e in json.loads(capsys.readouterr().out)["estimates"] if not e["of"]}
+    found = {e["name"]: e["value"] for e in json.loads(capsys.readouterr().out)["estimates"] if not e["scope"]}
     assert after.keys() == found.keys()
     for name, value in after.items():
         assert found[name] == pytest.approx(value, rel=1e-7, abs=1e-9), name
@@ -191,7 +191,7 @@ def test_a_probability_too_small_for_the_file_is_not_zero(
     z, y = data(100, 3)
     z[0] = [-2000.0, 0.0, 0.0]
     np.savez("a.npz", logits=z, labels=np.append(0, y[1:]))
-    scalers.save("c.safetensors", scalers.Scaler("temperature", 3, {"beta": np.array(1.0)}))
+    scalers.save(scalers.Scaler("temperature", 3, {"beta": np.array(1.0)}), "c.safetensors")
     assert main(["apply", "c.safetensors", "a.npz", "--save", "o.npz"]) == 0
     assert "1 rows hold probabilities too small for float32" in capsys.readouterr().err
     with np.load("o.npz") as out:
@@ -219,11 +219,11 @@ def test_what_is_worse_is_said_and_never_recommended(tmp_path: Path, capsys: pyt
     assert main([*base, "--method", "histogram:bins=3"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
-    changed = {e["name"]: e for e in found["estimates"] if e["of"] == "after minus before"}
+    changed = {e["name"]: e for e in found["estimates"] if e["scope"] == "after minus before"}
     assert set(changed) == {"nll", "ece", "brier", "accuracy"}
     assert changed["accuracy"]["high"] < 0
     for name, e in changed.items():
-        values = {p["of"]: p["value"] for p in found["estimates"] if p["name"] == name}
+        values = {p["scope"]: p["value"] for p in found["estimates"] if p["name"] == name}
         assert e["value"] == pytest.approx(values["after"] - values["before"], abs=1e-12)
         assert e["low"] <= e["value"] <= e["high"]
     assert "after is worse than before beyond chance" in err
@@ -240,10 +240,10 @@ def test_what_is_worse_is_said_and_never_recommended(tmp_path: Path, capsys: pyt
 def test_no_method_that_makes_worse_is_recommended(k: int) -> None:
     z, y = data(600, k)
     specs = ["temperature", "histogram:bins=2", "isotonic", "platt"]
-    found = rank(specs, Predictions.of(z / 2, y), folds=3)
+    found = rank(specs, Predictions.of(z / 2, y), Options(folds=3))
     bad = {row[1]: row[-1] for row in found.table.rows}
     assert found.recommended == "none" or not bad[found.recommended]
-    alone = rank(["histogram:bins=2"], Predictions.of(z / 2, y), folds=3)
+    alone = rank(["histogram:bins=2"], Predictions.of(z / 2, y), Options(folds=3))
     assert alone.recommended == "none"
     assert alone.best == "histogram:bins=2"
     assert any("no method is recommended" in note for note in alone.notes)

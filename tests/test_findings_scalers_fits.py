@@ -203,7 +203,7 @@ def test_parameters_are_printed_and_inspected(
     numbers = load_file(path)
     if "beta" in numbers:
         assert shown["facts"]["T"] == pytest.approx(1 / float(numbers["beta"]))
-        fitted = [e for e in scaled["estimates"] if e["name"] in ("temperature", "gamma") and not e["of"]]
+        fitted = [e for e in scaled["estimates"] if e["name"] in ("temperature", "gamma") and not e["scope"]]
         kept = {e["name"]: e for e in shown["estimates"]}
         for e in fitted:
             assert (kept[e["name"]]["value"], kept[e["name"]]["low"]) == (e["value"], e["low"])

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from fuzz_inputs import _npy, inspect
 
-from calibcli.inputs.files.formats import npz
+from calibcli.inputs.files import source
 
 FIRED = Path("fired")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -32,7 +32,7 @@ class Bomb:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(npz, "memory_limit", lambda: 1 << 22)
+    monkeypatch.setattr(source, "memory_limit", lambda: 1 << 22)
     return tmp_path
 
 

@@ -174,7 +174,7 @@ def test_sharp_bounds_are_within_the_plain_ones_or_nearly() -> None:
 
 def test_sharp_upper_bound_against_a_search_over_gaps() -> None:
     """The dual bound of the quantile is below the normal quantile of E at random gaps of the same sum."""
-    from calibcli.metrics import sharp
+    from calibcli.metrics import bounds as sharp
 
     rng = np.random.default_rng(0)
     spread = rng.random(8) * 1e-5

@@ -63,20 +63,20 @@ def test_differences_against_their_definition(capsys: Any) -> None:
     a_term = t * t / 1500 * most
     assert t * se < e["high"] - e["value"] < (a_term + (a_term**2 + 4 * (t * se) ** 2) ** 0.5) / 2
     assert t * se < e["value"] - e["low"]
-    assert e["of"] == "b - a"
+    assert e["scope"] == "b - a"
     verdicts = {row[0]: row[-1] for row in found["tables"][1]["rows"]}
     assert verdicts["nll"] == "b is better"
     assert verdicts["ece"] == "not shown"
     measured = {row[0]: row[2:] for row in found["tables"][0]["rows"]}
     for e in found["estimates"]:
-        if e["name"] != "recal_gain":
+        if e["name"] != "temperature_gain":
             assert e["value"] == pytest.approx(measured[e["name"]][1] - measured[e["name"]][0], abs=1e-9), e["name"]
 
 
 def test_three_models_and_a_figure(capsys: Any) -> None:
     saved()
     found = compared(capsys, "a.npz", "b.npz", "c.npz", "-m", "nll", "-m", "ece:bins=10", "-o", "d.svg", "-o", "d.md")
-    assert [(e["name"], e["of"]) for e in found["estimates"]] == [
+    assert [(e["name"], e["scope"]) for e in found["estimates"]] == [
         ("nll", "b - a"),
         ("ece:bins=10", "b - a"),
         ("nll", "c - a"),
@@ -120,7 +120,7 @@ def test_groups_widen_the_interval(capsys: Any) -> None:
 def test_results_are_compared_unpaired(capsys: Any) -> None:
     def result(value: float, half: float) -> str:
         e = Estimate(name="trace", value=value, low=value - half, high=value + half, level=0.95, better="lower", n=10)
-        other = Estimate(name="nll", value=1.0, of="after")
+        other = Estimate(name="nll", value=1.0, scope="after")
         return Result(command="curvature", estimates=[e, other]).to_json()
 
     Path("a.json").write_text(result(10.0, 3.0))
@@ -168,12 +168,12 @@ def test_refusals(capsys: Any) -> None:
 
 def test_no_false_difference_between_calibrated_models() -> None:
     """Sharpness alone is no difference in calibration, and the same model twice none at all."""
-    real = {"ece": 0, "recal_gain": 0}
+    real = {"ece": 0, "temperature_gain": 0}
     runs = 25
     for seed in range(runs):
         a, b, y = pair(400, seed)
         inputs = [Predictions.of(a, y), Predictions.of(b, y)]
-        found = compare.scores(inputs, ["a", "b"], ["ece", "recal_gain"])
+        found = compare.scores(inputs, ["a", "b"], ["ece", "temperature_gain"])
         for row in found.tables[1].rows:
             real[str(row[0])] += row[2] is not None and float(row[2]) <= 0.05
     assert max(real.values()) <= 4

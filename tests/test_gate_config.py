@@ -13,7 +13,7 @@ FULL = """\
 schema = 1
 [data]
 eval = "out/test.npz"
-fit = "out/val.npz"
+fitted_on = "out/val.npz"
 slices = ["sex", "site"]
 group = "patient_id"
 [stats]
@@ -31,7 +31,7 @@ limit = 0.06
 min_n = 500
 values = ["A", 2]
   [[ gate ]]
-metric = "recal-gain"
+metric = "temperature-gain"
 baseline = "base/result.json"
 margin = 0.005
 """
@@ -53,7 +53,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     assert config.gates == (
         Gate(metric="ece", limit=0.03, on_inconclusive="warn", file=file, line=11),
         Gate(metric="ece:bins=30", by="site", limit=0.06, min_n=500, values=("A", "2"), file=file, line=15),
-        Gate(metric="recal_gain", baseline=str(tmp_path / "base/result.json"), margin=0.005, file=file, line=21),
+        Gate(metric="temperature_gain", baseline=str(tmp_path / "base/result.json"), margin=0.005, file=file, line=21),
     )
 
 

@@ -39,8 +39,8 @@ def mixed() -> Result:
             Check(rule="ece <= 0.03", outcome="fail", estimate=estimate(), limit=0.03, file="c.toml", line=7),
             Check(rule="ece <= 0.04", outcome="inconclusive", estimate=estimate(), limit=0.04, n_needed=4000),
             Check(rule="nll <= 1", outcome="inconclusive", estimate=estimate(name="nll"), limit=1.0, fatal=False),
-            Check(rule="gap <= 1", outcome="not_run", message="no column 'site'", of="site=A"),
-            Check(rule=HOSTILE, outcome="fail", message=HOSTILE, of=HOSTILE, file=HOSTILE, line=3),
+            Check(rule="confidence_gap <= 1", outcome="not_run", message="no column 'site'", scope="site=A"),
+            Check(rule=HOSTILE, outcome="fail", message=HOSTILE, scope=HOSTILE, file=HOSTILE, line=3),
         ]
     )
 
@@ -51,8 +51,8 @@ def forty() -> Result:
             Check(
                 rule="ece <= 0.03",
                 outcome="fail",
-                of=f"site={i}",
-                estimate=estimate(of=f"site={i}"),
+                scope=f"site={i}",
+                estimate=estimate(scope=f"site={i}"),
                 limit=0.03,
                 message="surely above the limit",
                 file="calib.toml",
@@ -238,10 +238,10 @@ def samples(text: str) -> dict[tuple[str, str], float]:
 
 def test_openmetrics_follows_its_grammar() -> None:
     found = samples(openmetrics.render(mixed()))
-    assert found["calib_estimate", 'metric="ece",of=""'] == 0.04
-    assert found["calib_gate", 'gate="2",rule="ece <= 0.03",of="",calib_gate="fail"'] == 1
-    assert found["calib_gate", 'gate="2",rule="ece <= 0.03",of="",calib_gate="pass"'] == 0
-    assert found["calib_gate_limit", 'gate="2",rule="ece <= 0.03",of=""'] == 0.03
+    assert found["calib_estimate", 'metric="ece",scope=""'] == 0.04
+    assert found["calib_gate", 'gate="2",rule="ece <= 0.03",scope="",calib_gate="fail"'] == 1
+    assert found["calib_gate", 'gate="2",rule="ece <= 0.03",scope="",calib_gate="pass"'] == 0
+    assert found["calib_gate_limit", 'gate="2",rule="ece <= 0.03",scope=""'] == 0.03
     samples(openmetrics.render(forty()))
     samples(openmetrics.render(Result(command="metrics")))
 
@@ -254,7 +254,7 @@ def test_no_number_contradicts_its_verdict(limit: float, step: float) -> None:
         e = estimate(value=limit - 2 * step, low=limit - 3 * step, high=high, null=None, null_high=None)
         outcome = "pass" if high <= limit else "inconclusive"
         both = result([Check(rule="ece <= x", outcome=outcome, estimate=e, limit=limit)])  # type: ignore[arg-type]
-        shown = samples(openmetrics.render(both))["calib_upper_bound", 'metric="ece",of=""']
+        shown = samples(openmetrics.render(both))["calib_upper_bound", 'metric="ece",scope=""']
         assert (shown > limit) == (high > limit)
         for text in (junit.render(both), github.render(both), markdown.render(both), render.text(both, "table")):
             bounds = re.search(r"\[(-?[\d.e-]+), (-?[\d.e-]+)\]", text)

@@ -12,6 +12,7 @@ import pytest
 from calibcli.cli.app import main
 from calibcli.gate.plan import EcePopulation, mean_power, rows_for, synthetic_logits
 from calibcli.metrics.bounds import ece_bounds
+from calibcli.metrics.sample import BinaryOutcomes
 
 
 def planned(capsys: Any, *arguments: str) -> dict[str, Any]:
@@ -85,11 +86,11 @@ def test_pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
     fixed = planned(capsys, "--max", "ece=0.04", "--from", "off.npz", "--truth", "0.01")
     assert fixed["estimates"][0]["detail"]["truth"] == 0.01
     assert fixed["tables"][0]["rows"][0][1] == "PASS"
-    three = need(capsys, "--margin", "recal_gain=0", "--from", "good.npz", "--power", "0.9")
+    three = need(capsys, "--margin", "temperature_gain=0", "--from", "good.npz", "--power", "0.9")
     assert three == pytest.approx(
-        need(capsys, "--margin", "recal_gain=0", "--from", "off.npz", "--power", "0.9"), rel=0.05
+        need(capsys, "--margin", "temperature_gain=0", "--from", "off.npz", "--power", "0.9"), rel=0.05
     )
-    for metric in ("nll=1", "brier=1", "recal_gain=0.01", "adaece=0.05"):
+    for metric in ("nll=1", "brier=1", "temperature_gain=0.01", "adaece=0.05"):
         code = main(["plan", "--max", metric, "--from", "good.npz", "-q"])
         assert code in (0, 2), metric
     capsys.readouterr()
@@ -102,10 +103,10 @@ def test_more_is_needed_for_more(capsys: Any) -> None:
     assert need(capsys, "--max", "ece=0.03", "--truth", "0.01") > n
     bad = need(capsys, "--max", "ece=0.03", "--truth", "0.08")
     assert need(capsys, "--max", "ece=0.03", "--truth", "0.08", "--slices", "20") > bad
-    off = need(capsys, "--margin", "recal_gain=0")
-    assert need(capsys, "--margin", "recal_gain=0", "--off", "1.5") < off
-    assert need(capsys, "--margin", "recal_gain=0", "--accuracy", "0.7") < off
-    assert need(capsys, "--margin", "recal_gain=0", "--n-classes", "3") != off
+    off = need(capsys, "--margin", "temperature_gain=0")
+    assert need(capsys, "--margin", "temperature_gain=0", "--logit-factor", "1.5") < off
+    assert need(capsys, "--margin", "temperature_gain=0", "--accuracy", "0.7") < off
+    assert need(capsys, "--margin", "temperature_gain=0", "--n-classes", "3") != off
     assert need(capsys, "--max", "ece=0.03", "--seed", "5") != n
 
 
@@ -139,7 +140,7 @@ def test_fewer_rows_than_a_gate_runs_on_are_noted(capsys: Any) -> None:
         (["--margin", "ece=0"], "not compared"),
         (["--max", "ece=0.02", "--power", "1"], "--power 1 is out of range"),
         (["--max", "ece=0.02", "--accuracy", "1.2"], "--accuracy 1.2 is out of range"),
-        (["--margin", "nll=0", "--off", "1"], "no difference"),
+        (["--margin", "nll=0", "--logit-factor", "1"], "no difference"),
         (["--max", "ece=0.02", "--alpha", "0.6"], "to 0.25"),
         (["--max", "ece=0.02", "--slices", "0"], "--slices 0 is out of range"),
         (["--max", "ece=0.02", "--from", "a.npz", "--by", "site"], "--by splits them"),
@@ -155,13 +156,18 @@ def test_wrong_requests(arguments: list[str], said: str, capsys: Any) -> None:
 
 def test_population_of_rows_is_shrunk_by_its_noise() -> None:
     rng = np.random.default_rng(0)
+
+    def population(c: Any, hit: Any) -> EcePopulation:
+        view = BinaryOutcomes(c, 1 - c, hit, None, False, None)
+        return EcePopulation.of(view, view.width_bins(15, "right"))
+
     found = []
     for _ in range(20):
         c = rng.beta(6, 1.2, 1000)
-        found.append(EcePopulation.from_rows(c, rng.random(1000) < c).ece)
+        found.append(population(c, rng.random(1000) < c).ece)
     assert np.median(found) < 0.008  # the plug-in ECE is .025
     c = rng.beta(6, 1.2, 20000)
-    off = EcePopulation.from_rows(c, rng.random(20000) < c - 0.1)
+    off = population(c, rng.random(20000) < c - 0.1)
     assert off.ece == pytest.approx(0.1, abs=0.012)
 
 

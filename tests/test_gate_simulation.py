@@ -12,7 +12,7 @@ import pytest
 
 from calibcli.gate.check import check
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.reading import Baselines
+from calibcli.gate.input_files import Baselines
 from calibcli.gate.sources import Scores
 from calibcli.predictions import Predictions
 
@@ -99,7 +99,7 @@ def test_a_temperature_that_is_off_is_noticed(bench: ModuleType, tmp_path: Path)
     """By 1.3, of 2,000 rows: nearly always."""
     rng = np.random.default_rng(0)
     path = tmp_path / "base.npz"
-    config = Config(gates=(Gate(metric="recal_gain", baseline=str(path), margin=0.0),))
+    config = Config(gates=(Gate(metric="temperature_gain", baseline=str(path), margin=0.0),))
     outcomes = []
     populations = sys.modules["_populations"]
     for _ in range(15):

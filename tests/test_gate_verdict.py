@@ -24,6 +24,26 @@ def estimate(value: float | None, low: float | None, high: float | None, **field
     return Estimate(name="m", value=value, low=low, high=high, **{"level": 0.9, "sided": "each", "n": 100, **fields})
 
 
+def test_bounds_say_at_which_level_each_of_them_holds() -> None:
+    """Slices share α in what FAIL needs; PASS needs none of that."""
+    from calibcli.render import numbers
+    from calibcli.render.verdicts import sentence
+    from calibcli.result import Check
+
+    e = estimate(0.4, 0.3, 0.5)
+    alone, shared = Claim(estimate=e, low=0.3, high=0.5, error=0.05), Claim(estimate=e, low=0.25, high=0.55, error=0.01)
+    assert numbers.level([judge(alone, "max", 0.6).estimate]) == "95 % each"
+    for side, limit, bounds in (("max", 0.6, (0.25, 0.5)), ("max", 0.2, (0.25, 0.5)), ("min", 0.2, (0.3, 0.55))):
+        shown = judge(shared, side, limit).estimate
+        assert (shown.low, shown.high) == bounds
+        assert numbers.level([shown]) == "95 % for PASS, 99 % for FAIL"
+        check = Check(rule="r", outcome="fail", estimate=shown, limit=limit)
+        assert "(95 % for PASS, 99 % for FAIL)" in sentence(check)
+    assert numbers.level([judge(shared, "zero", 0.6).estimate]) == "95 % each"  # PASS: both bounds are its own
+    failed = judge(shared, "zero", 0.2).estimate
+    assert (failed.low, failed.high, numbers.level([failed])) == (0.25, 0.55, "99 % each")
+
+
 @pytest.mark.parametrize(
     ("side", "limit", "outcome"),
     [
@@ -72,7 +92,7 @@ def test_rows_that_would_decide() -> None:
 def test_rule_text() -> None:
     assert rule("ece", "max", 0.03) == "ece <= 0.03"
     assert rule("accuracy", "min", 1.0) == "accuracy >= 1"
-    assert rule("gap", "zero", 0.01) == "|gap| <= 0.01"
+    assert rule("confidence_gap", "zero", 0.01) == "|confidence_gap| <= 0.01"
 
 
 def test_levels() -> None:

@@ -16,8 +16,8 @@ import pytest
 from calibcli import catalogue
 from calibcli.cli.app import main
 from calibcli.errors import Exit, InputError
-from calibcli.inputs.files import formats, readers
-from calibcli.inputs.scores import logits
+from calibcli.inputs.files import formats, source
+from calibcli.inputs.scores import recorded
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(1)
@@ -35,7 +35,7 @@ def test_safetensors(tmp_path: Path) -> None:
 
     about = {"ids": json.dumps([f"r{i}" for i in range(300)]), "classes": json.dumps(list("abcd"))}
     save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors", metadata=about)
-    p = logits.read(tmp_path / "a.safetensors")
+    p = recorded.read(tmp_path / "a.safetensors")
     same(p)
     assert p.classes == list("abcd")
     assert p.ids is not None
@@ -48,7 +48,7 @@ def test_safetensors_bfloat16_is_widened(tmp_path: Path) -> None:
 
     z = torch.from_numpy(Z).to(torch.bfloat16)
     save_file({"logits": z, "labels": torch.from_numpy(Y)}, tmp_path / "a.safetensors")
-    p = logits.read(tmp_path / "a.safetensors")
+    p = recorded.read(tmp_path / "a.safetensors")
     assert p.scores.dtype == np.float32
     np.testing.assert_array_equal(p.logits, z.float().numpy())
 
@@ -60,7 +60,7 @@ def test_safetensors_need_no_torch(tmp_path: Path) -> None:
 
     save_file({"logits": Z, "labels": Y}, tmp_path / "a.safetensors")
     code = (
-        "import sys; from calibcli.inputs.scores import logits; logits.read(sys.argv[1]);"
+        "import sys; from calibcli.inputs.scores import recorded; recorded.read(sys.argv[1]);"
         "heavy = {'torch', 'scipy.stats', 'scipy.optimize', 'matplotlib', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
@@ -72,12 +72,12 @@ def test_pt(tmp_path: Path, legacy: bool) -> None:
     torch = pytest.importorskip("torch")
     tree = {"logits": torch.from_numpy(Z), "labels": torch.from_numpy(Y), "epoch": 3}
     torch.save(tree, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy)
-    same(logits.read(tmp_path / "a.pt"))
+    same(recorded.read(tmp_path / "a.pt"))
     torch.save(torch.from_numpy(Z), tmp_path / "b.pth")
     np.save(tmp_path / "y.npy", Y)
-    same(logits.read(tmp_path / "b.pth", labels=str(tmp_path / "y.npy")))
+    same(recorded.read(tmp_path / "b.pth", labels=str(tmp_path / "y.npy")))
     torch.save((torch.from_numpy(Z), torch.from_numpy(Y)), tmp_path / "c.pt")
-    same(logits.read(tmp_path / "c.pt", scores="item0", labels="item1"))
+    same(recorded.read(tmp_path / "c.pt", scores="item0", labels="item1"))
 
 
 class Bomb:
@@ -109,7 +109,7 @@ def test_a_tensor_that_repeats_one_number_is_not_spread_out(tmp_path: Path) -> N
         {"logits": torch.zeros(1).expand(10**9, 1000), "labels": torch.zeros(1).expand(10**9)}, tmp_path / "a.pt"
     )
     with pytest.raises(InputError, match="allowed here"):
-        logits.read(tmp_path / "a.pt")
+        recorded.read(tmp_path / "a.pt")
 
 
 def test_jsonl(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_jsonl(tmp_path: Path) -> None:
             json.dumps({"id": i, "logits": z, "label": y}) for i, (z, y) in enumerate(zip(Z.tolist(), Y.tolist()))
         )
     )
-    p = logits.read(path)
+    p = recorded.read(path)
     same(p)
     assert p.ids is not None
     assert p.ids[9] == "9"
@@ -132,7 +132,7 @@ def test_jsonl_ragged_probabilities(tmp_path: Path) -> None:
         {"probs": [0.1] * 10, "label": 9},
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    p = logits.read(tmp_path / "a.jsonl")
+    p = recorded.read(tmp_path / "a.jsonl")
     assert (p.k, p.kind) == (10, "probabilities")
     np.testing.assert_allclose(np.exp(p.logits[1]), [0.9, 0.1] + [0] * 8, rtol=1e-12)
 
@@ -141,7 +141,7 @@ def test_jsonl_rounded_probabilities(tmp_path: Path) -> None:
     p = np.exp(Z) / np.exp(Z).sum(axis=1, keepdims=True)
     rows = [{"probs": [round(float(v), 2) for v in row], "label": int(y)} for row, y in zip(p, Y)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert logits.read(tmp_path / "a.jsonl").kind == "probabilities"
+    assert recorded.read(tmp_path / "a.jsonl").kind == "probabilities"
 
 
 def sample(i: int, choices: list[float], target: Any, text: bool) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_lm_eval_samples(tmp_path: Path, text: bool) -> None:
         sample(3, [-3.0, -0.5, -2.0], "B", text),
     ]
     (tmp_path / "samples_arc.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    p = logits.read(tmp_path / "samples_arc.jsonl")
+    p = recorded.read(tmp_path / "samples_arc.jsonl")
     inf = np.inf
     wanted = [[-1.5, -2, -7.25, -inf, -inf], [-3, -1, -4, -5, -6], [-3, -inf, -2, -9, -inf], [-3, -0.5, -2, -inf, -inf]]
     np.testing.assert_array_equal(p.logits, wanted)
@@ -180,19 +180,19 @@ def test_lm_eval_samples(tmp_path: Path, text: bool) -> None:
 def test_lm_eval_generation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "samples_gsm8k.jsonl").write_text(json.dumps({"doc_id": 0, "target": "4", "filtered_resps": ["4"]}))
     with pytest.raises(InputError, match="generation"):
-        logits.read(tmp_path / "samples_gsm8k.jsonl")
+        recorded.read(tmp_path / "samples_gsm8k.jsonl")
 
 
 def test_trainer_predict_dump(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", predictions=Z, label_ids=Y.astype(np.int32))
-    same(logits.read(tmp_path / "a.npz"))
+    same(recorded.read(tmp_path / "a.npz"))
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + b"\0" * 100)
     with pytest.raises(InputError) as error:
-        logits.read(tmp_path / "a.parquet")
+        recorded.read(tmp_path / "a.parquet")
     assert "pip install 'calibcli[parquet]'" in error.value.fix
 
 
@@ -204,12 +204,12 @@ def test_parquet(tmp_path: Path, lists: bool) -> None:
 
     columns = {"logits": list(Z)} if lists else {f"logit_{i}": Z[:, i] for i in range(4)}
     parquet.write_table(pa.table({**columns, "label": Y, "site": [f"s{y}" for y in Y]}), tmp_path / "a.parquet")
-    p = logits.read(tmp_path / "a.parquet", by=["site"])
+    p = recorded.read(tmp_path / "a.parquet", by=["site"])
     same(p)
     assert p.slices["site"][0] == f"s{Y[0]}"
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
     with pytest.raises(InputError, match="not readable parquet"):
-        logits.read(tmp_path / "b.parquet")
+        recorded.read(tmp_path / "b.parquet")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_parquet(tmp_path: Path, lists: bool) -> None:
 def test_broken_safetensors(tmp_path: Path, header: bytes, words: str) -> None:
     (tmp_path / "a.safetensors").write_bytes(header + b"\0" * 8)
     with pytest.raises(InputError, match=words):
-        logits.read(tmp_path / "a.safetensors")
+        recorded.read(tmp_path / "a.safetensors")
 
 
 RAW = """
@@ -245,9 +245,36 @@ def read(source):
 def test_a_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / "raw.py").write_text(RAW)
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    monkeypatch.setattr(readers, "NAMES", sorted(m.name for m in pkgutil.iter_modules(formats.__path__)))
+    monkeypatch.setattr(source, "NAMES", sorted(m.name for m in pkgutil.iter_modules(formats.__path__)))
     table = np.column_stack([np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2])
     (tmp_path / name).write_bytes(b"RAW " + table.tobytes())
-    found = logits.read(tmp_path / name)
+    found = recorded.read(tmp_path / name)
     np.testing.assert_array_equal(found.labels, table[:, 2])
     assert ["raw", ".raw", "read"] in catalogue.listing("formats").tables[0].rows
+
+
+@pytest.mark.parametrize("name", ["y_score", "y_prob", "p", "prob", "score"])
+def test_names_that_people_give_to_one_column(tmp_path: Path, name: str) -> None:
+    p = np.random.default_rng(0).random(50)
+    y = (np.random.default_rng(1).random(50) < p).astype(int)
+    (tmp_path / "a.csv").write_text(f"id,{name},label\n" + "".join(f"r{i},{p[i]:.6f},{y[i]}\n" for i in range(50)))
+    found = recorded.read(tmp_path / "a.csv")
+    assert (found.facts["scores"], found.kind, found.k) == (name, "probabilities", 2)
+    if name not in ("prob", "score", "y_prob"):  # what may be something else gives way to what is not
+        np.savez(tmp_path / "a.npz", **{name: p}, logits=Z, labels=Y)
+        assert recorded.read(tmp_path / "a.npz").facts["scores"] == "logits"
+
+
+def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:
+    p = np.round(np.random.default_rng(0).random(50), 4)
+    words = np.where(np.random.default_rng(1).random(50) < p, "malignant", "benign")
+    rows = [f"r{i},{p[i]:.4f},{1 - p[i]:.4f},{words[i]}" for i in range(50)]
+    (tmp_path / "a.csv").write_text("id,malignant,benign,label\n" + "\n".join(rows))
+    found = recorded.read(tmp_path / "a.csv", event="malignant")
+    assert (found.event, found.classes, found.kind) == ("malignant", ["benign", "malignant"], "probabilities")
+    np.testing.assert_allclose(np.exp(found.logits[:, 1]), p, rtol=1e-6)
+    assert found.labels.tolist() == (words == "malignant").astype(int).tolist()
+    further = [f"{row},0.1" for row in rows]  # one column more: then it is not told which are the scores
+    (tmp_path / "b.csv").write_text("id,malignant,benign,label,other\n" + "\n".join(further))
+    with pytest.raises(InputError, match="no scores in"):
+        recorded.read(tmp_path / "b.csv")

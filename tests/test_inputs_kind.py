@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from calibcli.inputs.files import arrays
 from calibcli.inputs.files.arrays import Memory
-from calibcli.inputs.scores.scan import Scan, scan
+from calibcli.inputs.scores.mistakes import Impossible, Spot
+from calibcli.inputs.scores.scan import Scan, Unit, scan
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(3000, 6)) * 2
@@ -80,24 +81,18 @@ def test_pieces_do_not_matter(rows: int, what: str, where: list[int], data: st.D
         parts = look(scores)
     finally:
         arrays.PIECE = before
-    assert (parts.kind, parts.repeated) == (whole.kind, whole.repeated)
-    for name in ("n", "low", "high", "nan", "infinite", "masked", "first_nan", "first_infinite", "first_masked"):
-        assert getattr(parts, name) == getattr(whole, name), name
+    assert (parts.kind, parts.repeated.count) == (whole.kind, whole.repeated.count)
+    assert (parts.n, parts.low, parts.high) == (whole.n, whole.low, whole.high)
+    assert parts.nonfinite == whole.nonfinite
     if whole.kind == "probabilities":
-        for field in dataclasses.fields(Scan):
-            if field.name not in (
-                "bad",
-                "predicted",
-                "compared",
-                "marks",
-                "positive",
-                "unnormalised",
-                "squashed",
-                "spread",
-            ):
-                assert getattr(parts, field.name) == pytest.approx(getattr(whole, field.name), nan_ok=True), field.name
+        assert (parts.ties, parts.impossible) == (whole.ties, whole.impossible)
+        for field in dataclasses.fields(Unit):
+            if field.name not in ("squashed", "spread"):
+                value = getattr(whole.unit, field.name)
+                same = value if isinstance(value, Spot) else pytest.approx(value, nan_ok=True)
+                assert getattr(parts.unit, field.name) == same, field.name
     bad = ~np.isfinite(scores)
-    assert whole.nan == np.isnan(scores).any(axis=1).sum()
+    assert whole.nonfinite.nan.count == np.isnan(scores).any(axis=1).sum()
     finite = scores[~(np.isnan(scores) | (scores == np.inf)).any(axis=1)]
     assert (whole.low, whole.high) == (finite[np.isfinite(finite)].min(), finite[np.isfinite(finite)].max())
     assert whole.finite == 1000 - (np.isnan(scores) | (scores == np.inf)).any(axis=1).sum() or bad.all(axis=1).any()
@@ -109,7 +104,7 @@ def test_zero_probability_of_the_label() -> None:
         p[i, Y[i]] = 0
         p[i] /= p[i].sum()
     found = look(p)
-    assert (found.zeros, found.first_zero) == (2, 7)
+    assert found.impossible == Impossible(2, 7)
     with np.errstate(divide="ignore"):
         found = look(np.log(p))
-    assert (found.zeros, found.first_zero, found.kind) == (2, 7, "log_probabilities")
+    assert (found.impossible, found.kind) == (Impossible(2, 7), "log_probabilities")

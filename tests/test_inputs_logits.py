@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
 from calibcli.inputs.files import arrays
-from calibcli.inputs.scores import logits, shape
+from calibcli.inputs.scores import keys, multilabel, recorded
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(1)
@@ -40,7 +41,7 @@ def same(p: Predictions, tolerance: float = 1e-6) -> None:
 def test_npz_stored_and_compressed(tmp_path: Path) -> None:
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "a.npz", logits=Z, labels=Y)
-        p = logits.read(tmp_path / "a.npz")
+        p = recorded.read(tmp_path / "a.npz")
         same(p)
         assert (p.kind, p.scores.dtype, p.n, p.k) == ("logits", np.float32, 300, 4)
         assert len(p.sha256) == 64
@@ -50,71 +51,73 @@ def test_npz_stored_and_compressed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_npz_layouts(tmp_path: Path, dtype: str, order: Any) -> None:
     np.savez(tmp_path / "a.npz", logits=np.array(Z, dtype=dtype, order=order), labels=Y.astype(">i2"))
-    same(logits.read(tmp_path / "a.npz"))
+    same(recorded.read(tmp_path / "a.npz"))
 
 
 def test_labels_that_are_not_needed_may_be_wrong(tmp_path: Path) -> None:
     for labels in (np.full(300, -1), Y[:7], np.array(["?"] * 300), Y / 2):
         np.savez(tmp_path / "a.npz", logits=Z, labels=labels)
-        p = logits.read(tmp_path / "a.npz", need_labels=False)
+        p = recorded.read(tmp_path / "a.npz", need_labels=False)
         assert not p.facts["labelled"]
         assert any("labels are not used" in note for note in p.notes)
         np.testing.assert_array_equal(p.logits, Z)
         with pytest.raises(InputError):
-            logits.read(tmp_path / "a.npz")
+            recorded.read(tmp_path / "a.npz")
 
 
 def test_provenance(tmp_path: Path) -> None:
     np.save(tmp_path / "z.npy", Z)
     np.save(tmp_path / "z.labels.npy", Y)
-    p = logits.read(tmp_path / "z.npy")
+    p = recorded.read(tmp_path / "z.npy")
     same(p)
     files = [{"path": str(path), "sha256": sha256(path)} for path in (tmp_path / "z.npy", tmp_path / "z.labels.npy")]
-    assert logits.provenance(p) == files
+    assert recorded.provenance(p) == files
     assert p.sha256 == files[0]["sha256"]
 
 
 def test_every_command_has_the_same_reading_options() -> None:
     from calibcli.cli import check, compare, inspect, metrics, scale
-    from calibcli.cli.reading import READING
+    from calibcli.inputs.opening import Reading
 
+    options = {field.name for field in fields(Reading) if field.metadata}
+    assert {field.name for field in fields(Reading)} - options == {"need_labels"}
     for module in (check, compare, inspect, metrics, scale):
         names = set(signature(module.command).parameters)
-        assert set(READING) <= names, module.__name__
+        assert options <= names, module.__name__
         assert "reading" not in names
 
 
 def test_unknown_options_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown option 'label'") as error:
-        logits.read(tmp_path / "a.npz", label="y")
+        recorded.read(tmp_path / "a.npz", label="y")
     assert "labels" in error.value.fix
 
 
 def test_npy_with_labels_file(tmp_path: Path) -> None:
     np.save(tmp_path / "z.npy", Z)
     np.save(tmp_path / "y.npy", Y)
-    same(logits.read(tmp_path / "z.npy", labels=str(tmp_path / "y.npy")))
+    same(recorded.read(tmp_path / "z.npy", labels=str(tmp_path / "y.npy")))
     with pytest.raises(InputError, match="no labels"):
-        logits.read(tmp_path / "z.npy")
-    unlabelled = logits.read(tmp_path / "z.npy", need_labels=False)
+        recorded.read(tmp_path / "z.npy")
+    unlabelled = recorded.read(tmp_path / "z.npy", need_labels=False)
     assert not unlabelled.facts["labelled"]
 
 
 @pytest.mark.parametrize("key", ["probs", "y_proba", "scores", "outputs"])
 def test_probabilities_become_logarithms(tmp_path: Path, key: str) -> None:
     np.savez(tmp_path / "a.npz", **{key: P}, y=Y)
-    p = logits.read(tmp_path / "a.npz")
+    p = recorded.read(tmp_path / "a.npz")
     same(p, 1e-12)
     assert p.kind == "probabilities"
     np.savez(tmp_path / "a.npz", log_probs=np.log(P), y=Y)
-    assert logits.read(tmp_path / "a.npz").kind == "log_probabilities"
+    assert recorded.read(tmp_path / "a.npz").kind == "log_probabilities"
 
 
 def test_half_precision_probabilities(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probs=P.astype(np.float16), y=Y)
-    assert logits.read(tmp_path / "a.npz").kind == "probabilities"
+    assert recorded.read(tmp_path / "a.npz").kind == "probabilities"
     np.savez(tmp_path / "a.npz", probs=P.astype(np.float16).astype(np.float32), y=Y)
-    same(logits.read(tmp_path / "a.npz"), 2e-3)
+    same(recorded.read(tmp_path / "a.npz"), 2e-3)
 
 
 @pytest.mark.parametrize("header", ["logit_{}", "logit{}", "logits.{}", "score_{}"])
@@ -124,7 +127,7 @@ def test_csv(tmp_path: Path, header: str) -> None:
     rows = [",".join([*names, "label", "site"])]
     rows += [",".join([*map(repr, map(float, z)), str(y), "A" if y else "B"]) for z, y in zip(Z, Y)]
     path.write_text("\n".join(rows) + "\n")
-    p = logits.read(path, by=("site",))
+    p = recorded.read(path, by=("site",))
     same(p)
     np.testing.assert_array_equal(p.slices["site"] == "A", Y > 0)
 
@@ -135,7 +138,7 @@ def test_csv_rounded_probabilities_named_classes(tmp_path: Path) -> None:
     lines = ["\t".join(["id", *(f"prob_{c}" for c in names), "target"])]
     lines += ["\t".join([f"r{i}", *(f"{v:.3f}" for v in p), names[y]]) for i, (p, y) in enumerate(zip(P, Y))]
     (tmp_path / "a.tsv").write_text("\n".join(lines))
-    p = logits.read(tmp_path / "a.tsv")
+    p = recorded.read(tmp_path / "a.tsv")
     same(p, 2e-3)
     assert p.classes == names
     assert p.ids is not None
@@ -145,11 +148,11 @@ def test_csv_rounded_probabilities_named_classes(tmp_path: Path) -> None:
 def test_binary_column(tmp_path: Path) -> None:
     lines = ["prob,label"] + [f"{p[1] / (p[0] + p[1])!r},{y % 2}" for p, y in zip(P.tolist(), Y)]
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    p = logits.read(tmp_path / "a.csv")
+    p = recorded.read(tmp_path / "a.csv")
     np.testing.assert_allclose(softmax_of(p)[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-12)
     np.savez(tmp_path / "a.npz", logits=np.log(P[:, 1] / P[:, 0]), labels=Y % 2)
     np.testing.assert_allclose(
-        softmax_of(logits.read(tmp_path / "a.npz"))[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-6
+        softmax_of(recorded.read(tmp_path / "a.npz"))[:, 1], P[:, 1] / (P[:, 0] + P[:, 1]), rtol=1e-6
     )
 
 
@@ -167,7 +170,7 @@ def test_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> 
             b"p0,p1,p2,p3,y\n" + b"\n".join(",".join(map(repr, [*p, int(y)])).encode() for p, y in zip(P.tolist(), Y))
         )
     monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(raw.getvalue())}))
-    same(logits.read("-", labels=labels))
+    same(recorded.read("-", labels=labels))
 
 
 def test_shards_join_in_order(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_shards_join_in_order(tmp_path: Path) -> None:
     for i, part in enumerate((slice(0, 7), slice(7, 250), slice(250, 300))):
         paths.append(tmp_path / f"{i}.npz")
         np.savez(paths[-1], logits=Z[part], labels=Y[part], w=np.arange(300.0)[part], site=Y[part].astype(str))
-    p = logits.read(paths, shards=True, weights="w", by=["site"], group="site")
+    p = recorded.read(paths, shards=True, weights="w", by=["site"], group="site")
     same(p)
     np.testing.assert_array_equal(p.weights, np.arange(300.0))
     np.testing.assert_array_equal(p.slices["site"], Y.astype(str))
@@ -188,7 +191,7 @@ def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
     z[[5, 9]] = np.nan
     y[[9, 20]] = -100
     np.savez(tmp_path / "a.npz", logits=z, labels=y, w=np.arange(300.0), ids=np.arange(300))
-    p = logits.read(tmp_path / "a.npz", ignore_label=-100, drop_nonfinite=True, weights="w")
+    p = recorded.read(tmp_path / "a.npz", ignore_label=-100, drop_nonfinite=True, weights="w")
     kept = np.setdiff1d(np.arange(300), [5, 9, 20])
     np.testing.assert_array_equal(p.ids, kept)
     np.testing.assert_array_equal(p.weights, kept)
@@ -199,35 +202,35 @@ def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
 def test_multilabel(tmp_path: Path) -> None:
     targets = (RNG.uniform(size=(300, 3)) < P[:, :3]).astype(int)
     np.savez(tmp_path / "a.npz", probs=P[:, :3], labels=targets)
-    found = logits.read_multilabel(tmp_path / "a.npz", classes="a,b,c")
+    found = multilabel.read(tmp_path / "a.npz", classes="a,b,c")
     assert list(found) == ["a", "b", "c"]
     for i, p in enumerate(found.values()):
         np.testing.assert_allclose(softmax_of(p)[:, 1], P[:, i], rtol=1e-12)
         np.testing.assert_array_equal(p.labels, targets[:, i])
     with pytest.raises(UsageError):
-        logits.read(tmp_path / "a.npz", multilabel=True)
+        recorded.read(tmp_path / "a.npz", multilabel=True)
 
 
 def test_streamed_blocks_equal_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing held and pieces of 10 rows, every path gives the same rows."""
-    monkeypatch.setattr(shape, "HOLD", 0)
+    monkeypatch.setattr(keys, "HOLD", 0)
     monkeypatch.setattr(arrays, "PIECE", 160)
     y = np.where(np.arange(300) % 9 == 0, -1, Y)
     keep = y >= 0
     for key, values in (("logits", Z), ("probs", P.astype(np.float32))):
         np.savez(tmp_path / "a.npz", **{key: values}, labels=y)
-        p = logits.read(tmp_path / "a.npz", ignore_label=-1)
+        p = recorded.read(tmp_path / "a.npz", ignore_label=-1)
         np.testing.assert_allclose(softmax_of(p), P[keep], atol=1e-6)
         np.testing.assert_array_equal(p.labels, Y[keep])
         np.testing.assert_array_equal(p.scores.read(13, 40), p.logits[13:40])
 
 
 def test_long_labels_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.inputs.scores import labels
+    from calibcli.inputs.scores import per_row
 
-    monkeypatch.setattr(labels, "HELD", 100)
+    monkeypatch.setattr(per_row, "HELD", 100)
     np.savez(tmp_path / "a.npz", logits=Z, labels=Y + 1)
-    p = logits.read(tmp_path / "a.npz", label_base=1)
+    p = recorded.read(tmp_path / "a.npz", label_base=1)
     assert not isinstance(p.labels, np.ndarray)
     np.testing.assert_array_equal(p.labels[17:55], Y[17:55])
     np.testing.assert_array_equal(np.asarray(p.labels), Y)
@@ -253,9 +256,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             np.lib.format.write_array(file, y)
     code = (
         "import resource, sys\n"
-        "from calibcli.inputs.scores import logits\n"
+        "from calibcli.inputs.scores import recorded\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "p = logits.read(sys.argv[1])\n"
+        "p = recorded.read(sys.argv[1])\n"
         "total = sum(float(block[:, 1].sum()) for _, block in p.blocks())\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, p.n, total)\n"
     )
@@ -267,12 +270,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.inputs.files.formats import npz
+    from calibcli.inputs.files import source
 
-    monkeypatch.setattr(npz, "memory_limit", lambda: 1 << 20)
+    monkeypatch.setattr(source, "memory_limit", lambda: 1 << 20)
     np.savez_compressed(
         tmp_path / "a.npz", logits=np.zeros((1_000_000, 4), np.float32), labels=np.zeros(1_000_000, int)
     )
     with pytest.raises(InputError, match="when decoded") as error:
-        logits.read(tmp_path / "a.npz")
+        recorded.read(tmp_path / "a.npz")
     assert "np.savez" in error.value.fix

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibcli.errors import InputError
-from calibcli.inputs.scores.fingerprints import distinct, overlap, refuse_overlap, row_hashes
-from calibcli.inputs.scores.validate import class_order
+from calibcli.inputs.scores.fingerprints import overlap, refuse_overlap, row_hashes
+from calibcli.inputs.scores.mistakes import class_order, distinct
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(2)
@@ -50,7 +50,7 @@ def test_overlap_counts_the_shared_rows() -> None:
     assert "10 of 1,010 rows of test.npz (1.0%) are also in fit.npz" in refuse_overlap(fit, test)
     with pytest.raises(InputError, match="60 of 1,060 rows") as error:
         refuse_overlap(fit, predictions(z[1940:], "test.npz"))
-    assert "--crossfit 5" in error.value.fix
+    assert "--folds 5" in error.value.fix
     assert refuse_overlap(fit, predictions(z[2000:])) == ""
 
 

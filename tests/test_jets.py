@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from calibcli import losses
-from calibcli.derivatives import norms
+from calibcli.derivatives import normalisation
 from calibcli.derivatives.jet_norm import JetNorm
 from calibcli.derivatives.jets import Jets
 from calibcli.derivatives.rules import SMOOTH
@@ -199,7 +199,7 @@ def test_jet_norm_against_the_formula() -> None:
     w1, b1 = torch.randn(2, 3, dtype=torch.float64)
 
     def curve(t: Tensor) -> Tensor:
-        y = norms.standardised(x + t * x1 + t * t / 2 * x2, (0, 2), 0.1)[0]
+        y = normalisation.standardised(x + t * x1 + t * t / 2 * x2, (0, 2), 0.1)[0]
         return y * (w + t * w1).view(1, 3, 1) + (t * b1).view(1, 3, 1)
 
     def slope(f: Function) -> Function:
@@ -278,7 +278,7 @@ def test_norms_are_those_of_pytorch(dtype: torch.dtype) -> None:
     tolerance = {"rtol": 0.05, "atol": 0.2} if dtype == torch.bfloat16 else {}
     for function, options in calls:
         ours, theirs = copy.deepcopy(options), copy.deepcopy(options)
-        got, want = norms.EXACT[function](x, *ours), function(x, *theirs)
+        got, want = normalisation.EXACT[function](x, *ours), function(x, *theirs)
         assert got.dtype == want.dtype
         torch.testing.assert_close(got, want, **tolerance)
         for a, b in zip(ours, theirs):
@@ -289,7 +289,7 @@ def test_norms_are_those_of_pytorch(dtype: torch.dtype) -> None:
         torch.testing.assert_close(*slopes, **tolerance)
         if function in (F.layer_norm, F.group_norm):
             with torch.autocast("cpu", torch.bfloat16):
-                assert norms.EXACT[function](x, *ours).dtype == function(x, *theirs).dtype
+                assert normalisation.EXACT[function](x, *ours).dtype == function(x, *theirs).dtype
 
 
 def test_norms_are_right_at_the_third_derivative() -> None:
@@ -307,8 +307,8 @@ def test_norms_are_right_at_the_third_derivative() -> None:
         return of
 
     for norm in (
-        lambda x: norms.batch_norm(x, None, None, w, b, True),
-        lambda x: norms.layer_norm(x, (2,), w[:2], b[:2], 0.1),
-        lambda x: norms.group_norm(x, 2, w, b),
+        lambda x: normalisation.batch_norm(x, None, None, w, b, True),
+        lambda x: normalisation.layer_norm(x, (2,), w[:2], b[:2], 0.1),
+        lambda x: normalisation.group_norm(x, 2, w, b),
     ):
         assert torch.autograd.gradcheck(second(norm), (x,))

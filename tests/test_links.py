@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from focal_inverse import log_phi_inverse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -19,10 +20,8 @@ from calibcli.links import (
     cross_fit_beta,
     fit_beta,
     log_phi,
-    log_phi_inverse,
     log_softmax,
     nll_rows,
-    true_class_log_odds,
 )
 from calibcli.links.moments import cumulants
 
@@ -138,15 +137,8 @@ def test_minus_infinity_is_probability_zero() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="below -1"):
         log_phi([0.0, 1.0], -1.5)
-    with pytest.raises(UsageError, match="needs gamma >= 0"):
-        log_phi_inverse([0.0, 1.0], -0.5)
     with pytest.raises(InputError, match="probability zero"):
         fit_beta([[0.0, -np.inf], [1.0, 0.0], [0.0, 1.0]], [1, 1, 1])
-
-
-def test_margin_keeps_digits_where_the_probability_rounds_to_one() -> None:
-    got = true_class_log_odds([[50.0, 0.0, 0.0], [0.0, 3.0, 1.0]], [0, 2])
-    np.testing.assert_allclose(got, [50 - math.log(2), 1 - math.log(1 + math.exp(3))], rtol=1e-15)
 
 
 # --- β

@@ -17,7 +17,7 @@ def test_every_shelf_of_the_package_is_listed() -> None:
     import gc
     import warnings
 
-    from calibcli.spec import Shelf
+    from calibcli.shelves import Shelf
 
     listed = {id(one.shelf) for one in catalogue.SHELVES.values()}
     with warnings.catch_warnings():
@@ -76,4 +76,4 @@ def test_the_tables_of_the_docs_are_those_of_the_shelves(path: Path) -> None:
 
 def test_every_shelf_that_has_many_entries_has_a_table_in_the_docs() -> None:
     listed = {name for path in shelf_tables.DOCS.glob("*.md") for name in shelf_tables.BLOCK.findall(path.read_text())}
-    assert listed >= {"metrics", "methods", "losses", "penalties", "quantities", "architectures"}
+    assert listed >= {"metrics", "methods", "losses", "penalties", "quantities", "architectures", "formats"}

@@ -18,10 +18,10 @@ from calibcli import metrics
 from calibcli.columns import columns
 from calibcli.links import cross_fit_beta
 from calibcli.metrics import gain, smooth
-from calibcli.metrics.classwise import mean_absolute_deviation
+from calibcli.metrics.binned import mean_absolute_deviation
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.sample import Sample, View
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Predictions
 
 
@@ -53,7 +53,10 @@ def test_standard_error_from_groups_is_that_of_group_sums() -> None:
 
 def test_repeated_rows_in_groups_widen_every_interval() -> None:
     z, y = logits(600)
-    alone = {e.name: e for e in metrics.measure(Predictions.of(z, y), ["accuracy", "nll", "gap", "ece", "cox_slope"])}
+    alone = {
+        e.name: e
+        for e in metrics.measure(Predictions.of(z, y), ["accuracy", "nll", "confidence_gap", "ece", "cox_slope"])
+    }
     copies = Predictions.of(np.repeat(z, 4, axis=0), np.repeat(y, 4), groups=np.repeat(np.arange(600), 4))
     for e in metrics.measure(copies, list(alone)):
         one = alone[e.name]
@@ -105,11 +108,11 @@ def test_temperatures_of_folds_in_float32_and_where_there_are_none(monkeypatch: 
     np.testing.assert_array_equal(right[0], wanted)
 
 
-def test_recal_gain_of_many_rows_uses_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temperature_gain_of_many_rows_uses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = logits(9000)
-    (whole,) = metrics.measure(Predictions.of(z, y), ["recal_gain"])
+    (whole,) = metrics.measure(Predictions.of(z, y), ["temperature_gain"])
     monkeypatch.setattr(gain, "SCORES", 100)
-    (part,) = metrics.measure(Predictions.of(z, y), ["recal_gain"])
+    (part,) = metrics.measure(Predictions.of(z, y), ["temperature_gain"])
     assert part.n == 5000
     assert "5000 of 9000 rows" in part.how
     assert part.low < whole.value < part.high  # type: ignore[operator]
@@ -129,12 +132,13 @@ def test_equal_mass_without_sorting_is_that_of_sorted_rows(
         "one": np.ones(n),
     }[kind]
     hit = rng.random(n) < p * p
-    found = View(p, 1 - p, hit, None, False, None).mass_bins(bins, "split-merge")
+    found = BinaryOutcomes(p, 1 - p, hit, None, False, None).mass_bins(bins, "split-merge")
     for other in ("sorted", "weighted"):
-        monkeypatch.setattr("calibcli.metrics.ranks.FEW", n)
+        monkeypatch.setattr("calibcli.metrics.reliability.FEW", n)
         w = None if other == "sorted" else np.ones(n)
-        want = View(p, 1 - p, hit, w, True, None).mass_bins(bins, "split-merge")
-        for name in ("lower", "upper", "rows", "weight", "p", "hit", "d", "square", "spread", "null"):
+        want = BinaryOutcomes(p, 1 - p, hit, w, True, None).mass_bins(bins, "split-merge")
+        variances = ("weight_variance", "gap_variance", "null_variance")
+        for name in ("lower", "upper", "rows", "weight", "p", "hit", "weighted_gap", *variances):
             np.testing.assert_allclose(
                 getattr(found, name), getattr(want, name), rtol=1e-9, atol=1e-12, err_msg=f"{other} {name}"
             )
@@ -176,7 +180,7 @@ def test_weights_of_one_change_nothing() -> None:
 def test_scale_of_sampling_weights_does_not_matter_and_uneven_ones_widen() -> None:
     z, y = logits(600)
     w = np.random.default_rng(0).random(600) + 0.05
-    specs = [n for n in metrics.METRICS.entries if n not in ("recal_gain",)]
+    specs = [n for n in metrics.METRICS.entries if n not in ("temperature_gain",)]
     one = metrics.measure(Predictions.of(z, y, weights=w), specs)
     ten = metrics.measure(Predictions.of(z, y, weights=10 * w), specs)
     equal = {e.name: e for e in metrics.measure(Predictions.of(z, y), specs)}
@@ -199,7 +203,7 @@ def benchmark() -> ModuleType:
     return module
 
 
-FAST = ["accuracy", "nll", "brier", "gap", "nll_wrong", "ece2_debiased", "ece", "ece_l2", "adaece", "oce"]
+FAST = ["accuracy", "nll", "brier", "confidence_gap", "nll_wrong", "ece2_debiased", "ece", "ece_l2", "adaece", "oce"]
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def o_cox(r: Rows) -> np.ndarray:
     return np.asarray(found.x)
 
 
-def o_recal_gain(r: Rows) -> float:
+def o_temperature_gain(r: Rows) -> float:
     from scipy.optimize import minimize_scalar
 
     z, y = np.array(r.z), np.array(r.y)
@@ -251,19 +251,19 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     ],
     "brier_top": [("brier_top", lambda r: r.mean(lambda i: (r.c[i] - r.a[i]) ** 2), 1e-12)],
     "mean_confidence": [("mean_confidence", lambda r: r.mean(lambda i: r.c[i]), 1e-12)],
-    "gap": [("gap", lambda r: r.mean(lambda i: r.c[i] - r.a[i]), 1e-10)],
+    "confidence_gap": [("confidence_gap", lambda r: r.mean(lambda i: r.c[i] - r.a[i]), 1e-10)],
     "entropy": [("entropy", lambda r: r.mean(r.entropy), 1e-12)],
     "entropy_correct": [("entropy_correct", by_outcome("entropy", True), 1e-12)],
     "entropy_wrong": [("entropy_wrong", by_outcome("entropy", False), 1e-12)],
     "nll_correct": [("nll_correct", by_outcome("nll", True), 1e-11)],
     "nll_wrong": [("nll_wrong", by_outcome("nll", False), 1e-12)],
-    "s99": [
-        ("s99", lambda r: r.mean(lambda i: r.c[i] >= 0.99), 1e-12),
-        ("s99:tau=0.7", lambda r: r.mean(lambda i: r.c[i] >= 0.7), 1e-12),
+    "high_confidence_share": [
+        ("high_confidence_share", lambda r: r.mean(lambda i: r.c[i] >= 0.99), 1e-12),
+        ("high_confidence_share:tau=0.7", lambda r: r.mean(lambda i: r.c[i] >= 0.7), 1e-12),
     ],
-    "s99_accuracy": [
-        ("s99_accuracy", lambda r: r.mean(lambda i: r.a[i], lambda i: r.c[i] >= 0.99), 1e-12),
-        ("s99_accuracy:tau=0.7", lambda r: r.mean(lambda i: r.a[i], lambda i: r.c[i] >= 0.7), 1e-12),
+    "high_confidence_accuracy": [
+        ("high_confidence_accuracy", lambda r: r.mean(lambda i: r.a[i], lambda i: r.c[i] >= 0.99), 1e-12),
+        ("high_confidence_accuracy:tau=0.7", lambda r: r.mean(lambda i: r.a[i], lambda i: r.c[i] >= 0.7), 1e-12),
     ],
     "ece": [
         ("ece", o_ece, 1e-11),
@@ -309,7 +309,7 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "kde_ece": [("kde_ece", o_kde, 1e-4)],
     "mmce": [
         ("mmce", o_mmce, 1e-9),
-        ("mmce:scale=0.1", lambda r: o_mmce(r, 0.1), 1e-9),
+        ("mmce:width=0.1", lambda r: o_mmce(r, 0.1), 1e-9),
         ("mmce:weighted=true", lambda r: o_mmce(r, weighted=True), 1e-9),
         ("mmce:square=true", lambda r: o_mmce(r, square=True), 1e-9),
     ],
@@ -317,7 +317,7 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "calibration_p": [("calibration_p", o_p_value, 0.1)],
     "cox_slope": [("cox_slope", lambda r: float(o_cox(r)[1]), 1e-5)],
     "cox_intercept": [("cox_intercept", lambda r: float(o_cox(r)[0]), 1e-5)],
-    "recal_gain": [("recal_gain", o_recal_gain, 1e-6)],
+    "temperature_gain": [("temperature_gain", o_temperature_gain, 1e-6)],
 }
 
 
@@ -382,7 +382,7 @@ def test_calibration_p_is_the_count_of_draws() -> None:
     assert value("calibration_p:draws=40000", z, np.array([0, 0])) == pytest.approx(1.0, rel=1e-3)
 
 
-WEIGHTED = [name for name in ORACLES if name not in ("calibration_p", "recal_gain", "kde_ece")]
+WEIGHTED = [name for name in ORACLES if name not in ("calibration_p", "temperature_gain", "kde_ece")]
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
@@ -395,7 +395,7 @@ def test_counts_are_repetitions(name: str) -> None:
 
 
 @pytest.mark.finding("5 the shift")
-@pytest.mark.parametrize("name", [n for n in ORACLES if n not in ("recal_gain", "calibration_p")])
+@pytest.mark.parametrize("name", [n for n in ORACLES if n not in ("temperature_gain", "calibration_p")])
 def test_row_order_and_shift_do_not_matter(name: str) -> None:
     z, y = data(4, 120)
     order = np.random.default_rng(0).permutation(len(y))
@@ -413,7 +413,7 @@ EXPECTED_A = {
     "brier_top": "brier_top",
     "entropy_correct": "entropy_correct",
     "entropy_incorrect": "entropy_wrong",
-    "overconf_signed": "gap",
+    "overconf_signed": "confidence_gap",
     "spiegelhalter_z_top": "spiegelhalter_z",
     "classwise10_mean": "classwise_ece:bins=10",
     "classwise15_mean": "classwise_ece",

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from calibcli import metrics
-from calibcli.errors import UsageError
 from calibcli.predictions import Predictions
 
 torch = pytest.importorskip("torch")
@@ -130,8 +129,8 @@ class TestRelplot:
         p = softmax(z)
         c, hit = p.max(axis=1), (p.argmax(axis=1) == y) * 1.0
         for spec, theirs in (
-            ("smece:mesh=200", self.rp.smECE(c, hit)),
-            (f"smece:mesh=200,sigma={sigma}", self.rp.smECE_sigma(c, hit, sigma)),
+            ("smece:variant=relplot", self.rp.smECE(c, hit)),
+            (f"smece:variant=relplot,sigma={sigma}", self.rp.smECE_sigma(c, hit, sigma)),
         ):
             assert value(z, y, spec) == pytest.approx(theirs, rel=1e-9)
             assert value(z, y, spec) * 1.01 != pytest.approx(theirs, rel=1e-9)
@@ -142,8 +141,6 @@ class TestRelplot:
 
     def test_mesh_has_no_interval_and_needs_two_points(self) -> None:
         z, y = data(100)
-        (e,) = metrics.measure(Predictions.of(z, y), ["smece:mesh=200"])
+        (e,) = metrics.measure(Predictions.of(z, y), ["smece:variant=relplot"])
         assert (e.low, e.high, e.null) == (None, None, None)
         assert "mesh" in e.reason
-        with pytest.raises(UsageError, match="a mesh of 1 points"):
-            metrics.measure(Predictions.of(z, y), ["smece:mesh=1"])

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,9 @@ from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.columns import bin_index
 from calibcli.errors import UsageError
-from calibcli.metrics.diagram import smooth_curve
 from calibcli.metrics.report import Options, report, report_multilabel
-from calibcli.metrics.sample import Sample, View
-from calibcli.metrics.tables import murphy
+from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.tables import murphy, smooth_curve
 from calibcli.predictions import Predictions
 from calibcli.result import SCHEMA, Result
 
@@ -129,7 +129,7 @@ def test_each_option_has_an_effect(args: list[str], differs: Any, capsys: pytest
         (["--edges", "top"], "unknown edges 'top'"),
         (["--level", "1.5"], "--level 1.5 is out of range"),
         (["--top-k", "11"], "--top-k 11 of 10 classes"),
-        (["-m", "mmce:scale=0"], "mmce:scale=0 is out of range"),
+        (["-m", "mmce:width=0"], "mmce:width=0 is out of range"),
     ],
 )
 def test_wrong_requests(args: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +227,7 @@ def test_slices_are_measured_on_their_rows() -> None:
     for name in ("A", "B"):
         alone = metrics.measure(Predictions.of(z[site == name], y[site == name]), ["nll", "classwise_ece"])
         for e in alone:
-            assert result.get(e.name, f"site={name}").value == pytest.approx(e.value, rel=1e-12)
+            assert result[e.name, f"site={name}"].value == pytest.approx(e.value, rel=1e-12)
     assert [row[:2] for row in result.tables[-1].rows] == [["A", 100], ["B", 200]]
 
 
@@ -265,7 +265,7 @@ def test_multilabel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     p = rng.random((200, 3))
     np.savez(tmp_path / "m.npz", probs=p, labels=(rng.random((200, 3)) < p).astype(int))
     data = json_of(capsys, str(tmp_path / "m.npz"), "--multilabel")
-    assert {e["of"] for e in data["estimates"]} == {"label=0", "label=1", "label=2"}
+    assert {e["scope"] for e in data["estimates"]} == {"label=0", "label=1", "label=2"}
     assert [row[0] for row in data["tables"][0]["rows"]] == ["0", "1", "2", "mean"]
     assert sum(1 for plot in data["plots"] if plot["group"]) == 3
     mean = np.mean([e["value"] for e in data["estimates"] if e["name"] == "nll"])
@@ -293,20 +293,61 @@ def test_too_many_slices() -> None:
 def test_multilabel_report_needs_no_file() -> None:
     z, y = logits(100, 2)
     result = report_multilabel({"a": Predictions.of(z, y)}, Options(specs=["ece:of=positive"]))
-    assert [e.of for e in result.estimates] == ["label=a"]
+    assert [e.scope for e in result.estimates] == ["label=a"]
 
 
 def test_the_smooth_curve_of_a_calibrated_model_is_the_diagonal() -> None:
     """Also for sparse confidences beside crowded ones, which a regression of the hits would drag along."""
     p = np.repeat([0.80, 0.99], [200, 20_000])
     hit = np.concatenate([np.arange(200) < 160, np.arange(20_000) < 19_800])
-    view = View(p, 1 - p, hit, None, False, None)
+    view = BinaryOutcomes(p, 1 - p, hit, None, False, None)
     curve = smooth_curve(view, 0.05)
     drawn = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if y is not None]
     assert len(drawn) > 10
     assert drawn[0][0] >= 0.79
     assert max(abs(y - x) for x, y in drawn) < 1e-9
     wrong = smooth_curve(
-        View(p, 1 - p, np.concatenate([hit[:200], np.arange(20_000) < 19_000]), None, False, None), 0.05
+        BinaryOutcomes(p, 1 - p, np.concatenate([hit[:200], np.arange(20_000) < 19_000]), None, False, None), 0.05
     )
     assert wrong.y[99] == pytest.approx(0.99 - 0.04, abs=0.002)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, bounds, null levels, tables and diagrams take one table; so do the claims of a gate."""
+    from calibcli.gate import check
+    from calibcli.gate.config import Config, Gate
+    from calibcli.gate.sources import Scores
+    from calibcli.metrics import sample as outcomes
+
+    binned: Counter[tuple[int, str]] = Counter()
+    tables: Counter[tuple[str, int]] = Counter()
+
+    def counted_index(values: Any, bins: int, edges: Any = "right") -> Any:
+        binned[bins, edges] += len(values)
+        return bin_index(values, bins, edges)
+
+    def counted(name: str) -> Any:
+        made = getattr(outcomes, name)
+
+        def table(view: Any, bins: int, *more: Any) -> Any:
+            tables[name, bins] += 1
+            return made(view, bins, *more)
+
+        return table
+
+    monkeypatch.setattr(outcomes, "bin_index", counted_index)
+    for name in ("_width", "_merged", "_split", "_divided", "_whole", "_mukhoti"):
+        monkeypatch.setattr(outcomes, name, counted(name))
+    names = {n for n, m in sys.modules.items() if n.startswith("calibcli.metrics.") and "bin_index" in vars(m)}
+    assert names == {"calibcli.metrics.sample"}
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((3000, 4)) * 2
+    p = Predictions.of(z, z.argmax(1), groups=np.arange(3000) // 10 if grouped else None)
+    report(p, Options(specs=["default", "oce", "ece_l2", "ece:bins=30", "calibration_p:bins=30"], per_class=True))
+    assert binned == {(15, "right"): 3000, (30, "right"): 3000}
+    assert tables == {("_width", 15): 1, ("_width", 30): 1, ("_merged", 15): 1, ("_whole", 15): 1}
+    binned.clear()
+    config = Config(gates=(Gate(metric="ece", max=0.9), Gate(metric="ece", max=0.2), Gate(metric="mce", max=0.5)))
+    check.check(Scores(p, config), config)
+    assert binned == {(15, "right"): 3000}

@@ -135,7 +135,7 @@ def test_rows_that_were_fitted_on(tmp_path: Path, capsys: pytest.CaptureFixture[
     out, err = capsys.readouterr()
     assert out == ""
     assert "100 of 500 rows" in err
-    assert "--crossfit 5" in err
+    assert "--folds 5" in err
 
 
 FILES = {

@@ -1,4 +1,4 @@
-"""The README is true: its console blocks print what they show, its Python block runs, its links lead somewhere.
+"""The README is true: its console blocks print what they show, its Python block runs.
 
 `python tests/test_readme.py` writes the output of the commands into the README.
 """
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+pytestmark = pytest.mark.docs
 BLOCK = re.compile(r"```console\n(.*?)```", re.S)
 
 
@@ -44,13 +45,13 @@ def filled(text: str, folder: Path) -> str:
     return BLOCK.sub(block, text).replace(f"{ROOT}/", "").replace(f"{folder.resolve()}/", "")
 
 
-@pytest.mark.slow
 def test_console_blocks_show_what_the_commands_print(tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8")
     assert filled(text, tmp_path) == text, "run `python tests/test_readme.py`"
 
 
-def test_python_block_runs() -> None:
+def test_python_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(README.parent)
     code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
     assert code
     rng = np.random.default_rng(0)
@@ -59,14 +60,7 @@ def test_python_block_runs() -> None:
     exec(code[1], names)
     assert names["calibrated"].shape == (300, 3)
     assert names["result"].checks[0].outcome == "fail"
-
-
-@pytest.mark.parametrize(
-    "path", sorted(p for p in ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md")), ids=lambda p: p.name
-)
-def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
-        assert target.startswith("http") or (path.parent / target).exists(), f"{path.name}: {target}"
+    assert names["around"]["trace"].value > 0
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ import render_cases as cases
 import render_odd
 
 from calibcli import render
-from calibcli.render import layout, numbers, stream, terminal
+from calibcli.plots import Curve, Plot
+from calibcli.render import numbers, stream, terminal
 from calibcli.render.formats import csv, markdown, table
-from calibcli.result import Curve, Estimate, Plot, Result, Table
+from calibcli.result import Estimate, Result, Table
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXTS = {
@@ -87,7 +88,7 @@ def test_off_a_terminal_nothing_is_wrapped_or_cut() -> None:
 
 
 def test_groups_of_slices_stand_apart() -> None:
-    estimates = [Estimate(name=n, of=of, value=0.5) for n in ("ece", "nll") for of in ("site=A", "site=B")]
+    estimates = [Estimate(name=n, scope=scope, value=0.5) for n in ("ece", "nll") for scope in ("site=A", "site=B")]
     lines = table.render(Result(command="x", estimates=estimates)).splitlines()
     rows = [line.split()[:2] for line in lines[4:]]
     assert rows == [["ece", "site=A"], ["nll", "site=A"], [], ["ece", "site=B"], ["nll", "site=B"]]
@@ -100,13 +101,13 @@ def test_before_and_after_share_a_row() -> None:
 
 def test_before_and_after_of_several_things() -> None:
     estimates = [
-        Estimate(name=name, of=f"{loss} {phase}", value=value)
+        Estimate(name=name, scope=f"{loss} {phase}", value=value)
         for loss in ("ce", "focal")
         for phase, value in (("before", 0.5), ("after", 0.25))
         for name in ("nll", "ece")
     ]
     text = table.render(
-        Result(command="fit", estimates=[*estimates, Estimate(name="ece", of="before the flood", value=1)])
+        Result(command="fit", estimates=[*estimates, Estimate(name="ece", scope="before the flood", value=1)])
     )
     rows = [line.split() for line in text.splitlines()[4:9]]
     assert rows == [
@@ -432,7 +433,7 @@ def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:
 
 
 def test_rules_wrap_between_words() -> None:
-    assert layout._wrapped("accuracy >= 0.99", 13, False) == ["accuracy >=", "0.99"]
-    assert layout._wrapped("|gap| <= 0.001", 13, False) == ["|gap| <=", "0.001"]
-    assert layout._wrapped("ece:of=positive <= 0.02", 12, False) == ["ece:of=posit", "ive <= 0.02"]
-    assert layout._wrapped("abcdefghij", 4, False) == ["abcd", "efgh", "ij"]
+    assert terminal._wrapped("accuracy >= 0.99", 13, False) == ["accuracy >=", "0.99"]
+    assert terminal._wrapped("|gap| <= 0.001", 13, False) == ["|gap| <=", "0.001"]
+    assert terminal._wrapped("ece:of=positive <= 0.02", 12, False) == ["ece:of=posit", "ive <= 0.02"]
+    assert terminal._wrapped("abcdefghij", 4, False) == ["abcd", "efgh", "ij"]

@@ -72,7 +72,7 @@ def test_two_runs_differ_in_their_time_alone(tmp_path: Path, capsys: pytest.Capt
         folder.mkdir()
         run = Run(format="table", json=False, output=[folder / f"a{s}" for s in SUFFIXES], quiet=True)
         run.started -= 1000.0 * folders.index(folder)
-        assert run.finish(cases.metrics(), seed=3) == 0
+        assert run.finish(cases.metrics()) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     for suffix in SUFFIXES:
@@ -96,10 +96,10 @@ def test_a_result_drawn_from_its_json_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["table", "json", "markdown", "csv"])
 def test_every_format_is_another_text(format: str, capsys: pytest.CaptureFixture[str]) -> None:
-    starts = {"table": "calib metrics", "json": "{\n", "markdown": "## calib metrics", "csv": "name,of,value"}
-    Run(format=format, json=False, output=None, quiet=True).finish(cases.metrics())
+    starts = {"table": "calib metrics", "json": "{\n", "markdown": "## calib metrics", "csv": "name,scope,value"}
+    Run(format=format, json=False, output=(), quiet=True).finish(cases.metrics())
     assert capsys.readouterr().out.startswith(starts[format])
-    Run(format=format, json=True, output=None, quiet=True).finish(cases.metrics())
+    Run(format=format, json=True, output=(), quiet=True).finish(cases.metrics())
     assert capsys.readouterr().out.startswith("{\n")
 
 

@@ -63,7 +63,7 @@ def test_a_bound_next_to_its_limit(high: float) -> None:
 
 
 def test_an_interval_that_excludes_zero_shows_it() -> None:
-    e = Estimate(name="gap", value=0.03, low=0.0004, high=0.06, level=0.95, better="zero")
+    e = Estimate(name="confidence_gap", value=0.03, low=0.0004, high=0.06, level=0.95, better="zero")
     assert numbers.shown(e).interval == "[0.0004, 0.0600]"
 
 

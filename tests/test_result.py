@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from calibcli.errors import InputError
-from calibcli.result import SCHEMA, Check, Curve, Estimate, Plot, Result, Table
+from calibcli.plots import Curve, Plot
+from calibcli.result import SCHEMA, Check, Estimate, Result, Table
 
 
 def full() -> Result:
@@ -52,6 +53,6 @@ def test_refuses_what_is_not_a_result(text: str) -> None:
 
 
 def test_get_names_what_is_missing() -> None:
-    assert full().get("ece").high == 0.09
+    assert full()["ece"].high == 0.09
     with pytest.raises(KeyError, match="no estimate 'brier'"):
-        full().get("brier")
+        full()["brier"]

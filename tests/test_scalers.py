@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from focal_inverse import log_phi_inverse
 from scipy.optimize import minimize, minimize_scalar
 
 from calibcli import metrics, scalers
 from calibcli.errors import InputError, UsageError
-from calibcli.links import log_phi, log_phi_inverse, log_softmax, nll_rows
+from calibcli.links import log_phi, log_softmax, nll_rows
 from calibcli.links.focal_nll import Shifted, focal_rows
 from calibcli.predictions import Predictions
 from calibcli.scalers import search
@@ -380,7 +381,7 @@ def data_for(spec: str) -> Predictions:
 def test_saved_and_loaded_scaler_is_the_same(spec: str, tmp_path: Path) -> None:
     p = data_for(spec)
     scaler = scalers.fit(spec, p, report=False).scaler
-    scalers.save(tmp_path / "cal.safetensors", scaler)
+    scalers.save(scaler, tmp_path / "cal.safetensors")
     loaded = scalers.load(tmp_path / "cal.safetensors")
     np.testing.assert_array_equal(loaded(p.logits), scaler(p.logits))
     assert (loaded.spec, loaded.k, loaded.metadata["n"]) == (scaler.spec, scaler.k, 300)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import softmax
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from calibcli import scalers
 from calibcli.errors import UsageError
-from calibcli.links import log_softmax
+from calibcli.links import log_phi, log_softmax
 from calibcli.predictions import Predictions
 from calibcli.scalers.affine import log_odds
 from calibcli.scalers.monotone import isotonic_curve, pava
@@ -280,10 +282,10 @@ def test_weights_repeat_rows(spec: str) -> None:
 
 
 def test_every_method_is_ranked() -> None:
-    from calibcli.scalers.ranking import applicable, rank
+    from calibcli.scalers.ranking import Options, applicable, rank
 
     p = predictions(250, 2)
-    ranking = rank(applicable(2), p, folds=3)
+    ranking = rank(applicable(2), p, Options(folds=3))
     assert {row[1] for row in ranking.table.rows} == {"none", *applicable(2)}
     assert set(applicable(2)) == {e.name for e in scalers.SCALERS}
 
@@ -303,3 +305,53 @@ def test_penalties_of_a_fold_do_not_look_at_its_own_losses() -> None:
     assert (part.facts["lambda"], part.facts["mu"]) == best.pair
     alone = scalers.fit(f"matrix:lam={best.pair[0]},mu={best.pair[1]}", p.take(rows)).scaler
     np.testing.assert_allclose(part.scaler.map(p.logits), alone.map(p.logits), rtol=1e-4, atol=1e-6)
+
+
+def by_temperature(p: Predictions) -> np.ndarray:
+    found = minimize_scalar(lambda b: loss(p, log_softmax(b * p.logits)), bounds=(0.01, 10), options={"xatol": 1e-12})
+    return softmax(found.x * p.logits, axis=1)
+
+
+def by_focal_map(p: Predictions) -> np.ndarray:
+    """At the γ of the smallest NLL."""
+    found = minimize_scalar(lambda g: loss(p, log_phi(p.logits, g)), bounds=(-0.9, 50), options={"xatol": 1e-12})
+    return np.exp(log_phi(p.logits, found.x))
+
+
+def by_both(p: Predictions) -> np.ndarray:
+    options = {"xatol": 1e-10, "fatol": 1e-15, "maxiter": 10_000}
+    start = np.array([1.0, 0.0])
+    found = minimize(lambda v: loss(p, log_phi(v[0] * p.logits, v[1])), start, method="Nelder-Mead", options=options)
+    return np.exp(log_phi(found.x[0] * p.logits, found.x[1]))
+
+
+# (N, K) probabilities of 500 rows of three classes, by slow code
+PROBABILITIES: dict[str, Callable[[Predictions], np.ndarray]] = {
+    "temperature": by_temperature,
+    "focal": by_focal_map,
+    "focal_temperature": by_both,
+}
+ABOVE = {
+    "vector": test_vector_and_bcts_minimise_the_penalised_nll,
+    "bcts": test_vector_and_bcts_minimise_the_penalised_nll,
+    "matrix": test_matrix_and_dirichlet_minimise_the_penalised_nll,
+    "dirichlet": test_matrix_and_dirichlet_minimise_the_penalised_nll,
+    "platt": test_platt_is_that_of_scikit_learn,
+    "beta": test_platt_and_beta_of_many_classes_are_one_against_the_rest,
+    "isotonic": test_isotonic_of_classes_and_of_the_top_label,
+    "isotonic_top": test_isotonic_of_classes_and_of_the_top_label,
+    "histogram": test_histogram_counts,
+}
+
+
+@pytest.mark.parametrize("spec", PROBABILITIES)
+def test_method_equals_its_oracle(spec: str) -> None:
+    p = predictions()
+    p = Predictions.of(0.3 * p.logits, p.labels)  # less confident than right, so that γ > 0 is best
+    wanted, got = PROBABILITIES[spec](p), np.exp(scalers.fit(spec, p).scaler(p.logits))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4)
+    assert not np.allclose(1.01 * got, wanted, rtol=1e-4), "a 1 % error would pass"
+
+
+def test_every_method_has_an_oracle() -> None:
+    assert {spec.partition(":")[0] for spec in PROBABILITIES} | set(ABOVE) == {e.name for e in scalers.SCALERS}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 
 from calibcli.errors import UsageError
-from calibcli.spec import Range, Shelf
+from calibcli.shelves import Shelf
+from calibcli.spec import Range
 
 shelf = Shelf("thing")
 
@@ -97,3 +102,31 @@ def test_a_range_is_part_of_the_signature() -> None:
         with pytest.raises(UsageError) as caught:
             ranged.choose(spec)
         assert caught.value.fix == fix, spec
+
+
+def test_a_shelf_finds_the_files_of_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new file is an entry, with no edit elsewhere; nothing is imported before entries are asked for."""
+    folder = tmp_path / "things_of_a_shelf"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "from calibcli.shelves import Shelf\nTHINGS = Shelf('thing', package=__name__)\n"
+    )
+    for name in ("one", "two"):
+        (folder / f"{name}.py").write_text(
+            f"from things_of_a_shelf import THINGS\n\n\n@THINGS.add()\ndef {name}():\n    return '{name}'\n"
+        )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    things = importlib.import_module("things_of_a_shelf").THINGS
+    assert "things_of_a_shelf.one" not in sys.modules
+    assert list(things.entries) == ["one", "two"]
+    assert things.choose("two")() == "two"
+
+
+@pytest.mark.parametrize("room", ["metrics", "scalers", "losses", "architectures"])
+def test_every_entry_of_a_room_is_found(room: str) -> None:
+    """As many entries as the files of the room put on its shelves."""
+    module = importlib.import_module(f"calibcli.{room}")
+    shelves = {id(s): s for s in vars(module).values() if isinstance(s, Shelf)}.values()
+    put = re.compile(r"^@(?:METRICS|SCALERS|LOSSES|PENALTIES|ARCHITECTURES)\.add\(|^@_error\(", re.MULTILINE)
+    files = Path(module.__path__[0]).glob("*.py")
+    assert sum(len(s.entries) for s in shelves) == sum(len(put.findall(f.read_text())) for f in files)

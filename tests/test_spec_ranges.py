@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 import pytest
 
-from calibcli import metrics, scalers
-from calibcli.api import from_arrays
+from calibcli import from_arrays, metrics, scalers
 from calibcli.architectures import ARCHITECTURES
-from calibcli.curvature.quantities import QUANTITIES
 from calibcli.errors import Exit, UsageError
+from calibcli.hessian.quantities import QUANTITIES
 from calibcli.losses import LOSSES, PENALTIES
 from calibcli.metrics import METRICS
 from calibcli.scalers import SCALERS
-from calibcli.spec import Choice, Entry, Range, Shelf, within
-from calibcli.train.augment import AUGMENTATIONS
-from calibcli.train.recipe import OPTIMIZERS, SCHEDULES
+from calibcli.shelves import Choice, Entry, Shelf
+from calibcli.spec import Range, within
+from calibcli.training.augment import AUGMENTATIONS
+from calibcli.training.recipe import OPTIMIZERS, SCHEDULES
 
 SHELVES = (
     METRICS,
@@ -131,7 +131,9 @@ def test_values_that_the_program_fills_in_obey_the_range_too() -> None:
 
 
 @pytest.mark.finding("3.5")
-@pytest.mark.parametrize("spec", ["ece:bins=15,bins=1", "ece:bins=15,BINS=15", "smece:mesh=0,of=top,mesh=0"])
+@pytest.mark.parametrize(
+    "spec", ["ece:bins=15,bins=1", "ece:bins=15,BINS=15", "smece:variant=exact,of=top,variant=exact"]
+)
 def test_an_option_twice_is_refused(spec: str) -> None:
     with pytest.raises(UsageError, match="is there twice"):
         METRICS.choose(spec)

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from calibcli import losses
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import dataset
-from calibcli.train import Loader, Recipe, Trainer, head, state, stratified_split
-from calibcli.train import augment as augmentations
-from calibcli.train.data import open_parts, standardised
-from calibcli.train.loop import train_mode
-from calibcli.train.rows import Batches
+from calibcli.training import augment as augmentations
+from calibcli.training import head, state
+from calibcli.training.batches import Batches, Loader, stratified_split
+from calibcli.training.data import open_parts, standardised
+from calibcli.training.loop import Trainer, train_mode
+from calibcli.training.recipe import Recipe
 
 torch.set_num_threads(1)
 
@@ -72,7 +73,7 @@ def content(model: nn.Module) -> bytes:
     "recipe",
     [
         Recipe(epochs=3, batch_size=16, augment="crop:pad=1+flip"),
-        Recipe(loss="adafocal", epochs=3, batch_size=16, keep="best", patience=3, clip=1.0),
+        Recipe(loss="adafocal", epochs=3, batch_size=16, keep="best", patience=3, clip_norm=1.0),
         Recipe(loss="fls-531", epochs=3, batch_size=16, optimizer="adamw", lr=0.01, schedule="cosine", warmup=0.2),
         Recipe(loss="focal:gamma=2+trace:weight=0.01,every=2+mmce:weight=1", epochs=3, batch_size=16, amp="bf16"),
         Recipe(loss="ce+trace:weight=0.01,kind=ggn,every=2", epochs=3, batch_size=16),
@@ -123,7 +124,7 @@ def test_same_seed_same_run_other_seed_other_run() -> None:
 
 def test_it_is_a_plain_loop() -> None:
     """Weights after two epochs equal those of the loop everyone writes."""
-    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, schedule="constant", clip=0.5)
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, schedule="constant", clip_norm=0.5)
     (train, validation), net = rows(), nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
     torch.manual_seed(0)
     for p in net.parameters():
@@ -297,7 +298,7 @@ def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
         ({"epochs": 0}, "--epochs 0"),
         ({"lr": math.nan}, "--lr nan is out of range"),
         ({"warmup": 1.0}, "--warmup 1 is out of range"),
-        ({"clip": 0.0}, "--clip 0 is out of range"),
+        ({"clip_norm": 0.0}, "--clip-norm 0 is out of range"),
         ({"patience": 0}, "--patience 0"),
         ({"optimizer": "sdg"}, "unknown optimizer"),
         ({"schedule": "steps"}, "unknown schedule"),

@@ -9,6 +9,8 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ import torch
 from torch import nn
 
 from calibcli import device, losses
-from calibcli.train import Loader, Recipe, Trainer
+from calibcli.training.batches import Loader
+from calibcli.training.loop import Trainer
+from calibcli.training.recipe import Recipe
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -58,7 +62,7 @@ def test_two_processes_are_one(tmp_path: Path, loss: str) -> None:
     def work(out: str) -> None:
         model, rows = small()
         with device.process_group(torch.device("cpu")):
-            Trainer(model, Recipe(loss=loss, epochs=5, batch_size=11, lr=0.1, clip=1.0), rows).run()
+            Trainer(model, Recipe(loss=loss, epochs=5, batch_size=11, lr=0.1, clip_norm=1.0), rows).run()
         if device.rank() == 0:
             torch.save(model.state_dict(), tmp_path / out)
 
@@ -143,12 +147,13 @@ def test_signals_save_first(tmp_path: Path, number: int, code: int) -> None:
 
 
 def test_mmce_and_batch_norm_are_said_to_be_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calibcli.train.run import _misfits
+    from calibcli.training.one_model import _misfits
 
     model, _ = small("batch")
-    assert _misfits(Recipe(loss="mmce"), model) == []
+    parts: Any = SimpleNamespace(items=dict, classes=3)
+    assert _misfits(Recipe(loss="mmce"), model, parts) == []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    notes = _misfits(Recipe(loss="mmce"), model)
+    notes = _misfits(Recipe(loss="mmce"), model, parts)
     assert len(notes) == 2
     assert any("batch-norm" in note for note in notes)
     assert losses.objective("mmce").penalties

@@ -10,10 +10,9 @@ from typing import cast
 
 from torch import nn
 
-from calibcli.architectures import cnn, mlp, resnet, vit, wide_resnet
 from calibcli.architectures.shelf import ARCHITECTURES
 
-__all__ = ["ARCHITECTURES", "build", "cnn", "mlp", "resnet", "vit", "wide_resnet"]
+__all__ = ["ARCHITECTURES", "build"]
 
 
 def build(spec: str, **defaults: object) -> nn.Module:

@@ -15,6 +15,12 @@ from calibcli.spec import Share
 class MLP(nn.Module):
     """Linear layers with an activation between them, on flattened rows; `hidden=128/128` are the widths.
 
+    The perceptron of many layers (Rumelhart et al. 1986).
+
+    >>> from calibcli.architectures import build
+    >>> sum(p.numel() for p in build("mlp:inputs=64").parameters())
+    26122
+
     Args:
         inputs: features per row.  hidden: widths of the hidden layers.  classes: K.
         activation: relu, gelu, silu or tanh.  dropout: probability of dropping a hidden unit in training.

@@ -134,7 +134,17 @@ def resnet(
     channels: Size = 3,
     shortcut: Literal["A", "B"] = "A",
 ) -> ResNet:
-    """CIFAR ResNet of depth 6n+2 (20, 32, 44, 56, 110, ...), three stages of `width`, 2x and 4x."""
+    """CIFAR ResNet of depth 6n+2 (20, 32, 44, 56, 110, ...), three stages of `width`, 2x and 4x.
+
+    Source: He et al. (2016), section 4.2.
+
+    >>> from calibcli.architectures import build
+    >>> sum(p.numel() for p in build("resnet:depth=20").parameters())
+    269722
+
+    Raises:
+        UsageError: `depth` is not 6n+2.
+    """
     n, rest = divmod(depth - 2, 6)
     if rest or n < 1:
         near = max(8, 6 * round((depth - 2) / 6) + 2)
@@ -147,33 +157,47 @@ def resnet(
 def resnet18(
     *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
 ) -> ResNet:
-    """ResNet-18; `width` multiplies the channels (64 to 512); the stem is for 32x32 images unless told otherwise."""
-    return _four_stages(BasicBlock, (2, 2, 2, 2), width, classes, channels, stem)
+    """ResNet-18; `width` multiplies the channels (64 to 512); the stem is for 32x32 images unless told otherwise.
+
+    Source: He et al. (2016).
+
+    >>> from calibcli.architectures import build
+    >>> sum(p.numel() for p in build("resnet18").parameters())
+    11173962
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), four(width), channels=channels, classes=classes, option="B", stem=stem)
 
 
 @ARCHITECTURES.add()
 def resnet34(
     *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
 ) -> ResNet:
-    """ResNet-34; options as in resnet18."""
-    return _four_stages(BasicBlock, (3, 4, 6, 3), width, classes, channels, stem)
+    """ResNet-34; options as in resnet18.
+
+    Source: He et al. (2016).
+
+    >>> from calibcli.architectures import build
+    >>> sum(p.numel() for p in build("resnet34").parameters())
+    21282122
+    """
+    return ResNet(BasicBlock, (3, 4, 6, 3), four(width), channels=channels, classes=classes, option="B", stem=stem)
 
 
 @ARCHITECTURES.add()
 def resnet50(
     *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
 ) -> ResNet:
-    """ResNet-50 (bottleneck blocks); options as in resnet18."""
-    return _four_stages(Bottleneck, (3, 4, 6, 3), width, classes, channels, stem)
+    """ResNet-50 (bottleneck blocks); options as in resnet18.
+
+    Source: He et al. (2016).
+
+    >>> from calibcli.architectures import build
+    >>> sum(p.numel() for p in build("resnet50").parameters())
+    23520842
+    """
+    return ResNet(Bottleneck, (3, 4, 6, 3), four(width), channels=channels, classes=classes, option="B", stem=stem)
 
 
-def _four_stages(
-    block: type[BasicBlock] | type[Bottleneck],
-    blocks: tuple[int, ...],
-    width: float,
-    classes: int,
-    channels: int,
-    stem: str,
-) -> ResNet:
-    widths = tuple(round(width * w) for w in (64, 128, 256, 512))
-    return ResNet(block, blocks, widths, channels=channels, classes=classes, option="B", stem=stem)
+def four(width: float) -> tuple[int, ...]:
+    """Channels of the four stages, times `width`."""
+    return tuple(round(width * w) for w in (64, 128, 256, 512))

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from torch import nn
 
-from calibcli.spec import Range, Shelf
+from calibcli.shelves import Shelf
+from calibcli.spec import Range
 
-ARCHITECTURES = Shelf("architecture")
+ARCHITECTURES = Shelf("architecture", package="calibcli.architectures")
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 Norm = Literal["batch", "group", "none"]

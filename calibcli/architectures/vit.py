@@ -48,10 +48,19 @@ class Block(nn.Module):
 class ViT(nn.Module):
     """Vision transformer with a class token and learned positions (the defaults are a tiny one for 32x32 images).
 
+    Source: Dosovitskiy et al. (2021).
+
+    >>> from calibcli.architectures import build
+    >>> sum(p.numel() for p in build("vit").parameters())
+    2693578
+
     Args:
         image: side of the square images.  patch: side of a patch.  channels: of the images.  dim: token width.
         depth: blocks.  heads: attention heads.  mlp_ratio: hidden width over dim.  classes: K.
         dropout: probability in the residual branches.
+
+    Raises:
+        UsageError: `patch` does not divide `image`, or `heads` does not divide `dim`.
     """
 
     def __init__(

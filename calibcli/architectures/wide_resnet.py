@@ -37,9 +37,18 @@ class PreActivationBlock(nn.Module):
 class WideResNet(nn.Module):
     """Wide ResNet of depth 6n+4 with stages of 16, 32 and 64 channels times `widen` (WRN-28-10 by default).
 
+    Source: Zagoruyko and Komodakis (2016).
+
+    >>> from calibcli.architectures import build
+    >>> sum(p.numel() for p in build("wide_resnet:depth=16,widen=4").parameters())
+    2748890
+
     Args:
         depth: 6n+4 (10, 16, 22, 28, 40, ...).  widen: factor on the channels.  classes: K.
         channels: of the images.  dropout: probability between the two convolutions of a block.
+
+    Raises:
+        UsageError: `depth` is not 6n+4.
     """
 
     def __init__(

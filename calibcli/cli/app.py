@@ -17,7 +17,7 @@ from calibcli.cli.process import ENDS, Terminated, surroundings
 from calibcli.cli.run import Run
 from calibcli.errors import CalibError, Exit, UsageError
 
-NOT_COMMANDS = {"app", "loading", "options", "process", "reading", "run"}
+NOT_COMMANDS = {"app", "process", "run"}
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in NOT_COMMANDS)
 
 

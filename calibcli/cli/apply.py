@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Literal
 
-import typer
-
-from calibcli.cli import options as opt
-from calibcli.cli import reading as read_options
-from calibcli.cli.reading import named, reads
-from calibcli.cli.run import Run
-from calibcli.errors import UsageError, did_you_mean
-from calibcli.files import unchanged
-from calibcli.result import Result
+from calibcli.cli.run import Run, takes
+from calibcli.inputs.opening import Reading
+from calibcli.spec import argument, option
 
 PANEL = "Fix"
-KINDS = ("probabilities", "logits")
 
 
-@reads
+@takes
 def command(
-    calibrator: Annotated[Path, typer.Argument(help="Calibrator written by calib scale --save.")],
-    files: Annotated[list[Path], typer.Argument(help="Scores, with labels or without: .npz, .npy, .csv, ...")],
-    reading: dict[str, Any],
-    save: Annotated[Path, typer.Option("--save", help="File to write: .npz, .npy or .csv.")],
-    kind_out: Annotated[
-        str, typer.Option("--as", help="Write probabilities, or logits (log-probabilities).")
-    ] = "probabilities",
-    dtype: Annotated[str, typer.Option("--dtype", help="float32 or float64.")] = "float32",
-    format: opt.Format = "table",
-    json: opt.Json = False,
-    output: opt.Output = None,
-    quiet: opt.Quiet = False,
+    *,
+    calibrator: Path = argument("Calibrator written by calib scale --save."),
+    files: tuple[Path, ...] = argument("Scores, with labels or without: .npz, .npy, .csv, ..."),
+    save: Path = option(..., "File to write: .npz, .npy or .csv."),
+    kind_out: Literal["probabilities", "logits"] = option(
+        "probabilities", "Write probabilities, or logits (log-probabilities).", "--as"
+    ),
+    dtype: Literal["float32", "float64"] = option("float32", "float32 or float64."),
+    run: Run,
+    reading: Reading,
 ) -> int:
     """Apply a saved calibrator to a file of any size and write calibrated probabilities or logits.
 
@@ -41,43 +32,11 @@ def command(
     Rows stream through in blocks. Methods that keep predicted classes keep them exactly. Labels, if there are any, are
     copied beside the scores.
     """
-    run = Run(format=format, json=json, output=output, quiet=quiet)
-    from calibcli import scalers
-    from calibcli.scalers import output as writer
+    from calibcli.api.fixing import apply
 
-    if kind_out not in KINDS:
-        raise UsageError(f"--as {kind_out} is not a choice", did_you_mean(kind_out, KINDS))
-    if dtype not in ("float32", "float64"):
-        raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
-    if reading["multilabel"]:
-        raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
-    target = writer.known_target(save)
-    run.claim([calibrator, *files, *named(reading)], target)
-    with unchanged(calibrator):
-        scaler = scalers.load(calibrator)
-        run.input(calibrator)
-    predictions = read_options.read(run, files[0] if len(files) == 1 else files, reading, need_labels=False)
-    written = scalers.stream(
-        scaler,
-        predictions,
-        target,
-        probabilities=kind_out == "probabilities",
-        dtype=dtype,
-        progress=run.progress("applying"),
+    run.claim([calibrator, *files, *reading.named()], save)
+    how = {"labels": None, **reading.asked()}
+    progress = run.progress("applying")
+    return run.finish(
+        apply(calibrator, files, how.pop("labels"), save=save, kind_out=kind_out, dtype=dtype, progress=progress, **how)
     )
-    facts = {
-        "method": scaler.spec,
-        "written": f"{predictions.n:,} rows of {predictions.k} {kind_out}, {dtype}",
-        "n": predictions.n,
-        "classes": predictions.k,
-        "keeps predicted classes": scaler.preserves_accuracy,
-        "predicted classes changed": written.changed,
-    }
-    notes = list(predictions.notes)
-    if written.raised:
-        notes.append(
-            f"{written.raised:,} rows hold probabilities too small for {dtype}: the smallest number stands in "
-            "for them; --as logits keeps them"
-        )
-    artefacts = {"scores": str(target)}
-    return run.finish(Result(command="apply", notes=notes, facts=facts, artefacts=artefacts))

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, cast
 
-import typer
-
-from calibcli import spec
-from calibcli.cli import options as opt
-from calibcli.cli.loading import loads
+from calibcli import device as devices
 from calibcli.cli.process import ENDS
-from calibcli.cli.run import Run
-from calibcli.errors import Exit, UsageError
+from calibcli.cli.run import Run, takes
+from calibcli.inputs import opening
+from calibcli.spec import OrNone, argument, option
 
 PANEL = "Measure"
 
 
-@loads
+@takes
 def command(
     *,
-    model: Annotated[Path, typer.Argument(help="Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ...")],
-    data: opt.Data = None,
-    what: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--what", "-w", help="Quantity, such as lambda_max, top:k=10, trace:precision=0.01. Repeatable."),
-    ] = None,
-    loss: Annotated[str, typer.Option("--loss", help="Loss whose Hessian is measured.")] = "ce",
-    train_loss: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--train-loss", help="A second loss, measured beside it: focal:gamma=3. 'none' for none."),
-    ] = None,
-    params: Annotated[str, typer.Option("--params", help="Parameters that count, as globs: 'layer4.*,fc.*'.")] = "*",
-    memory: Annotated[str, typer.Option("--memory", help="auto, low (no graph is kept) or high (all are).")] = "auto",
-    batch_size: Annotated[
-        int, opt.number(spec.OrNone, "--batch-size", help="Rows per micro-batch, up to 256; 0 lets memory decide.")
-    ] = 0,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "float32",
-    seed: opt.Seed = 0,
-    threads: opt.Threads = 0,
-    format: opt.Format = "table",
-    json: opt.Json = False,
-    output: opt.Output = None,
-    quiet: opt.Quiet = False,
-    network: dict[str, Any],
-    rows: dict[str, Any],
+    model: Path = argument(opening.MODEL),
+    data: str | None = option(None, opening.DATA),
+    quantity: tuple[str, ...] = option(
+        (), "Quantity, such as lambda_max, top:k=10, trace:precision=0.01. Repeatable.", "--quantity", "-w"
+    ),
+    loss: str = option("ce", "Loss whose Hessian is measured."),
+    train_loss: str | None = option(None, "A second loss, measured beside it: focal:gamma=3. 'none' for none."),
+    params: str = option("*", "Parameters that count, as globs: 'layer4.*,fc.*'."),
+    memory: str = option("auto", "auto, low (no graph is kept) or high (all are)."),
+    batch_size: OrNone = option(0, "Rows per micro-batch, up to 256; 0 lets memory decide."),
+    machine: devices.Machine,
+    run: Run,
+    network: opening.Network,
+    rows: opening.Rows,
 ) -> int:
     """Largest and smallest eigenvalues, trace, spectral density and gradient norm of the loss around a checkpoint.
 
@@ -57,57 +40,26 @@ def command(
     --loss is measured with both. Ctrl-C ends the run with what is known. Several devices: torchrun --nproc-per-node N
     -m calibcli curvature ...
     """
-    run = Run(format=format, json=json, output=output, quiet=quiet)
-    from calibcli import curvature, losses
-    from calibcli import device as devices
-    from calibcli.inputs import checkpoint, inference
+    from calibcli.api.networks import curvature
 
-    if memory not in ("auto", "low", "high"):
-        raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
-    run.claim([model, data, network["arch_file"]])
-    where, precision = devices.pick(device), devices.dtype(dtype)
-    devices.set_threads(threads)
-    for quantity in what or ():
-        curvature.QUANTITIES.choose(quantity)
-    measured = losses.final(loss)
-    loaded = checkpoint.load(model, **network)
-    beside = train_loss or str(loaded.metadata.get("training", {}).get("loss") or "none")
-    second = None if beside == "none" else losses.final(beside)
-    if second is not None and second.spec == measured.spec:
-        second = None
-    found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
-    run.claim([found.source])
-    inference.check(found, loaded.model)
-    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
-    first = devices.rank() == 0
-    with devices.process_group(where):
-        result = curvature.measure(
-            loaded.model,
-            found,
-            *(what or ()),
-            loss=measured,
-            train_loss=second,
-            params=params,
-            forward=inference.logits,
-            device=where,
-            dtype=precision,
-            batch_size=batch_size,
-            memory=cast(Literal["auto", "low", "high"], memory),
-            seed=seed,
-            progress=run.progress("curvature") if first else None,
-            interrupts=tuple(ENDS),
-        )
-    if not first:
-        return int(Exit.OK)
-    facts = {
-        "model": loaded.source,
-        "architecture": loaded.architecture,
-        "container": loaded.container,
-        "data": found.source,
-        "preprocess": found.preprocess.as_dict(),
-        **result.facts,
-    }
-    result = dataclasses.replace(result, facts=facts, notes=[*loaded.notes, *found.notes, *result.notes])
-    code = run.finish(result, seed=seed, device=str(where), dtype=dtype)
+    run.claim([model, data, network.arch_file])
+    devices.set_threads(machine.threads)
+    result = curvature(
+        model,
+        data,
+        *quantity,
+        loss=loss,
+        train_loss=train_loss,
+        params=params,
+        memory=memory,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        **{**vars(network), **vars(rows)},
+        device=machine.device,
+        dtype=machine.dtype,
+        seed=machine.seed,
+        progress=run.progress("curvature"),
+        interrupts=tuple(ENDS),
+    )
+    code = run.finish(result)
     stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
-    return int(stopped.get(str(result.facts["interrupted"]), code))
+    return int(stopped.get(str(result.facts["interrupted"]), code)) if not devices.rank() else code

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-
-from calibcli.cli import options
-from calibcli.cli.reading import named, reads
-from calibcli.cli.run import Run
+from calibcli.cli.run import Run, takes
+from calibcli.inputs.opening import Reading
+from calibcli.spec import argument
 
 PANEL = "Inspect"
 
 
-@reads
+@takes
 def command(
-    files: Annotated[list[Path], typer.Argument(help="A file with scores and labels, or any other input; - is stdin.")],
-    reading: dict[str, Any],
-    format: options.Format = "table",
-    json: options.Json = False,
-    output: options.Output = None,
-    quiet: options.Quiet = False,
+    *,
+    files: tuple[Path, ...] = argument("A file with scores and labels, or any other input; - is stdin."),
+    run: Run,
+    reading: Reading,
 ) -> int:
     """Say what a file would be read as, and why.
 
@@ -30,11 +26,8 @@ def command(
 
     Example: calib inspect test.npz
     """
-    run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli.inputs.scores import recognise
 
-    run.claim([*files, *named(reading)])
-    progress = run.progress("reading")
-    result, inputs = recognise.inspect(files, reading, progress)
-    run.inputs.extend(inputs)
-    return run.finish(result)
+    run.claim([*files, *reading.named()])
+    result, inputs = recognise.inspect(files, reading.asked(), run.progress("reading"))
+    return run.finish(dataclasses.replace(result, provenance={"inputs": inputs}))

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-
-from calibcli.cli import options as opt
-from calibcli.cli.loading import loads
-from calibcli.cli.run import Run
+from calibcli import device as devices
+from calibcli.cli.run import Run, takes
+from calibcli.files import known_suffix
+from calibcli.inputs import opening
 from calibcli.numerics import clopper_pearson
 from calibcli.result import Estimate, Result
+from calibcli.spec import Rows, argument, option
 
 PANEL = "Measure"
 
 
-@loads
+@takes
 def command(
     *,
-    model: Annotated[Path, typer.Argument(help="Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ...")],
-    save: Annotated[Path, typer.Option("--save", help="File to write: .npz, .safetensors or .npy.")],
-    data: opt.Data = None,
-    batch_size: opt.BatchSize = 256,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "float32",
-    seed: opt.Seed = 0,
-    threads: opt.Threads = 0,
-    format: opt.Format = "table",
-    json: opt.Json = False,
-    output: opt.Output = None,
-    quiet: opt.Quiet = False,
-    network: dict[str, Any],
-    rows: dict[str, Any],
+    model: Path = argument(opening.MODEL),
+    save: Path = option(..., "File to write: .npz, .safetensors or .npy."),
+    data: str | None = option(None, opening.DATA),
+    batch_size: Rows = option(256, "Rows per forward pass."),
+    machine: devices.Machine,
+    run: Run,
+    network: opening.Network,
+    rows: opening.Rows,
 ) -> int:
     """Run a model over a data set and save its logits and labels for the other commands.
 
@@ -41,18 +34,15 @@ def command(
     Rows stream through in batches, so memory does not grow with the data set. Of a checkpoint that says where its data
     lies, the test set is used when --data is left out.
     """
-    run = Run(format=format, json=json, output=output, quiet=quiet)
-    from calibcli import device as devices
     from calibcli.inputs import checkpoint, inference
 
-    target = inference.known_suffix(save)
-    run.claim([model, data, network["arch_file"]], *inference.files_of(target))
-    where, precision = devices.pick(device), devices.dtype(dtype)
-    devices.set_threads(threads)
-    loaded = checkpoint.load(model, **network)
-    found = loaded.open_data(data, "test", "validation", **rows, seed=seed, trust=network["trust"])
+    target = known_suffix(save, inference.SUFFIXES, "logits")
+    run.claim([model, data, network.arch_file], *inference.files_of(target))
+    where, precision = devices.pick(machine.device), devices.dtype(machine.dtype)
+    devices.set_threads(machine.threads)
+    loaded = checkpoint.load(model, **vars(network))
+    found = loaded.open_data(data, "test", "validation", **vars(rows), seed=machine.seed, trust=network.trust)
     run.claim([found.source], *inference.files_of(target))
-    run.inputs += [{"path": x.source, "sha256": x.sha256} for x in (loaded, found)]
     written = inference.write_logits(
         loaded.model,
         found,
@@ -62,23 +52,22 @@ def command(
         dtype=precision,
         progress=run.progress("logits"),
     )
+    facts = loaded.facts(found)
+    sizes = {"rows": written.rows, "classes": written.classes, "inputs": list(found.shape)}
     result = Result(
         command="logits",
         estimates=[accuracy(written.correct, written.rows)],
         notes=[*loaded.notes, *found.notes],
-        facts={
-            "model": loaded.source,
-            "architecture": loaded.architecture,
-            "container": loaded.container,
-            "data": found.source,
-            "rows": written.rows,
-            "classes": written.classes,
-            "inputs": list(found.shape),
-            "preprocess": found.preprocess.as_dict(),
-        },
+        facts={**facts, **sizes, "preprocess": facts["preprocess"]},
         artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
+        provenance={
+            "inputs": loaded.inputs(found),
+            "seed": machine.seed,
+            "device": str(where),
+            "dtype": machine.dtype,
+        },
     )
-    return run.finish(result, seed=seed, device=str(where), dtype=dtype)
+    return run.finish(result)
 
 
 def accuracy(correct: int, rows: int) -> Estimate:

@@ -2,57 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, Optional
 
-import typer
-
-from calibcli import spec
-from calibcli.cli import options
-from calibcli.cli.reading import named, no_parts, reads
-from calibcli.cli.run import Run
+from calibcli.cli.run import Run, takes
+from calibcli.device import Seeded
+from calibcli.gate.request import LIMIT, MAX, MIN
+from calibcli.inputs.opening import Reading
+from calibcli.spec import Accuracy, Alpha, Classes, Limit, Positive, Power, Rows, option
 
 PANEL = "Gate"
 
 
-@reads
+@takes
 def command(
-    reading: dict[str, Any] = {},  # noqa: B006
-    max: options.Max = None,
-    min: options.Min = None,
-    margin: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--margin", metavar="METRIC=NUMBER", help="Loss allowed against a baseline: recal_gain=0."),
-    ] = None,
-    pilot: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--from", metavar="FILE", help="Scores of a pilot; without it, a synthetic model."),
-    ] = None,
-    truth: Annotated[
-        Optional[float],  # noqa: UP045
-        options.number(
-            spec.Limit, "--truth", help="True value of the metric. Default: the pilot's; ece without one: 0."
-        ),
-    ] = None,
-    accuracy: Annotated[
-        float, options.number(spec.Accuracy, "--accuracy", help="Accuracy of the synthetic model.")
-    ] = 0.87,
-    n_classes: Annotated[int, options.number(spec.Classes, "--n-classes", help="Classes of the synthetic model.")] = 10,
-    off: Annotated[
-        float, options.number(spec.Positive, "--off", help="With --margin: factor on the new model's logits.")
-    ] = 1.3,
-    slices: Annotated[
-        int, options.number(spec.Rows, "--slices", help="Slices judged together (FAIL shares alpha).")
-    ] = 1,
-    power: Annotated[
-        float, options.number(spec.Power, "--power", help="Chance that the true verdict is reached.")
-    ] = 0.8,
-    alpha: Annotated[float, options.number(spec.Alpha, "--alpha", help="Error probability of each bound.")] = 0.05,
-    seed: options.Seed = 0,
-    format: options.Format = "table",
-    json: options.Json = False,
-    output: options.Output = None,
-    quiet: options.Quiet = False,
+    *,
+    max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
+    min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
+    margin: tuple[str, ...] = option((), "Loss allowed against a baseline: temperature_gain=0.", metavar=LIMIT),
+    pilot: Path | None = option(None, "Scores of a pilot; without it, a synthetic model.", "--from", metavar="FILE"),
+    truth: Limit | None = option(None, "True value of the metric. Default: the pilot's; ece without one: 0."),
+    accuracy: Accuracy = option(0.87, "Accuracy of the synthetic model."),
+    n_classes: Classes = option(10, "Classes of the synthetic model."),
+    logit_factor: Positive = option(1.3, "With --margin: factor on the new model's logits."),
+    slices: Rows = option(1, "Slices judged together (FAIL shares alpha)."),
+    power: Power = option(0.8, "Chance that the true verdict is reached."),
+    alpha: Alpha = option(0.05, "Error probability of each bound."),
+    seeded: Seeded,
+    run: Run,
+    reading: Reading,
 ) -> int:
     """Say how many rows a gate needs to PASS a good model, or to FAIL a bad one, with a stated chance.
 
@@ -60,31 +38,28 @@ def command(
 
     Example: calib plan --max ece=0.02 --min accuracy=0.85
     """
-    run = Run(format=format, json=json, output=output, quiet=quiet)
     from calibcli.errors import UsageError
     from calibcli.gate import config, planning
-    from calibcli.gate import reading as inputs
-    from calibcli.inputs.scores.logits import provenance
+    from calibcli.inputs.scores import recorded
 
-    gates = [config.limit_rule(text, "max") for text in max or ()]
-    gates += [config.limit_rule(text, "min") for text in min or ()]
-    gates += [config.limit_rule(text, "margin", baseline="plan") for text in margin or ()]
+    gates = [config.limit_rule(text, "max") for text in max]
+    gates += [config.limit_rule(text, "min") for text in min]
+    gates += [config.limit_rule(text, "margin", baseline="plan") for text in margin]
     if not gates:
         raise UsageError("no gate to plan", "write --max ece=0.02")
-    found = None
-    run.claim([pilot, *named(reading)])
-    if pilot is not None:
-        found = inputs.read_scores(pilot, no_parts(reading, "plan"))
-        run.inputs += provenance(found)
+    run.claim([pilot, *reading.named()])
+    found = None if pilot is None else recorded.read(pilot, **reading.whole("plan").asked())
     assumed = planning.Assumptions(
         pilot=found,
         accuracy=accuracy,
         classes=n_classes,
         truth=truth,
-        off=off,
+        logit_factor=logit_factor,
         alpha=alpha,
         family=slices,
         power=power,
-        seed=seed,
+        seed=seeded.seed,
     )
-    return run.finish(planning.plan(gates, assumed), seed=seed)
+    read = [] if found is None else recorded.provenance(found)
+    planned = planning.plan(gates, assumed)
+    return run.finish(dataclasses.replace(planned, provenance={"inputs": read, "seed": seeded.seed}))

@@ -1,42 +1,133 @@
-"""One run of a command: outputs checked before work starts, provenance stamped and the result emitted at its end."""
+"""One run of a command: its options, its outputs checked before work starts, and the result emitted at its end.
+
+Every option is defined once: a field of the dataclass that it becomes, or a parameter of the command.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import sys
 import time
+import types
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
-from calibcli import __version__, render
+import typer
+
+from calibcli import __version__, render, spec
+from calibcli.device import rank
 from calibcli.errors import CalibError, Exit
-from calibcli.files import may_write, sha256
+from calibcli.files import may_write
 from calibcli.result import Result
+from calibcli.spec import option
+
+
+def takes(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command its options, in the order of its parameters.
+
+    A parameter whose annotation is a dataclass stands for those of its fields that are an `option` or `argument`, and
+    gets an instance; any other parameter has one of them for its default. Numbers lie in the `Range` of their
+    annotation, words are among those of a `Literal`, and what is a tuple may be repeated. `run` is made first: it knows
+    where errors go.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    fields = {name: _fields(name, hints[name], p) for name, p in inspect.signature(command).parameters.items()}
+    options = {key: _option(key, *about) for held in fields.values() for key, about in held.items()}
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> int:
+        plain = {key: tuple(v or ()) if _many(options[key]) else v for key, v in given.items()}
+        made = {}
+        for name in sorted(fields, key=lambda name: name != "run"):
+            values = {key: plain[key] for key in fields[name]}
+            made[name] = hints[name](**values) if dataclasses.is_dataclass(hints[name]) else values[name]
+        return command(**made)
+
+    wrapper.__signature__ = inspect.Signature([*options.values()], return_annotation=int)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {key: p.annotation for key, p in options.items()} | {"return": int}
+    return wrapper
+
+
+def _fields(name: str, kind: Any, parameter: inspect.Parameter) -> dict[str, tuple[Any, Any, Any]]:
+    """What a parameter of a command is made of, by name: a type, a field, and the panel of the help."""
+    if not dataclasses.is_dataclass(kind):
+        return {name: (kind, parameter.default, None)}
+    hints, panel = get_type_hints(kind, include_extras=True), getattr(kind, "PANEL", None)
+    return {f.name: (hints[f.name], f, panel) for f in dataclasses.fields(kind) if "help" in f.metadata}
+
+
+def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None) -> inspect.Parameter:
+    """One option as Typer reads it."""
+    about = dict(field.metadata)
+    kind, help, flags = about.pop("kind", kind), about.pop("help"), about.pop("flags")
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(part for part in get_args(kind) if part is not types.NoneType)
+    many, default = get_origin(kind) is tuple, field.default
+    kind = get_args(kind)[0] if many else kind
+    if get_origin(kind) in (Annotated, Literal):
+        about["parser"] = functools.partial(_parse, kind, (flags or _flags(name))[0])
+        kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
+        about.setdefault("metavar", {int: "INTEGER", float: "FLOAT"}.get(kind, "<str>"))
+    kind = list[kind] if many else kind
+    if default in (dataclasses.MISSING, ...):
+        default = inspect.Parameter.empty
+    elif many or default is None:
+        kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
+    if about.pop("argument", False):
+        made = typer.Argument(help=help, **about)
+    else:
+        made = typer.Option(*(flags or _flags(name)), help=help, rich_help_panel=panel, **about)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
+
+
+def _flags(name: str) -> tuple[str, ...]:
+    return (f"--{name.replace('_', '-')}",)
+
+
+def _parse(kind: Any, flag: str, text: Any) -> Any:
+    return spec.convert(str(text).strip(), kind, f"{flag} ")
+
+
+def _many(option: inspect.Parameter) -> bool:
+    kind = get_args(option.annotation)[0]
+    return any(get_origin(part) is list for part in (kind, *get_args(kind)))
+
 
 Progress = Callable[[float, str], None]
 """Called as `progress(fraction, text)`; fraction in [0, 1]."""
 
 
+@dataclass
 class Run:
     """What every command opens first and finishes last.
-
-    Args:
-        format, json, output, quiet: the shared options.
 
     Raises:
         UsageError: unknown format or suffix, or an output folder that does not exist.
     """
 
-    argv: Sequence[str] = ()
-    latest_code = int(Exit.OK)  # of the last finished run, for a reader that went away early
+    format: str = option("table", "What stdout gets: table, json, markdown, csv, ...")
+    json: bool = option(False, "Short for --format json.")
+    output: Sequence[Path] = option(
+        (),
+        "Also write the result here; the suffix decides the format. Repeatable.",
+        "--output",
+        "-o",
+        kind=tuple[Path, ...],
+    )
+    quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
 
-    def __init__(self, *, format: str, json: bool, output: Sequence[Path] | None, quiet: bool) -> None:
-        self.format = render.known_format("json" if json else format)
-        self.outputs = [render.known_output(path) for path in output or ()]
-        self.quiet = quiet
+    argv: ClassVar[Sequence[str]] = ()
+    latest_code: ClassVar[int] = int(Exit.OK)  # of the last finished run, for a reader that went away early
+
+    def __post_init__(self) -> None:
+        self.format = render.known_format("json" if self.json else self.format)
+        self.outputs = [render.known_output(path) for path in self.output]
+        self.quiet = self.quiet or rank() > 0
         self.started = time.time()
-        self.inputs: list[dict[str, Any]] = []
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
     def claim(self, inputs: Iterable[str | Path | None], *targets: Path) -> None:
@@ -52,10 +143,6 @@ class Run:
         if not self.quiet:
             print(f"note: {text}", file=sys.stderr)
 
-    def input(self, path: str | Path) -> None:
-        """Record an input file with its fingerprint."""
-        self.inputs.append({"path": str(path), "sha256": "" if str(path) == "-" else sha256(path)})
-
     def progress(self, title: str) -> Progress:
         """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
         if self.quiet or not sys.stderr.isatty():
@@ -64,16 +151,19 @@ class Run:
 
         return bar(title)
 
-    def finish(self, result: Result, **provenance: Any) -> int:
+    def finish(self, result: Result) -> int:
         """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
         sys.stdout = self.stdout
+        if rank():  # of several processes, the first one speaks
+            return int(Exit.OK)
+        inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
         stamped = dataclasses.replace(
             result,
             provenance={
                 "version": __version__,
                 "argv": list(self.argv),
-                "inputs": self.inputs,
-                **provenance,
+                "inputs": inputs,
+                **{key: value for key, value in result.provenance.items() if key != "inputs"},
                 "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
                 "seconds": round(time.time() - self.started, 3),
             },
@@ -85,6 +175,7 @@ class Run:
         failed: CalibError | None = None
         for path in self.outputs:
             try:
+                may_write(render.files(path), [entry["path"] for entry in inputs])  # also those found on the way
                 render.write(stamped, path)
             except CalibError as error:  # the other places still get the result
                 failed = failed or error

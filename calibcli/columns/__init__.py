@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.columns.table import ClassBins, ClassTable, Columns, Edges, bin_index
-from calibcli.columns.work import MANY, SMALL, columns
+from calibcli.columns.blocked_pass import MANY, SMALL, columns
+from calibcli.columns.row_statistics import ClassBins, ClassTable, Columns, Edges, bin_index
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]

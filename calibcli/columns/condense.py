@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.table import Columns, bin_index
+from calibcli.columns.row_statistics import Columns, bin_index
 from calibcli.predictions import Floats, Ints
 
 CELLS = 25_200

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from calibcli.derivatives.calls import Call, Lost
 from calibcli.derivatives.jets import Carried, Followed
-from calibcli.derivatives.rules import CONSTANT, LINEAR, RULES, Call, Lost, generic
+from calibcli.derivatives.rules import CONSTANT, LINEAR, RULES, generic
 
 
 class Bend:

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
-from calibcli.derivatives import norms
+from calibcli.derivatives import normalisation
+from calibcli.derivatives.calls import Call, Jet, Lost
 from calibcli.derivatives.composed import COMPOSED
-from calibcli.derivatives.rules import CONSTANT, RULES, Call, Jet, Lost, generic
+from calibcli.derivatives.rules import CONSTANT, RULES, generic
 
 
 class Followed(TorchFunctionMode):
@@ -31,7 +32,7 @@ class Followed(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        func, kwargs = norms.EXACT.get(func, func), kwargs or {}
+        func, kwargs = normalisation.EXACT.get(func, func), kwargs or {}
         if func in COMPOSED:
             with self:
                 return COMPOSED[func](*args, **kwargs)

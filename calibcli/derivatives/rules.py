@@ -6,7 +6,7 @@ Smooth functions without a rule go through forward-mode differentiation twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,56 +14,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from calibcli.derivatives import norms
+from calibcli.derivatives import normalisation
+from calibcli.derivatives.calls import Call, Lost, derivatives, plus, times, total
 from calibcli.derivatives.jet_norm import JetNorm
-from calibcli.derivatives.norms import upcast
-
-Jet = tuple[Tensor | None, Tensor | None]
-"""First and second derivative; None is zero."""
+from calibcli.derivatives.normalisation import upcast
 
 
-class Lost(Exception):
-    """An operation that jets do not go through; with its value, where there is one already."""
-
-
-@dataclass
-class Call:
-    """A function call with a moving argument.
-
-    Attributes:
-        lookup: the jets of a value, None where it does not move.
-        directions: their number.
-        strict: whether any real number without a rule is lost, or only what PyTorch's autograd follows.
-    """
-
-    func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    lookup: Callable[[Any], list[Jet] | None]
-    directions: int
-    strict: bool = False
-
-    def value(self) -> Any:
-        return self.func(*self.args, **self.kwargs)
-
-    def jet(self, value: Any, direction: int) -> Jet:
-        """Of an argument; zero for what does not move."""
-        found = self.lookup(value) if isinstance(value, Tensor) else None
-        return (None, None) if found is None else found[direction]
+def named(names: str) -> tuple[Any, ...]:
+    """Methods of tensors, and torch's functions of the same names."""
+    found = [getattr(where, name, None) for name in names.split() for where in (torch.Tensor, torch)]
+    return tuple(f for f in found if callable(f))
 
 
 Rule = Callable[[Call], tuple[Any, Any]]
-
-
-def _sum(*terms: Tensor | None) -> Tensor | None:
-    total: Tensor | None = None
-    for t in terms:
-        total = t if total is None else total if t is None else total + t
-    return total
-
-
-def _plus(a: Jet, b: Jet) -> Jet:
-    return _sum(a[0], b[0]), _sum(a[1], b[1])
 
 
 def added(call: Call) -> tuple[Any, Any]:
@@ -71,7 +34,7 @@ def added(call: Call) -> tuple[Any, Any]:
     if len(call.args) != 2 or call.kwargs:
         return generic(call)
     a, b = call.args
-    jets = [_plus(call.jet(a, k), call.jet(b, k)) for k in range(call.directions)]  # before a is written into
+    jets = [plus(call.jet(a, k), call.jet(b, k)) for k in range(call.directions)]  # before a is written into
     return call.value(), jets
 
 
@@ -112,7 +75,7 @@ def product(call: Call) -> tuple[Any, Any]:
         if c2 is not None or (c1 is not None and b1 is None):
             return generic(call)
         mixed = None if b1 is None or a1 is None else f(a1, 2 * b1)
-        jets.append((_sum(f(a1, b), f(a, b1, c1)), _sum(f(a2, b), mixed, f(a, b2))))
+        jets.append((total(f(a1, b), f(a, b1, c1)), total(f(a2, b), mixed, f(a, b2))))
     return call.value(), jets
 
 
@@ -136,14 +99,13 @@ def dropped(call: Call) -> tuple[Any, Any]:
 
 def normed(call: Call) -> tuple[Any, Any]:
     """Batch norm; in train mode it has a function of its own."""
-    defaults = dict(zip(BATCH_NORM, (None, None, None, None, None, False, 0.1, 1e-5)))
-    got = {**defaults, **dict(zip(BATCH_NORM, call.args)), **call.kwargs}
+    got = call.bound()
     if not got.pop("training"):
         return generic(call)
     x, w, b = got.pop("input"), got["weight"], got["bias"]
     if any(call.jet(p, k)[1] is not None for p in (w, b) for k in range(call.directions)):
         raise Lost("its weight moves in another way than a parameter does")
-    y, centre, rate = norms.train_norm(x, **got)
+    y, centre, rate = normalisation.train_norm(x, **got)
     zero = torch.zeros_like(rate)
     jets = []
     for k in range(call.directions):
@@ -156,13 +118,11 @@ def normed(call: Call) -> tuple[Any, Any]:
 
 def instance_normed(call: Call) -> tuple[Any, Any]:
     """Instance norm without running statistics: group norm with a channel to a group."""
-    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
-    got = {**dict(zip(names, call.args)), **call.kwargs}
-    if got.get("running_mean") is not None or not got.get("use_input_stats", True):
+    got = call.bound()
+    if got["running_mean"] is not None or not got["use_input_stats"]:
         raise Lost("it keeps running statistics")
-    x, eps = got["input"], got.get("eps", 1e-5)
-    args = (x, x.shape[1], got.get("weight"), got.get("bias"), eps)
-    return generic(replace(call, func=norms.group_norm, args=args, kwargs={}))
+    args = (got["input"], got["input"].shape[1], got["weight"], got["bias"], got["eps"])
+    return generic(replace(call, func=normalisation.group_norm, args=args, kwargs={}))
 
 
 def elementwise(call: Call) -> tuple[Any, Any]:
@@ -182,7 +142,7 @@ def elementwise(call: Call) -> tuple[Any, Any]:
     jets = []
     for k in range(call.directions):
         x1, x2 = call.jet(x, k)
-        jets.append((_times(f1, x1), _sum(None if x1 is None else f2 * x1.square(), _times(f1, x2))))
+        jets.append((times(f1, x1), total(None if x1 is None else f2 * x1.square(), times(f1, x2))))
     return y, jets
 
 
@@ -200,19 +160,18 @@ def softmax(call: Call) -> tuple[Any, Any]:
     jets = []
     for k in range(call.directions):
         c, c2 = (centred(d) for d in call.jet(x, k))
-        jets.append((_times(p, c), _times(p, _sum(None if c is None else centred(c.square()), c2))))
+        jets.append((times(p, c), times(p, total(None if c is None else centred(c.square()), c2))))
     return p, jets
 
 
 def layer_normed(call: Call) -> tuple[Any, Any]:
     """y = w u + b, u = (x - mean x) rate; the formulas are those of `JetNorm`, over the last dimensions."""
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    got = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, call.args)), **call.kwargs}
+    got = call.bound()
     x, w, b = upcast(got["input"]), got["weight"], got["bias"]
     if any(call.jet(p, k)[1] is not None for p in (w, b) for k in range(call.directions)):
         return generic(call)
     dims = tuple(range(x.ndim - len(got["normalized_shape"]), x.ndim))
-    u, rate = norms.standardised(x, dims, got["eps"])
+    u, rate = normalisation.standardised(x, dims, got["eps"])
 
     def mean(v: Tensor) -> Tensor:
         return v.mean(dims, keepdim=True)
@@ -227,15 +186,10 @@ def layer_normed(call: Call) -> tuple[Any, Any]:
             u1 = rate * (c - s * u)
             u2 = -rate * (rate * (mean(c.square()) - s.square()) * u + 2 * s * u1)
         if x2 is not None:
-            u2 = _sum(u2, rate * (x2 - mean(x2) - mean(u * x2) * u))
+            u2 = total(u2, rate * (x2 - mean(x2) - mean(u * x2) * u))
         mixed = None if u1 is None or w1 is None else 2 * u1 * w1
-        jets.append((_sum(_times(w, u1), _times(u, w1), b1), _sum(_times(w, u2), mixed)))
+        jets.append((total(times(w, u1), times(u, w1), b1), total(times(w, u2), mixed)))
     return call.value(), jets
-
-
-def _times(a: Tensor | None, d: Tensor | None) -> Tensor | None:
-    """a d, of a factor that is 1 where it is None and a derivative that is zero where it is None."""
-    return d if a is None or d is None else a * d
 
 
 def added_product(call: Call) -> tuple[Any, Any]:
@@ -244,7 +198,7 @@ def added_product(call: Call) -> tuple[Any, Any]:
         return generic(call)
     a, b, c = call.args
     _, jets = product(replace(call, func=torch.mul, args=(b, c)))
-    return call.value(), [_plus(call.jet(a, k), jet) for k, jet in enumerate(jets)]
+    return call.value(), [plus(call.jet(a, k), jet) for k, jet in enumerate(jets)]
 
 
 def joined(call: Call) -> tuple[Any, Any]:
@@ -266,9 +220,8 @@ def joined(call: Call) -> tuple[Any, Any]:
 
 def embedded(call: Call) -> tuple[Any, Any]:
     """Rows of a table."""
-    names = ("input", "weight", "padding_idx", "max_norm")
-    got = {**dict(zip(names, call.args)), **call.kwargs}
-    if got.get("max_norm") is not None:
+    got = call.bound()
+    if got["max_norm"] is not None:
         return generic(call)
     jets = [
         tuple(None if d is None else F.embedding(got["input"], d) for d in call.jet(got["weight"], k))
@@ -312,71 +265,38 @@ def generic(call: Call) -> tuple[Any, Any]:
     return y, [derivatives(along(k), zero) for k in range(call.directions)]
 
 
-def derivatives(f: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
-    """f'(t) and f''(t) in forward mode, of a curve in one number or a function of each number of t."""
-
-    def slope(t: Tensor) -> Tensor:
-        out: Tensor = torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
-        return out
-
-    with torch.enable_grad():  # without it some functions have no second derivative in forward mode
-        first, second, *_ = torch.func.jvp(slope, (t,), (torch.ones_like(t),))
-    return first, second
-
-
-BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 BIASED = {torch.conv1d, torch.conv2d, torch.conv3d, F.linear}
 CONSTANT = {torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__}  # type: ignore[attr-defined]
+SUM, SOFTMAX = named("add __add__ __radd__"), named("softmax")
 LINEAR = (
-    *(torch.flatten, torch.Tensor.flatten, torch.Tensor.view, torch.Tensor.reshape, torch.reshape),
-    *(torch.Tensor.__getitem__, F.pad, torch.Tensor.mean, torch.mean, torch.Tensor.sum, torch.sum),
-    *(F.avg_pool2d, F.adaptive_avg_pool2d, torch.Tensor.contiguous, torch.Tensor.float, torch.Tensor.to),
-    *(torch.Tensor.transpose, torch.transpose, torch.Tensor.permute, torch.permute, torch.Tensor.neg),
-    *(torch.Tensor.squeeze, torch.Tensor.unsqueeze, torch.Tensor.expand, torch.Tensor.chunk, torch.chunk),
-    *(torch.Tensor.unbind, torch.unbind, torch.Tensor.split, torch.Tensor.t, torch.Tensor.double),
-    *(torch.Tensor.repeat, torch.Tensor.repeat_interleave, torch.Tensor.unflatten, torch.unflatten),
-    *(torch.Tensor.select, torch.select, torch.Tensor.narrow, torch.narrow, torch.Tensor.index_select),
-    *(torch.Tensor.movedim, torch.movedim, torch.Tensor.swapaxes, torch.roll, torch.Tensor.roll, torch.flip),
+    *named("flatten view reshape mean sum contiguous float to double transpose permute neg squeeze unsqueeze expand t"),
+    *named("chunk unbind split repeat repeat_interleave unflatten select narrow index_select movedim swapaxes roll"),
+    *(torch.Tensor.__getitem__, torch.flip, F.pad, F.avg_pool2d, F.adaptive_avg_pool2d),
 )
 ELEMENTWISE = (
-    *(F.gelu, F.silu, F.elu, F.selu, F.softplus, F.leaky_relu, F.mish, F.hardtanh, F.relu6),
-    *(torch.tanh, torch.Tensor.tanh, F.tanh, torch.sigmoid, torch.Tensor.sigmoid, F.sigmoid),
-    *(torch.exp, torch.Tensor.exp, torch.square, torch.Tensor.square),
-    *(torch.sqrt, torch.Tensor.sqrt, torch.rsqrt, torch.Tensor.rsqrt),
+    *(F.gelu, F.silu, F.elu, F.selu, F.softplus, F.leaky_relu, F.mish, F.hardtanh, F.relu6, F.tanh, F.sigmoid),
+    *named("tanh sigmoid exp square sqrt rsqrt"),
 )
 SMOOTH = {
-    *(norms.layer_norm, norms.group_norm, norms.rms_norm, norms.batch_norm),
-    *ELEMENTWISE,
-    *(torch.addcmul, torch.Tensor.addcmul),
-    *(F.softmax, torch.softmax, torch.Tensor.softmax, F.log_softmax, torch.log_softmax, torch.Tensor.log_softmax),
-    *(torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, torch.sub, torch.Tensor.sub),
-    *(
-        torch.Tensor.__sub__,
-        torch.Tensor.__rsub__,
-        torch.Tensor.__truediv__,
-        torch.div,
-        torch.Tensor.div,
-        torch.Tensor.__neg__,
-    ),
-    *(torch.cat, torch.stack, torch.Tensor.__pow__, torch.Tensor.pow),  # the first two where not by position
-    *(F.max_pool2d, F.max_pool1d),
-    *(torch.einsum, *BIASED),
+    *(normalisation.layer_norm, normalisation.group_norm, normalisation.rms_norm, normalisation.batch_norm),
+    *(*ELEMENTWISE, *SUM, *SOFTMAX, F.softmax, F.log_softmax, *named("log_softmax addcmul div __truediv__")),
+    *(*named("sub __sub__ __rsub__ __neg__ __pow__"), torch.Tensor.pow, torch.cat, torch.stack),
+    *(F.max_pool2d, F.max_pool1d, torch.einsum, *BIASED),
 }
 """Functions that are right when differentiated twice in forward mode, and once more in reverse."""
 RULES: dict[Any, Rule] = {
     **dict.fromkeys(LINEAR, linear_in_first),
-    **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__), added),
-    **dict.fromkeys((torch.Tensor.__iadd__, torch.Tensor.add_), added),
-    **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__), product),
-    **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, *BIASED), product),
-    **dict.fromkeys((F.relu, torch.relu, torch.Tensor.relu, torch.relu_, torch.Tensor.relu_), rectified),
+    **dict.fromkeys((*SUM, torch.Tensor.__iadd__, torch.Tensor.add_), added),
+    **dict.fromkeys(named("mul __mul__ __rmul__ matmul __matmul__"), product),
+    **dict.fromkeys((torch.bmm, *BIASED), product),
+    **dict.fromkeys((F.relu, *named("relu relu_")), rectified),
     **dict.fromkeys(ELEMENTWISE, elementwise),
-    **dict.fromkeys((F.softmax, torch.softmax, torch.Tensor.softmax), softmax),
-    norms.layer_norm: layer_normed,
+    **dict.fromkeys((F.softmax, *SOFTMAX), softmax),
     **dict.fromkeys((torch.cat, torch.stack), joined),
     torch.addcmul: added_product,
     F.embedding: embedded,
     F.dropout: dropped,
-    norms.batch_norm: normed,
-    norms.instance_norm: instance_normed,
+    normalisation.layer_norm: layer_normed,
+    normalisation.batch_norm: normed,
+    normalisation.instance_norm: instance_normed,
 }

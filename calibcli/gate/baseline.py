@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from calibcli import wellformed
 from calibcli.columns import Columns
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, did_you_mean, refusing
+from calibcli.gate.config import Gate
 from calibcli.links import cross_fit_beta
 from calibcli.metrics import paired
 from calibcli.metrics.gain import FOLDS, folds_of
@@ -32,8 +33,25 @@ FITTED = 1.92  # times V / (n F''): 95 % quantile of what fitting the temperatur
 KEPT = ("nll", "brier", "gain")
 REACH = ("least", "most", "beta")
 UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"
-METRICS = {"recal_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
+METRICS = {"temperature_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
 """What can be compared with a baseline, and the column that holds it."""
+
+
+class Missing(str):
+    """Why there are no rows of a baseline: there is no such file (yet)."""
+
+    __slots__ = ()
+
+
+def known(gate: Gate) -> None:
+    """Refuse a metric that is not compared row by row.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if gate.metric not in METRICS:
+        problem = f"{gate.at}{gate.metric} is not compared with a baseline row by row"
+        raise UsageError(problem, did_you_mean(gate.metric, METRICS))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -85,9 +103,8 @@ class Rows(Keys):
             UsageError: more than a million rows.
         """
         if self.n > CAP:
-            raise UsageError(
-                f"{self.n} rows are more than --keep-rows keeps ({CAP})", "use the scores file itself as the baseline"
-            )
+            problem = f"{self.n} rows are more than --keep-rows keeps ({CAP})"
+            raise UsageError(problem, "use the scores file itself as the baseline")
         return {
             "n": self.n,
             "salt": self.salt,
@@ -110,25 +127,16 @@ class Rows(Keys):
         fix = "write the baseline again with --keep-rows"
         packed: Packed = wellformed.read(data, Packed, source, fix, "facts.rows")
         n = packed.n
-        try:
+        errors = (ValueError, zlib.error)
+        with refusing(errors, lambda error: f"the rows kept in {source} are damaged ({error})", fix):
             ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n).astype(np.uint64)
             kept: dict[str, Any] = {key: _unpacked(getattr(packed, key), "<f4", n).astype(np.float32) for key in KEPT}
             kept |= {key: _unpacked(getattr(packed, key), "<f2", n).astype(np.float16) for key in REACH}
             bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
-        except (ValueError, zlib.error) as error:
-            raise InputError(f"the rows kept in {source} are damaged ({error})", fix) from None
         if not ((kept["nll"] >= 0).all() and ((kept["brier"] >= 0) & (kept["brier"] <= 2)).all()):
             raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
-        correct = np.unpackbits(bits, count=n).astype(bool)
-        return cls(
-            n=n,
-            salt=packed.salt,
-            ids=ids,
-            labels=packed.labels_sha256,
-            correct=correct,
-            cost=packed.cost,
-            **kept,
-        )
+        kept |= {"correct": np.unpackbits(bits, count=n).astype(bool), "cost": packed.cost, "salt": packed.salt}
+        return cls(n=n, ids=ids, labels=packed.labels_sha256, **kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +201,13 @@ def difference(
     values = new.column(metric)[i] - base.column(metric)[j]
     if not np.isfinite(values).all():
         fitted = np.isfinite(new.nll[i]).all() and np.isfinite(base.nll[j]).all()
-        return UNFITTED if metric == "recal_gain" and fitted else IMPOSSIBLE
+        return UNFITTED if metric == "temperature_gain" and fitted else IMPOSSIBLE
     pick = [None if column is None else column[i] for column in (weights, groups)]
     mean = Mean(values, pick[0], counts, pick[1])
     if mean.lacking:
         return mean.lacking
     low, top = reach(new, base, pairing, metric)
-    lost = (FITTED * base.cost, FITTED * new.cost) if metric == "recal_gain" else (0.0, 0.0)
+    lost = (FITTED * base.cost, FITTED * new.cost) if metric == "temperature_gain" else (0.0, 0.0)
     return MeanDifference(mean=mean, low=low, high=top, lost=lost)
 
 

@@ -7,15 +7,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calibcli.errors import UsageError, did_you_mean
-from calibcli.gate import baseline, limits, words
-from calibcli.gate.baseline import Rows
+from calibcli.errors import UsageError
+from calibcli.gate import baseline, words
+from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.sources import Missing, Scores, Source, at, ece_estimate
-from calibcli.gate.verdict import SIDES, Claim, Side, Verdict, judge, rule
+from calibcli.gate.limits import Rule, resolved
+from calibcli.gate.sources import Scores, Source, ece_estimate
+from calibcli.gate.verdict import Claim, judge
 from calibcli.metrics.intervals import BOUNDLESS
 from calibcli.metrics.sample import average
-from calibcli.result import Check, Estimate, Outcome, Result, Table
+from calibcli.result import Check, Estimate, Result, Table
 
 MOST_SLICES = 1000
 Progress = Callable[[float, str], None]
@@ -35,183 +36,111 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         UsageError: a gate that cannot be meant (unknown metric, no direction).
     """
     checks: list[Check] = []
-    sides = [(gate, _side(gate, source)) for gate in config.gates]  # every mistake is found before any work
-    for done, (gate, (side, limit)) in enumerate(sides):
+    notes: dict[str, None] = {}
+    rules = [resolved(g, source.better(g), source.k) for g in config.gates]  # every mistake is found before any work
+    for done, rule in enumerate(rules):
         if progress:
-            progress(done / len(sides), gate.metric)
-        if gate.baseline:
-            checks.append(_against_baseline(gate, config, source, rows))
-        else:
-            choice = source.judged(gate)
-            kind = words.kind(choice) if choice is not None else ""
-            found = _within_limit(gate, side, limit, source, config.alpha)
-            checks += [dataclasses.replace(one, kind=kind) for one in found]
+            progress(done / len(rules), rule.gate.metric)
+        if rule.gate.baseline:
+            checks.append(_against_baseline(rule, config.alpha, source, rows))
+            continue
+        choice = source.judged(rule.gate)
+        kind = words.kind(choice)
+        checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
+        notes |= {words.unseen(choice): None} if kind else {}
     if progress:
         progress(1.0, "")
     if not checks:
-        checks.append(
-            Check(
-                rule="(none)",
-                outcome="not_run",
-                message="no gate is configured: write --max ece=0.05, or gates in calib.toml",
-            )
-        )
-    estimates = list({(e.name, e.of): e for c in checks if (e := c.estimate) is not None}.values())
-    judged = [choice for gate in config.gates if not gate.baseline and (choice := source.judged(gate)) is not None]
-    notes = [said for said in dict.fromkeys(words.unseen(choice) for choice in judged) if said]
-    return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config), notes=notes)
+        none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
+        checks.append(Check(rule="(none)", outcome="not_run", message=none))
+    estimates = list({(e.name, e.scope): e for c in checks if (e := c.estimate) is not None}.values())
+    return Result(command="check", estimates=estimates, checks=checks, tables=_tables(source, config), notes=[*notes])
 
 
-def _side(gate: Gate, source: Source) -> tuple[Side, float]:
-    """Which side of which number is allowed."""
-    better = source.better(gate)
-    if gate.baseline:
-        name = gate.metric
-        if name not in baseline.METRICS:
-            raise UsageError(
-                f"{at(gate)}{name} is not compared with a baseline row by row", did_you_mean(name, baseline.METRICS)
-            )
-    limits.check(gate, better)
-    if gate.baseline:
-        return SIDES[better], gate.margin or 0.0
-    if gate.max is not None and better == "zero":  # as far below 0 is as bad
-        return "zero", abs(gate.max)
-    if gate.max is not None:
-        return "max", gate.max
-    if gate.min is not None:
-        return "min", gate.min
-    assert gate.limit is not None
-    if better not in SIDES:
-        raise UsageError(f"{at(gate)}neither end of {gate.metric} is better", "write max or min instead of limit")
-    if better == "zero" and gate.limit < 0:
-        raise UsageError(f"{at(gate)}limit {gate.limit:g} for a distance from 0", "write a limit that is positive")
-    return SIDES[better], gate.limit
-
-
-def _within_limit(gate: Gate, side: Side, limit: float, source: Source, alpha: float) -> list[Check]:
-    text = rule(gate.metric, side, limit)
+def _within_limit(rule: Rule, alpha: float, source: Source) -> list[Check]:
+    gate = rule.gate
     parts = source.slices(gate)
     if isinstance(parts, str):
-        return [_check(gate, text, "not_run", limit=limit, message=parts)]
+        return [rule.check("not_run", parts)]
     if len(parts) > MOST_SLICES:
-        raise UsageError(
-            f"{at(gate)}'{gate.by}' has {len(parts)} values, more than {MOST_SLICES}", "choose a coarser column"
-        )
-    checks = [
-        _check(gate, text, "not_run", of=f"{gate.by}={value}", limit=limit, message="this slice is missing")
-        for value in gate.values
-        if gate.by and value not in parts
-    ]
+        problem = f"{gate.at}'{gate.by}' has {len(parts)} values, more than {MOST_SLICES}"
+        raise UsageError(problem, "choose a coarser column")
+    missing = [value for value in gate.values if gate.by and value not in parts]
+    checks = [rule.check("not_run", "this slice is missing", scope=f"{gate.by}={value}") for value in missing]
     sizes = {name: source.rows(part, gate) for name, part in parts.items()}
-    judged = [name for name, n in sizes.items() if n is None or n >= gate.min_n]
+    family = sum(n is None or n >= gate.min_n for n in sizes.values())
     for name, part in parts.items():
-        of = f"{gate.by}={name}" if gate.by else gate.of
-        if name not in judged:
-            why = f"{sizes[name]} rows are fewer than min_n = {gate.min_n}"
-            checks.append(_check(gate, text, "not_run", gate.on_not_run == "warn", of=of, limit=limit, message=why))
-            continue
-        claim = source.claim(gate, part, alpha, len(judged))
-        if isinstance(claim, str):
-            checks.append(_check(gate, text, "not_run", gate.on_not_run == "warn", of=of, limit=limit, message=claim))
-            continue
-        checks.append(_judged(gate, text, of, judge(claim, side, limit), limit))
+        n = sizes[name]
+        few = n is not None and n < gate.min_n
+        claim = f"{n} rows are fewer than min_n = {gate.min_n}" if few else source.claim(rule, part, alpha, family)
+        checks.append(_judged(rule, claim, f"{gate.by}={name}" if gate.by else gate.scope))
     return checks
 
 
-def _judged(gate: Gate, text: str, of: str, verdict: Verdict, limit: float) -> Check:
-    return _check(
-        gate,
-        text,
-        verdict.outcome,
-        verdict.outcome == "not_run" and gate.on_not_run == "warn",
-        of=of,
-        limit=limit,
-        message=verdict.message,
-        estimate=dataclasses.replace(verdict.estimate, of=of),
-        n_needed=verdict.n_needed,
-    )
+def _judged(rule: Rule, claim: Claim | str, scope: str, *said: str) -> Check:
+    """The verdict on a claim, or NOT RUN where none can be made."""
+    excused = rule.gate.on_not_run == "warn"
+    if isinstance(claim, str):
+        return rule.check("not_run", claim, excused, scope=scope)
+    verdict = judge(claim, rule.side, rule.limit)
+    message = "; ".join(filter(None, [verdict.message, *said]))
+    estimate = dataclasses.replace(verdict.estimate, scope=scope)
+    excused = excused and verdict.outcome == "not_run"
+    return rule.check(verdict.outcome, message, excused, scope=scope, estimate=estimate, n_needed=verdict.n_needed)
 
 
-def _against_baseline(gate: Gate, config: Config, source: Source, rows: Judged | None) -> Check:
+def _against_baseline(rule: Rule, alpha: float, source: Source, rows: Judged | None) -> Check:
     """The mean difference to the baseline on the same rows, against the margin."""
-    margin = gate.margin or 0.0
-    higher = source.better(gate) == "higher"
-    side: Side = "min" if higher else "max"
-    limit = -margin if higher else margin
-    text = rule(f"{gate.metric} - baseline", side, limit)
+    gate = rule.gate
     found = rows(gate.baseline) if rows is not None else "this input has no rows"
     if isinstance(found, str):
-        excused = gate.missing == "warn" and isinstance(found, Missing)
-        return _check(gate, text, "not_run", excused, limit=limit, message=found)
+        return rule.check("not_run", found, gate.missing == "warn" and isinstance(found, Missing))
     new, base = found
     pairing = baseline.pair(new, base)
     if isinstance(pairing, str):
-        return _check(gate, text, "not_run", limit=limit, message=pairing)
+        return rule.check("not_run", pairing)
     n = len(pairing.new)
     if n < gate.min_n:
-        few = f"{n} shared rows are fewer than {gate.min_n}"
-        return _check(gate, text, "not_run", gate.on_not_run == "warn", limit=limit, message=few)
-    common: dict[str, Any] = {
-        "name": gate.metric,
-        "of": "minus baseline",
-        "unit": "nats" if gate.metric in ("nll", "recal_gain") else "",
-        "better": "higher" if higher else "lower",
-        "n": n,
-    }
-    delta = baseline.difference(new, base, pairing, gate.metric, *_design(source))
+        return rule.check("not_run", f"{n} shared rows are fewer than {gate.min_n}", gate.on_not_run == "warn")
+    delta = baseline.difference(new, base, pairing, gate.metric, *source.design)
     if isinstance(delta, str):
-        return _check(gate, text, "not_run", limit=limit, message=delta)
-    low, high = delta.bounds(config.alpha)
+        return rule.check("not_run", delta)
+    low, high = delta.bounds(alpha)
+    bounded = math.isfinite(high)
     estimate = Estimate(
-        **common,
+        name=gate.metric,
         value=delta.mean.value,
         low=low,
-        high=high if math.isfinite(high) else None,
-        level=1 - 2 * config.alpha,
+        high=high if bounded else None,
+        level=1 - 2 * alpha,
         sided="each",
+        unit="nats" if gate.metric in ("nll", "temperature_gain") else "",
+        better="higher" if rule.side == "min" else "lower",
         how=f"mean of differences on the same rows, score form with unseen rows{delta.mean.clustered}",
-        reason="" if math.isfinite(high) else BOUNDLESS,
+        reason="" if bounded else BOUNDLESS,
+        n=n,
         se=delta.mean.se,
     )
-    verdict = judge(Claim(estimate=estimate, low=estimate.low, high=estimate.high), side, limit)
     same = "the same predictions on all of them" if baseline.identical(new, base, pairing) else ""
-    message = "; ".join(filter(None, [verdict.message, pairing.how, same]))
-    check = _judged(gate, text, "minus baseline", verdict, limit)
-    return dataclasses.replace(check, message=message)
-
-
-def _design(source: Source) -> tuple[Any, bool, Any]:
-    """Weights, whether they are counts, and groups of the input's rows."""
-    if isinstance(source, Scores):
-        p = source.predictions
-        return p.weights, p.weight_kind == "count", p.groups
-    return None, False, None
-
-
-def _check(gate: Gate, text: str, outcome: Outcome, excused: bool = False, **fields: Any) -> Check:
-    """A verdict of this gate; `excused` says that it does not fail the run though nothing was judged."""
-    warns = excused or (outcome == "inconclusive" and gate.on_inconclusive == "warn")
-    return Check(rule=text, outcome=outcome, fatal=not warns, file=gate.file, line=gate.line, **fields)
+    claim = Claim(estimate=estimate, low=estimate.low, high=estimate.high)
+    return _judged(rule, claim, "minus baseline", pairing.how, same)
 
 
 def _tables(source: Source, config: Config) -> list[Table]:
     """ECE and accuracy of every slice of the columns in [data] slices that no gate judges, for the reader."""
+    judged = {gate.by for gate in config.gates if gate.name == "ece"}
     if not isinstance(source, Scores):
         return []
     tables = []
-    judged = {gate.by for gate in config.gates if gate.metric.partition(":")[0] == "ece"}
     for name in config.slices:
-        if name in judged:
-            continue
-        parts = source.slices(Gate(metric="ece", by=name))
-        if isinstance(parts, str):
+        gate = Gate(metric="ece", by=name)
+        if name in judged or isinstance(parts := source.slices(gate), str):
             continue
         rows: list[Sequence[Any]] = []
         for value, part in parts.items():
             c = part.columns
-            e = ece_estimate(source.bounds(source.choice(Gate(metric="ece")), c, config.alpha), "ece")
-            accuracy = average(c.correct, c.weights)
-            rows.append([value, c.n, accuracy, e.value, e.low, e.high, e.null])
+            e = ece_estimate(source.bounds(source.choice(gate), part, config.alpha), "ece")
+            rows.append([value, c.n, average(c.correct, c.weights), e.value, e.low, e.high, e.null])
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))
     return tables

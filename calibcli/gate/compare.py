@@ -12,9 +12,10 @@ from calibcli.gate import baseline
 from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
 from calibcli.metrics import DEFAULT, choose, columns_of, estimates
 from calibcli.metrics.paired import holm
+from calibcli.plots import Curve, Plot
 from calibcli.predictions import Array, Predictions, notes_of
-from calibcli.result import Curve, Estimate, Plot, Result, Table
-from calibcli.spec import Choice
+from calibcli.result import Estimate, Result, Table
+from calibcli.shelves import Choice
 
 NOT_COMPARED = ("mce", "calibration_p", "spiegelhalter_z")
 """Metrics of the default set that have no difference worth an interval."""
@@ -37,19 +38,13 @@ def scores(
     choices = choose(METRICS_COMPARED if specs is None else specs, inputs[0].k)
     models, how = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in models]
-    differences = []
-    for model, own in zip(models[1:], values[1:], strict=True):
-        for choice, *both in zip(choices, values[0], own, strict=True):
-            differences.append(difference(models[0], model, choice, both))
-    names = [m.name for m in models]
-    return _result(
-        differences,
-        values,
-        names,
-        alpha,
-        [how, *notes_of(*inputs)],
-        {"n": len(models[0].columns.confidence), **inputs[0].event_fact},
-    )
+    differences = [
+        difference(models[0], model, choice, both)
+        for model, own in zip(models[1:], values[1:], strict=True)
+        for choice, *both in zip(choices, values[0], own, strict=True)
+    ]
+    facts = {"n": models[0].columns.n, **inputs[0].event_fact}
+    return _result(differences, values, names, alpha, [how, *notes_of(*inputs)], facts)
 
 
 def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05) -> Result:
@@ -58,24 +53,22 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
     Raises:
         InputError: the results share no number.
     """
-    first = {(e.name, e.of): e for e in inputs[0].estimates}
-    shared = [key for key in first if all(any((e.name, e.of) == key for e in r.estimates) for r in inputs[1:])]
+    first = {(e.name, e.scope): e for e in inputs[0].estimates}
+    shared = [key for key in first if all(any((e.name, e.scope) == key for e in r.estimates) for r in inputs[1:])]
     if not shared:
-        raise InputError(
-            f"{names[0]} and {names[1]} have no number in common", "compare results of the same command and options"
-        )
-    events = [r.facts.get("event") for r in inputs]
-    for name, event in zip(names, events, strict=True):
-        if event != events[0]:
-            raise InputError(
-                f"{names[0]} is about {events[0] or 'no event'}, {name} about {event or 'none'}",
-                "measure both for the same class: --event NAME",
-            )
-    values = [[r.get(*key) for key in shared] for r in inputs]
-    differences = []
-    for name, own in zip(names[1:], values[1:], strict=True):
-        for a, b in zip(values[0], own, strict=True):
-            differences.append(combined(a, b, f"{name} - {names[0]}", name))
+        problem = f"{names[0]} and {names[1]} have no number in common"
+        raise InputError(problem, "compare results of the same command and options")
+    event, *others = (r.facts.get("event") for r in inputs)
+    for name, other in zip(names[1:], others, strict=True):
+        if other != event:
+            problem = f"{names[0]} is about {event or 'no event'}, {name} about {other or 'none'}"
+            raise InputError(problem, "measure both for the same class: --event NAME")
+    values = [[r[key] for key in shared] for r in inputs]
+    differences = [
+        combined(a, b, f"{name} - {names[0]}", name)
+        for name, own in zip(names[1:], values[1:], strict=True)
+        for a, b in zip(values[0], own, strict=True)
+    ]
     note = "results are compared as independent: pass the scores of the same rows for paired, narrower intervals"
     return _result(differences, values, names, alpha, [note], {"pairing": "unpaired"})
 
@@ -94,10 +87,8 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
     for i in range(1, len(inputs)):
         pairing = baseline.pair(keys[i], keys[0])
         if isinstance(pairing, str):
-            raise InputError(
-                f"{names[i]} and {names[0]} do not pair: {pairing.replace('the baseline', names[0])}",
-                "give both files an 'id' column, or compare their result.json unpaired",
-            )
+            problem = f"{names[i]} and {names[0]} do not pair: {pairing.replace('the baseline', names[0])}"
+            raise InputError(problem, "give both files an 'id' column, or compare their result.json unpaired")
         how = pairing.how.replace("rows ", "").replace("the baseline", names[0]).replace("here", f"in {names[i]}")
         rank = np.full(first.n, -1)
         rank[pairing.base] = pairing.new
@@ -111,12 +102,10 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
         part = p if len(index) == p.n and np.array_equal(index, np.arange(p.n)) else p.take(index)
         columns = columns_of(part, choices)
         models.append(Model(name=name, predictions=part, columns=columns, rows=baseline.rows(part, columns, "compare")))
-    labels = [m.predictions.labels for m in models]
-    for name, other in zip(names[1:], labels[1:], strict=True):
-        if wrong := int((other != labels[0]).sum()):
-            raise InputError(
-                f"{name} has another label than {names[0]} in {wrong} rows of the same id", "check the ids"
-            )
+    for m in models[1:]:
+        if wrong := int((m.predictions.labels != models[0].predictions.labels).sum()):
+            problem = f"{m.name} has another label than {names[0]} in {wrong} rows of the same id"
+            raise InputError(problem, "check the ids")
     return models, "rows " + how
 
 
@@ -137,19 +126,16 @@ def _result(
         e = d.estimate
         if said == "real" and e.better in ("lower", "higher") and e.value is not None:
             said = f"{d.against} is {'better' if (e.value < 0) == (e.better == 'lower') else 'worse'}"
-        rows.append([d.metric, e.of, d.p, p, said])
-    measured = [[e.name, e.of, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
+        rows.append([d.metric, e.scope, d.p, p, said])
+    measured = [[e.name, e.scope, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
+    title = f"Which differences are real (Holm, {len(known)} comparisons, family-wise error {alpha:g})"
+    heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
     return Result(
         command="compare",
         estimates=[d.estimate for d in differences],
         tables=[
-            Table(name="models", title="Models", columns=["metric", "of", *names], rows=measured),
-            Table(
-                name="differences",
-                title=f"Which differences are real (Holm, {len(known)} comparisons, family-wise error {alpha:g})",
-                columns=["metric", "difference", "p", "p (Holm)", "verdict"],
-                rows=rows,
-            ),
+            Table(name="models", title="Models", columns=["metric", "scope", *names], rows=measured),
+            Table(name="differences", title=title, columns=heads, rows=rows),
         ],
         plots=_forest(differences),
         notes=notes,
@@ -180,7 +166,7 @@ def _forest(differences: Sequence[Difference]) -> list[Plot]:
                 title=f"{metric}{unit}",
                 ylabel="difference",
                 curves=[Curve(label="no difference", kind="hline", role="ideal", y=[0.0]), curve],
-                labels=[e.of for e in shown],
+                labels=[e.scope for e in shown],
                 flip=True,
                 group="Differences between models",
             )

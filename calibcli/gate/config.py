@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from calibcli.errors import UsageError, did_you_mean, printable
 from calibcli.inputs.files.source import Source
@@ -33,7 +33,7 @@ class Gate:
         limit: in the metric's own direction (largest ECE, smallest accuracy); or `max` or `min`, said outright.
         by: slice column, or `class` for the predicted class; every slice is judged.
         values: slices that must be there; one that is missing is NOT RUN.
-        of: which estimate of a result file: `before`, `after`, `layer=conv1`, ...
+        scope: which estimate of a result file: `before`, `after`, `layer=conv1`, ...
         min_n: rows below which the gate (or slice) is NOT RUN.
         on_inconclusive, on_not_run: `fail` or `warn`; of what is NOT RUN, parts with few rows or without a valid bound
             may warn, a column, slice or number that is missing may not.
@@ -48,7 +48,7 @@ class Gate:
     min: float | None = None
     by: str = ""
     values: tuple[str, ...] = ()
-    of: str = ""
+    scope: str = ""
     min_n: int = MIN_N
     on_inconclusive: str = "fail"
     on_not_run: str = "fail"
@@ -58,13 +58,23 @@ class Gate:
     file: str = ""
     line: int | None = None
 
+    @property
+    def name(self) -> str:
+        """The metric without its options."""
+        return self.metric.partition(":")[0]
+
+    @property
+    def at(self) -> str:
+        """`calib.toml:12: `, where the rule is written; "" for the command line."""
+        return f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything a check needs to know besides the input; paths are relative to the folder of their file.
 
     Attributes:
-        eval, fit: scores files; `fit` is what a calibrator was fitted on and must not overlap `eval`.
+        eval, fitted_on: scores files; `fitted_on` is what a calibrator was fitted on and must not overlap `eval`.
         slices, group, weights, weight_kind, ids, scores, labels, kind, classes, event: how the scores files are read,
             as the options of those names.
         alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
@@ -73,7 +83,7 @@ class Config:
     """
 
     eval: str = ""
-    fit: str = ""
+    fitted_on: str = ""
     slices: tuple[str, ...] = ()
     group: str = ""
     weights: str = ""
@@ -105,13 +115,9 @@ def load(path: Path | None = None, folder: Path = Path()) -> Config:
         InputError: it cannot be read.
         UsageError: not TOML, an unknown key, or a value of the wrong kind; says where.
     """
-    found: dict[str, Any] = {}
     if path is not None:
-        found |= _read(path, required=True)
-    else:
-        found |= _read(folder / "pyproject.toml", required=False)
-        found |= _read(folder / NAME, required=False)
-    return Config(**found)
+        return Config(**_read(path, required=True))
+    return Config(**_read(folder / "pyproject.toml", required=False) | _read(folder / NAME, required=False))
 
 
 def limit_rule(text: str, side: str, **keys: Any) -> Gate:
@@ -127,9 +133,9 @@ def limit_rule(text: str, side: str, **keys: Any) -> Gate:
     """
     metric, equals, number = text.rpartition("=")
     if not equals or not metric.strip() or not number.strip():
-        example = {"max": "ece=0.03", "min": "accuracy=0.9", "margin": "recal_gain=0.005"}[side]
+        example = {"max": "ece=0.03", "min": "accuracy=0.9", "margin": "temperature_gain=0.005"}[side]
         raise UsageError(f"--{side} {printable(text, 60)} is not METRIC=NUMBER", f"write --{side} {example}")
-    value = convert(number.strip(), Limit, f"--{side} {metric.strip()}=")
+    value = convert(number.strip(), Limit, f"--{side} {metric.strip()}=") + 0.0  # no negative zero
     return _checked(Gate(**{"metric": _spec(metric), side: value, **keys}), f"--{side} {text}")
 
 
@@ -142,7 +148,8 @@ def _read(path: Path, *, required: bool) -> dict[str, Any]:
         text = source.read().decode()
         data: Mapping[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML ({_lower(error)})", "correct that line") from None
+        said = str(error)
+        raise UsageError(f"{path} is not TOML ({said[:1].lower()}{said[1:]})", "correct that line") from None
     except RecursionError:
         raise UsageError(f"{path} is nested too deeply", "write the tables that docs/gate.md shows") from None
     prefix = ""
@@ -164,7 +171,7 @@ def _fields(data: Mapping[str, Any], path: Path, prefix: str, text: str) -> dict
         table = _table(data.get(section, {}), where)
         _known(table, kinds, where)
         found |= {key: kinds[key](value, f"{where} {key}") for key, value in table.items()}
-    for key in ("eval", "fit"):
+    for key in ("eval", "fitted_on"):
         if key in found:
             found[key] = _beside(path, found[key])
     if "gate" in data:
@@ -244,11 +251,6 @@ def _spec(text: str) -> str:
     return normal(name) + colon + rest
 
 
-def _lower(error: Exception) -> str:
-    text = str(error)
-    return text[:1].lower() + text[1:]
-
-
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"{where} is {value!r}, not a text", "put it in quotes")
@@ -267,19 +269,15 @@ def _values(value: Any, where: str) -> tuple[str, ...]:
     return _texts([str(v) if isinstance(v, int) else v for v in value] if isinstance(value, list) else value, where)
 
 
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{where} is {value!r}, not a number", "write a plain number, without quotes")
-    within(value, Limit, f"{where} = ")
-    return float(value)
+def _number(kind: Any) -> Callable[[Any, str], float]:
+    """Reads a number of this type, in its range."""
+    types, noun = (int, "whole number") if get_args(kind)[0] is int else (int | float, "number")
 
-
-def _count(kind: Any) -> Callable[[Any, str], int]:
-    def read(value: Any, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"{where} is {value!r}, not a whole number", "write a plain number, without quotes")
+    def read(value: Any, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, types):
+            raise UsageError(f"{where} is {value!r}, not a {noun}", "write a plain number, without quotes")
         within(value, kind, f"{where} = ")
-        return value
+        return value if types is int else float(value) + 0.0  # no negative zero
 
     return read
 
@@ -293,13 +291,6 @@ def _one_of(*choices: str) -> Callable[[Any, str], str]:
     return read
 
 
-def alpha(value: Any, where: str) -> float:
-    """An error probability."""
-    number = _number(value, where)
-    within(number, Alpha, f"{where} = ")
-    return number
-
-
 def _baseline(value: Any, where: str) -> dict[str, str]:
     """`"result.json"`, or `{ file = "result.json", missing = "warn" }`."""
     if not isinstance(value, dict):
@@ -311,23 +302,23 @@ def _baseline(value: Any, where: str) -> dict[str, str]:
 
 Reader = Callable[[Any, str], Any]
 DATA: dict[str, Reader] = {
-    **dict.fromkeys(("eval", "fit", "group", "weights", "ids", "scores", "labels", "kind"), _text),
+    **dict.fromkeys(("eval", "fitted_on", "group", "weights", "ids", "scores", "labels", "kind"), _text),
     "slices": _texts,
     "classes": _texts,
     "weight_kind": _one_of("sampling", "count"),
 }
 STATS: dict[str, Reader] = {
-    "alpha": alpha,
-    "bins": _count(Count),
+    "alpha": _number(Alpha),
+    "bins": _number(Count),
     "edges": _one_of(*EDGES),
     "bounds": _one_of("score", "sharp"),
-    "seed": _count(Seed),
+    "seed": _number(Seed),
 }
 GATE: dict[str, Reader] = {
-    **dict.fromkeys(("metric", "by", "of"), _text),
+    **dict.fromkeys(("metric", "by", "scope"), _text),
     "baseline": _baseline,
-    **dict.fromkeys(("limit", "max", "min", "margin"), _number),
+    **dict.fromkeys(("limit", "max", "min", "margin"), _number(Limit)),
     "values": _values,
-    "min_n": _count(Rows),
+    "min_n": _number(Rows),
     **dict.fromkeys(("on_inconclusive", "on_not_run"), _one_of("fail", "warn")),
 }

@@ -20,7 +20,7 @@ from calibcli.metrics.sample import Sample
 from calibcli.numerics import SMALLEST_P, normal_quantile, two_sided
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
-from calibcli.spec import Choice
+from calibcli.shelves import Choice
 
 LEVEL = 0.95
 
@@ -52,8 +52,8 @@ class Difference:
 def difference(first: Model, second: Model, choice: Choice, own: Sequence[Estimate]) -> Difference:
     """Of one metric on the rows that both models have, by the method for what it is."""
     name = f"{second.name} - {first.name}"
-    common: dict[str, Any] = {"name": choice.spec, "of": name, "unit": own[1].unit, "better": own[1].better}
-    if any(e.value is None for e in own) and choice.name != "recal_gain":
+    common: dict[str, Any] = {"name": choice.spec, "scope": name, "unit": own[1].unit, "better": own[1].better}
+    if any(e.value is None for e in own) and choice.name != "temperature_gain":
         return combined(own[0], own[1], name, second.name)
     change = _paired(first, second, choice)
     if change is None:
@@ -72,7 +72,7 @@ def _paired(first: Model, second: Model, choice: Choice) -> Paired | str | None:
     p = first.predictions
     every = np.arange(p.n)
     pairing = Pairing(new=every, base=every, how="")
-    if choice.name == "recal_gain":
+    if choice.name == "temperature_gain":
         counts = p.weight_kind == "count"
         gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
         return gain if isinstance(gain, str) else gain.paired(LEVEL)
@@ -81,10 +81,10 @@ def _paired(first: Model, second: Model, choice: Choice) -> Paired | str | None:
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 
 
-def combined(a: Estimate, b: Estimate, of: str, against: str) -> Difference:
+def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
     """b - a from their two intervals: each end takes the distances of its two parts in quadrature."""
     common: dict[str, Any] = {"name": b.name, "unit": b.unit, "better": b.better, "n": b.n if a.n == b.n else None}
-    common["of"] = of if not b.of else f"{b.of}, {of}"
+    common["scope"] = scope if not b.scope else f"{b.scope}, {scope}"
     if a.value is None or b.value is None:
         estimate = Estimate(**common, value=None, reason=a.reason or b.reason or "no value")
         return Difference(metric=b.name, against=against, estimate=estimate, p=None)

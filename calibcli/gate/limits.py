@@ -1,62 +1,122 @@
-"""Limits that mean something: within what the metric can be, and on the side where it gets worse."""
+"""Rules that mean something: which side of which limit, within what the metric can be, and where it gets worse."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 from calibcli.errors import UsageError
+from calibcli.gate import baseline
 from calibcli.gate.config import Gate
-from calibcli.gate.sources import at
-from calibcli.gate.verdict import rule
+from calibcli.gate.verdict import SIDES, Side, rule
 from calibcli.metrics import METRICS
+from calibcli.result import Check, Outcome
 from calibcli.spec import Range
 
-OTHERS = {
-    "temperature": Range(0),
-    "grad_norm": Range(0),
-    "trace_ggn": Range(0),
-    "density": Range(0, 1),
-}
+OTHERS = {**dict.fromkeys(("temperature", "grad_norm", "trace_ggn"), Range(0)), "negative_fraction": Range(0, 1)}
 """What numbers that are on no shelf of metrics can be."""
 
 
-def check(gate: Gate, better: str) -> None:
-    """Refuse a limit that no model, or every model, would keep.
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A gate with the side and the limit that it means; of a baseline, those of the difference."""
+
+    gate: Gate
+    side: Side
+    limit: float
+
+    @property
+    def text(self) -> str:
+        metric = self.gate.metric
+        return rule(f"{metric} - baseline" if self.gate.baseline else metric, self.side, self.limit)
+
+    def error(self, alpha: float, family: int) -> float:
+        """What each bound that FAIL needs may err by: half where a number may be too far from 0 on either side."""
+        return alpha / family / (2 if self.side == "zero" else 1)
+
+    def check(self, outcome: Outcome, message: str, excused: bool = False, **fields: Any) -> Check:
+        """A verdict of this rule; `excused` says that it does not fail the run though nothing was judged."""
+        gate = self.gate
+        warns = excused or (outcome == "inconclusive" and gate.on_inconclusive == "warn")
+        where: dict[str, Any] = {"file": gate.file, "line": gate.line}
+        return Check(
+            rule=self.text, outcome=outcome, message=message, limit=self.limit, fatal=not warns, **where, **fields
+        )
+
+
+def resolved(gate: Gate, better: str, k: int | None = None) -> Rule:
+    """What a gate asks for.
 
     Args:
         gate: with one of limit, max, min; or a margin.
         better: which end of its metric is.
+        k: number of classes, where it is known.
 
     Raises:
-        UsageError: the limit is beyond the metric's values, or bounds its better side.
+        UsageError: the metric has no direction; or the limit is beyond its values, bounds its better side, or is one
+            that every model keeps.
     """
-    name = gate.metric.partition(":")[0]
-    values: Range = METRICS.entries[name].traits["values"] if name in METRICS else OTHERS.get(name, Range())
+    values = possible(gate.metric, k)
     if gate.baseline:
-        width = values.high - values.low
-        if gate.margin is not None and not abs(gate.margin) <= width:
-            raise UsageError(
-                f"{at(gate)}margin {gate.margin:g}: no two values of {name} are further apart than {width:g}",
-                _percent(gate.margin, width) or f"write a margin of at most {width:g}",
-            )
-        return
-    side = "min" if gate.min is not None or (gate.limit is not None and better == "higher") else "max"
+        return _margin(gate, better, values)
+    side: Side = "min" if gate.min is not None or (gate.limit is not None and better == "higher") else "max"
     limit = next(v for v in (gate.max, gate.min, gate.limit) if v is not None)
-    text = rule(gate.metric, "max" if side == "max" else "min", limit)
+    text = rule(gate.metric, side, limit)
     if not values.low <= limit <= values.high:
         fix = _percent(limit, values.high) or f"write a limit that is {values}"
-        raise UsageError(f"{at(gate)}{text}: {name} is never there, it is {values}", fix)
+        raise UsageError(f"{gate.at}{text}: {gate.name} is never there, it is {values}", fix)
     if {"max": "higher", "min": "lower"}[side] == better:
-        other = "min" if side == "max" else "max"
-        good = "high" if side == "max" else "low"
-        raise UsageError(
-            f"{at(gate)}{text} asks for a bad {name}: {name} is better {good}",
-            f"write --{other} {gate.metric}={limit:g}, or {other} = {limit:g}",
-        )
+        other, good = ("min", "high") if side == "max" else ("max", "low")
+        problem = f"{gate.at}{text} asks for a bad {gate.name}: {gate.name} is better {good}"
+        raise UsageError(problem, f"write --{other} {gate.metric}={limit:g}, or {other} = {limit:g}")
+    if gate.limit is not None and better not in SIDES:
+        raise UsageError(f"{gate.at}neither end of {gate.metric} is better", "write max or min instead of limit")
+    if better == "zero" and side == "max":  # as far below 0 is as bad
+        if gate.limit is not None and limit < 0:
+            raise UsageError(f"{gate.at}limit {limit:g} for a distance from 0", "write a limit that is positive")
+        side, limit = "zero", abs(limit)
+    ends = {"max": values.high, "min": values.low, "zero": max(-values.low, values.high)}
+    if limit == ends[side] or (side == "zero" and limit > ends[side]):
+        fix = f"write a limit {'above' if side == 'min' else 'below'} {limit:.6g}"
+        raise UsageError(f"{gate.at}{text} cannot fail: {gate.name} is {values}", fix)
+    return Rule(gate=gate, side=side, limit=limit)
+
+
+def _margin(gate: Gate, better: str, values: Range) -> Rule:
+    baseline.known(gate)
+    margin, width = gate.margin or 0.0, values.high - values.low
+    if not -width <= margin < width:
+        what = "cannot fail" if margin == width else "is out of reach"
+        problem = f"{gate.at}margin {margin:g} {what}: no two values of {gate.name} are further apart than {width:g}"
+        raise UsageError(problem, _percent(margin, width) or f"write a margin of less than {width:g}")
+    if better == "higher":
+        return Rule(gate=gate, side="min", limit=0.0 - margin)  # -0.0 would be shown
+    return Rule(gate=gate, side="max", limit=margin)
+
+
+def possible(metric: str, k: int | None = None) -> Range:
+    """What a metric can be, of `k` classes where that is known.
+
+    The confidence is at least 1/k, p_y of a wrong row at most 1/2, and Σ_k |p_k - y_k| and its squares at most 2.
+    """
+    name = metric.partition(":")[0]
+    values: Range = METRICS.entries[name].traits["values"] if name in METRICS else OTHERS.get(name, Range())
+    if k is None:
+        return values
+    nats = Range(0, math.log(k))
+    narrower = {
+        "brier": Range(0, 1 if k == 2 else 2),
+        "confidence_gap": Range(-1 if k == 2 else 1 / k - 1, 1),
+        "uce": Range(0, 1 if k == 2 else 1 - 1 / k),
+        "classwise_ece": Range(0, math.sqrt(2 / k) if "norm=l2" in metric else 2 / k),
+        "mean_confidence": Range(1 / k, 1),
+        "nll_wrong": Range(math.log(2)),
+        **dict.fromkeys(("entropy", "entropy_correct", "entropy_wrong", "nll_correct"), nats),
+    }
+    return narrower.get(name, values)
 
 
 def _percent(number: float, most: float) -> str:
     """What a number above 1 most likely means where shares are asked for."""
-    if math.isfinite(most) and 1 < abs(number) <= 100:
-        return f"{number:g} % is {number / 100:g}"
-    return ""
+    return f"{number:g} % is {number / 100:g}" if math.isfinite(most) and 1 < abs(number) <= 100 else ""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import Edges, bin_index
-from calibcli.metrics import sharp
+from calibcli.links import log_softmax
+from calibcli.metrics import bounds
 from calibcli.metrics.bounds import Method, norm_quantile
-from calibcli.numerics import normal_quantile, normal_share, score_bound
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.numerics import bisect, normal_quantile, normal_share, score_bound
 
 Floats = npt.NDArray[np.float64]
 LARGEST = 10**9
@@ -42,34 +45,28 @@ class EcePopulation:
         return float(np.abs(self.gap).sum())
 
     @classmethod
-    def from_rows(
-        cls,
-        confidence: Any,
-        correct: Any,
-        *,
-        bins: int = 15,
-        edges: Edges = "right",
-        truth: float | None = None,
-        weights: Any = None,
-    ) -> EcePopulation:
-        """From a pilot of n rows.
+    def of(cls, view: BinaryOutcomes, table: Bins, truth: float | None = None) -> EcePopulation:
+        """From a pilot and its table of equal-width bins.
 
         Args:
             truth: the population ECE to assume; the pilot's gaps are scaled to it. None takes the pilot's own, shrunk
                 towards 0 by the part of Σd̂² that is noise (James and Stein).
         """
-        c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-        share = np.full(len(c), 1 / len(c)) if weights is None else np.asarray(weights, np.float64) / np.sum(weights)
+        assert table.index is not None
+        per_bin = partial(view.sums, table.index, len(table.weight))
+        square, null, fourth = map(per_bin, (view.residual**2, view.p * view.complement, view.residual**4))
+        raw = cls(gap=table.weighted_gap, square=square, null=null, fourth=fourth)
+        return raw.taken(raw.gap, float(view.shares @ view.shares), truth)
+
+    @classmethod
+    def _binned(cls, c: Floats, hit: Floats, share: Floats, bins: int, edges: Edges) -> EcePopulation:
+        """Of rows with confidences c that are correct with probability `hit`, each a share of all."""
         index = bin_index(c, bins, edges)
+        square, fourth = (hit * (1 - c) ** m + (1 - hit) * c**m for m in (2, 4))
         width = bins + (edges == "torchmetrics")
-
-        def per_bin(x: Floats) -> Floats:
-            return np.bincount(index, weights=share * x, minlength=width).astype(np.float64)
-
-        raw = cls(
-            gap=per_bin(c - y), square=per_bin((c - y) ** 2), null=per_bin(c * (1 - c)), fourth=per_bin((c - y) ** 4)
-        )
-        return raw.taken(raw.gap, float(share @ share), truth)
+        columns = (c - hit, square, c * (1 - c), fourth)
+        gap, square, null, fourth = (np.bincount(index, share * x, width).astype(np.float64) for x in columns)
+        return cls(gap=gap, square=square, null=null, fourth=fourth)
 
     def taken(self, gap: Floats, noise: float, truth: float | None) -> EcePopulation:
         """With a pilot's gaps, scaled to `truth`, or shrunk by their noise (`noise`: 1 / effective rows)."""
@@ -97,21 +94,14 @@ class EcePopulation:
         Args:
             event: they are of two classes, either of which is predicted as often; the rows are P(class 1).
         """
-        grid = (np.arange(200_000) + 0.5) / 200_000
         from scipy.special import betaincinv
 
+        grid = (np.arange(200_000) + 0.5) / 200_000
         c = betaincinv(6.0, 6 * (1 - accuracy) / accuracy, grid)
         hit = np.clip(c - truth, 0, 1)
         if event:
             c, hit = np.concatenate([c, 1 - c]), np.concatenate([hit, 1 - hit])
-        index = bin_index(c, bins, edges)
-        width = bins + (edges == "torchmetrics")
-
-        def per_bin(x: Floats) -> Floats:
-            return np.bincount(index, weights=x, minlength=width) / len(c)
-
-        square, fourth = (hit * (1 - c) ** m + (1 - hit) * c**m for m in (2, 4))
-        return cls(gap=per_bin(c - hit), square=per_bin(square), null=per_bin(c * (1 - c)), fourth=per_bin(fourth))
+        return cls._binned(c, hit, np.full(len(c), 1 / len(c)), bins, edges)
 
     def power(
         self,
@@ -132,7 +122,7 @@ class EcePopulation:
         gap, square = self.gap[used], self.square[used]
         variance, fourth = np.maximum(square, self.null[used]), self.fourth[used]
         z, error = normal_quantile(1 - alpha), alpha / family
-        whole = error * sharp.WHOLE if method == "sharp" else error
+        whole = error * bounds.WHOLE if method == "sharp" else error
         reach = norm_quantile(np.diag(variance), 1 - whole, seed)
 
         def chance(n: float) -> tuple[float, float]:
@@ -141,8 +131,8 @@ class EcePopulation:
             length = score_bound(0.0, z, 1 / n, float(square.sum()) / n)
             most, lower = limit - length, found - reach / math.sqrt(n)
             if method == "sharp":
-                most = sharp.largest(limit, length, gap, square / n, fourth / n**3, 1 / n, alpha)
-                lower = np.maximum(lower, sharp.signed(d, variance / n, error - whole))
+                most = bounds.sharp_largest(limit, length, gap, square / n, fourth / n**3, 1 / n, alpha)
+                lower = np.maximum(lower, bounds.signed(d, variance / n, error - whole))
             return float((found <= most).mean()), float((lower > limit).mean())
 
         return chance
@@ -199,10 +189,7 @@ def rows_for(chance: Callable[[float], float], power: float, start: int = 10) ->
     low = max(start, high // 2)
     while high - low > max(1, low // 1000):
         middle = (low + high) // 2
-        if chance(middle) >= power:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if chance(middle) >= power else (middle, high)
     return high
 
 
@@ -227,19 +214,10 @@ def synthetic_logits(
     """
     rng = np.random.default_rng(seed)
     base = rng.standard_normal((rows, classes))
-    low, high = 0.0, 50.0
-    for _ in range(60):
-        scale = (low + high) / 2
-        if float(_softmax(scale * base).max(axis=1).mean()) < accuracy:
-            low = scale
-        else:
-            high = scale
-    z = low * base
-    labels = (_softmax(z).cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
-    return z, np.minimum(labels, classes - 1).astype(np.int64)
 
+    def softmax(scale: float) -> Floats:
+        return np.exp(log_softmax(scale * base))
 
-def _softmax(z: Floats) -> Floats:
-    e: Floats = np.exp(z - z.max(axis=1, keepdims=True))
-    e /= e.sum(axis=1, keepdims=True)
-    return e
+    scale, _ = bisect(lambda s: accuracy - float(softmax(s).max(axis=1).mean()), 0.0, 50.0, 60)
+    labels = (softmax(scale).cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
+    return scale * base, np.minimum(labels, classes - 1).astype(np.int64)

@@ -11,17 +11,18 @@ from typing import Any, Literal
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline, limits
 from calibcli.gate.config import MIN_N, Gate
 from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synthetic_logits
-from calibcli.gate.verdict import SIDES, rule
+from calibcli.gate.verdict import Side, rule
 from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import Sample, choose, columns_of, estimates
-from calibcli.metrics.intervals import share_interval
+from calibcli.metrics.intervals import MeanOf
+from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
-from calibcli.result import Curve, Estimate, Plot, Result, Table
-from calibcli.spec import Choice
+from calibcli.result import Estimate, Result, Table
+from calibcli.shelves import Choice
 
 POWERS = (0.5, 0.8, 0.9, 0.95)
 POINTS = 40
@@ -39,7 +40,7 @@ class Assumptions:
         pilot: rows of it, or None for a synthetic model.
         accuracy, classes: of the synthetic model.
         truth: the population value of the metric; None for the pilot's own (ECE without a pilot: 0, calibrated).
-        off: factor on the logits of the new model in a comparison with a baseline.
+        logit_factor: factor on the logits of the new model in a comparison with a baseline.
         alpha, family, power: error of each bound, slices judged together, chance of the verdict.
     """
 
@@ -47,7 +48,7 @@ class Assumptions:
     accuracy: float = 0.87
     classes: int = 10
     truth: float | None = None
-    off: float = 1.3
+    logit_factor: float = 1.3
     alpha: float = 0.05
     family: int = 1
     power: float = 0.8
@@ -78,8 +79,9 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     Raises:
         UsageError: a gate that cannot be planned, or a truth that is the limit itself.
     """
-    if a.off == 1:
-        raise UsageError(f"--off {a.off:g} makes no difference", "pass a factor on the logits such as 1.3")
+    if a.logit_factor == 1:
+        problem = f"--logit-factor {a.logit_factor:g} makes no difference"
+        raise UsageError(problem, "pass a factor on the logits such as 1.3")
     if a.pilot is not None and a.pilot.n < 2:
         raise InputError("a pilot of 1 row has no spread", "pass a pilot of more rows, or none")
     needs = [_need(gate, a) for gate in gates]
@@ -88,12 +90,11 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     for need in needs:
         each = [rows_for(need.reached, power) for power in POWERS]
         rows.append([need.rule, need.verdict.upper(), need.truth, *each])
-    table = Table(
-        name="power",
-        title="Rows by the chance of the verdict that is true",
-        columns=["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)],
-        rows=rows,
+    heads, title = (
+        ["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)],
+        "Rows by the chance of the verdict that is true",
     )
+    table = Table(name="power", title=title, columns=heads, rows=rows)
     facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
     if a.pilot is not None:
         facts |= a.pilot.event_fact
@@ -103,11 +104,15 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
 
 def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
     notes = [
-        f"{e.of}: {e.value:.0f} rows would do, but a gate runs from {MIN_N} rows (min_n)"
+        f"{e.scope}: {e.value:.0f} rows would do, but a gate runs from {MIN_N} rows (min_n)"
         for e in found
         if e.value is not None and e.value < MIN_N
     ]
-    if a.pilot is not None and a.pilot.groups is not None and any("ece" in e.of or "baseline" in e.of for e in found):
+    if (
+        a.pilot is not None
+        and a.pilot.groups is not None
+        and any("ece" in e.scope or "baseline" in e.scope for e in found)
+    ):
         notes.append("rows are planned as independent for ece and baselines: rows that belong together must be more")
     return notes
 
@@ -116,21 +121,21 @@ def _rows(need: Need, a: Assumptions) -> Estimate:
     n = rows_for(need.reached, a.power)
     how = f"{need.verdict.upper()} with a chance of {a.power:.0%}; {need.assumed}"
     low, high = _range(need, a.power)
-    of: dict[str, Any] = {"name": "n", "of": need.rule, "unit": "rows"}
+    common: dict[str, Any] = {"name": "n", "scope": need.rule, "unit": "rows"}
     if low is not None:
         said = f"{low} to {high}" if high is not None else f"{low} to more than 10⁹"
         how += f"; pilots of this size say {said} in 8 of 10 cases"
-        of |= {"low": low, "high": high, "level": 0.8 if high is not None else 0.9}
-        of |= {"sided": "two" if high is not None else "lower"}
+        common |= {"low": low, "high": high, "level": 0.8 if high is not None else 0.9}
+        common |= {"sided": "two" if high is not None else "lower"}
     if n is None:
-        return Estimate(value=None, reason="more than 10⁹ rows", how=how, **of)
-    return Estimate(value=n, how=how, detail={"truth": need.truth}, **of)
+        return Estimate(value=None, reason="more than 10⁹ rows", how=how, **common)
+    return Estimate(value=n, how=how, detail={"truth": need.truth}, **common)
 
 
 def _range(need: Need, power: float) -> tuple[int | None, int | None]:
     """10 and 90 % quantiles of n over the pilots that could have been drawn; None: none, or beyond 10⁹."""
     side = 0 if need.verdict == "pass" else 1
-    found = sorted(rows_for(partial(_side, chance, side), power) or math.inf for chance in need.others)
+    found = sorted(rows_for(lambda n, c=chance: c(n)[side], power) or math.inf for chance in need.others)  # type: ignore[misc]
     if not found:
         return None, None
     ends = [found[round(share * (len(found) - 1))] for share in (0.1, 0.9)]
@@ -138,26 +143,21 @@ def _range(need: Need, power: float) -> tuple[int | None, int | None]:
     return low, high
 
 
-def _side(chance: Power, side: int, n: float) -> float:
-    return chance(n)[side]
-
-
 def _need(gate: Gate, a: Assumptions) -> Need:
-    if gate.baseline:
-        limits.check(gate, "")
-        return _against_baseline(gate, a)
     k = a.pilot.k if a.pilot is not None else a.classes
+    if gate.baseline:
+        limits.resolved(gate, "", k)
+        return _against_baseline(gate, a)
     choice = choose([gate.metric], k)[0]
-    better = str(choice.traits.get("better", ""))
-    limits.check(gate, better)
-    side = "max" if gate.max is not None else "min" if gate.min is not None else SIDES.get(better, "max")
-    limit = next(v for v in (gate.max, gate.min, gate.limit) if v is not None)
+    asked = limits.resolved(gate, str(choice.traits.get("better", "")), k)
+    side: Side = "min" if asked.side == "min" else "max"
+    limit = asked.limit
     if choice.name == "ece":
         return _ece(choice.options, choice.spec, limit, a)
-    pilot = a.pilot if a.pilot is not None else _synthetic(a)
+    pilot = _rows_of(a)
     [e] = estimates(Sample.of(columns_of(pilot, [choice]), pilot, a.seed), [choice], level=0.9)
     if e.value is None or e.n is None or (e.se is None and e.name != "accuracy"):
-        raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, recal_gain")
+        raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, temperature_gain")
     truth = e.value if a.truth is None else a.truth
     sd = (e.se or 0.0) * math.sqrt(e.n)
     at_limit, reach = sd, _reach(choice, pilot, a, truth, side)
@@ -181,7 +181,7 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
         pilots: list[EcePopulation] = []
     else:
         view = Sample.of(columns(a.pilot, class_bins=())).view(options["of"])
-        population = EcePopulation.from_rows(view.p, view.hit, truth=a.truth, weights=view.weights, **how)
+        population = EcePopulation.of(view, view.width_bins(**how), a.truth)
         said = f"confidences of the pilot, true ECE {population.ece:.4g}"
         said += " (its own, less what is noise)" if a.truth is None else ""
         pilots = population.pilots(1 / view.effective, a.truth, PILOTS, a.seed)
@@ -192,40 +192,31 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
-    """A new model whose logits are `off` times those of a calibrated baseline."""
-    if gate.metric not in baseline.METRICS:
-        raise UsageError(f"{gate.metric} is not compared with a baseline", did_you_mean(gate.metric, baseline.METRICS))
+    """A new model whose logits are `logit_factor` times those of a calibrated baseline."""
     if gate.metric == "accuracy":
-        raise UsageError("a factor on the logits changes no accuracy", "plan recal_gain, nll or brier")
-    pilot = a.pilot if a.pilot is not None else _synthetic(a)
+        raise UsageError("a factor on the logits changes no accuracy", "plan temperature_gain, nll or brier")
+    pilot = _rows_of(a)
     z, y = pilot.logits, pilot.labels
     beta = fit_beta(z, y, pilot.weights).beta if a.pilot is not None else 1.0
-    if gate.metric == "brier":
-        pair = [columns(Predictions.of(z * (beta * f), y), class_bins=()).brier for f in (1.0, a.off)]
-    else:  # the re-fitted temperatures make both models the same, so that gains differ by the NLL
-        pair = [nll_rows(z, y, beta * f) for f in (1.0, a.off)]
+    models = [Predictions.of(z * (beta * f), y) for f in (1.0, a.logit_factor)]
+    tables = [columns(model, class_bins=()) for model in models]
+    # the re-fitted temperatures make both models the same, so that gains differ by the NLL
+    pair = (
+        [t.brier for t in tables]
+        if gate.metric == "brier"
+        else [nll_rows(z, y, beta * f) for f in (1.0, a.logit_factor)]
+    )
     delta = pair[1] - pair[0]
     truth, sd = float(delta.mean()), float(delta.std(ddof=1))
-    margin = gate.margin or 0.0
+    margin, gain = gate.margin or 0.0, gate.metric == "temperature_gain"
     every = np.arange(len(y))
-    models = [Predictions.of(z * (beta * f), y) for f in (1.0, a.off)]
-    old, new = (baseline.rows(model, columns(model, class_bins=())) for model in models)
-    paired = baseline.Pairing(new=every, base=every, how="")
-    low, high = baseline.reach(new, old, paired, gate.metric)
-    lost = baseline.FITTED * old.cost * len(y) if gate.metric == "recal_gain" else 0.0
-    cost = CROSS_FITTED if gate.metric == "recal_gain" else 1.0
+    old, new = (baseline.rows(*both) for both in zip(models, tables, strict=True))
+    low, high = baseline.reach(new, old, baseline.Pairing(new=every, base=every, how=""), gate.metric)
+    lost, cost = (baseline.FITTED * old.cost * len(y), CROSS_FITTED) if gain else (0.0, 1.0)
+    how: dict[str, Any] = {"better": "lower", "alpha": a.alpha, "family": a.family, "lost": lost}
 
     def chance_of(truth: float) -> Power:
-        of_mean = mean_power(
-            truth,
-            sd,
-            margin,
-            better="lower",
-            alpha=a.alpha,
-            family=a.family,
-            reach=(max(high - truth, 0.0), max(truth - low, 0.0)),
-            lost=lost,
-        )
+        of_mean = mean_power(truth, sd, margin, reach=(max(high - truth, 0.0), max(truth - low, 0.0)), **how)
         return lambda n: of_mean(n / cost)
 
     own = sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0
@@ -233,7 +224,7 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
 
     text = rule(f"{gate.metric} - baseline", "max", margin)
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
-    said = f"logits {a.off:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
+    said = f"logits {a.logit_factor:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
     return _finished(text, chance, truth, margin, truth <= margin, said, others)
 
 
@@ -241,9 +232,8 @@ def _finished(
     text: str, chance: Power, truth: float, limit: float, within: bool, said: str, others: Sequence[Power] = ()
 ) -> Need:
     if truth == limit:
-        raise UsageError(
-            f"{text}: the truth assumed is the limit itself, which no number of rows decides", "pass --truth"
-        )
+        problem = f"{text}: the truth assumed is the limit itself, which no number of rows decides"
+        raise UsageError(problem, "pass --truth")
     return Need(
         rule=text, chance=chance, verdict="pass" if within else "fail", truth=truth, assumed=said, others=others
     )
@@ -251,15 +241,17 @@ def _finished(
 
 def _reach(choice: Choice, pilot: Predictions, a: Assumptions, truth: float, side: str) -> tuple[float, float]:
     """How far on the worse and on the better side of the truth a row that was not drawn may lie; 0 for exact bounds."""
-    if "range" not in choice.traits or choice.traits["interval"] is share_interval:
+    statistic = choice(Sample.of(columns_of(pilot, [choice]), pilot, a.seed))
+    if not isinstance(statistic, MeanOf) or statistic.share:
         return 0.0, 0.0
-    low, high = choice.traits["range"](Sample.of(columns_of(pilot, [choice]), pilot, a.seed))
+    low, high = statistic.range
     ends = max(high - truth, 0.0), max(truth - low, 0.0)
     return ends if side == "max" else (ends[1], ends[0])
 
 
-def _synthetic(a: Assumptions) -> Predictions:
-    return Predictions.of(*synthetic_logits(a.accuracy, a.classes, seed=a.seed))
+def _rows_of(a: Assumptions) -> Predictions:
+    """The pilot, or a synthetic model."""
+    return a.pilot if a.pilot is not None else Predictions.of(*synthetic_logits(a.accuracy, a.classes, seed=a.seed))
 
 
 def _said(a: Assumptions, metric: str, truth: float) -> str:

@@ -4,81 +4,54 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from calibcli.errors import UsageError
-from calibcli.gate import check, config, reading
+from calibcli.gate import check, config, input_files
 from calibcli.gate.config import Config, Gate
+from calibcli.gate.request import Request
 from calibcli.gate.sources import Scores
 from calibcli.gate.stored import Results
-from calibcli.inputs.scores import logits
+from calibcli.inputs.scores import recorded
 from calibcli.numerics import effective_rows
+from calibcli.predictions import Predictions
 from calibcli.result import Result
 
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What the command line asks for; None and "" leave the choice to the configuration file."""
-
-    input: str | Path | None = None
-    reading: Mapping[str, Any] = field(default_factory=dict)
-    max: Sequence[str] = ()
-    min: Sequence[str] = ()
-    baseline: str = ""
-    margin: Sequence[str] = ()
-    of: str = ""
-    min_n: int | None = None
-    on_inconclusive: str | None = None
-    alpha: float | None = None
-    bins: int | None = None
-    bounds: str | None = None
-    config: Path | None = None
-    fit: str | None = None
-    keep_rows: bool = False
-    seed: int | None = None
+FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes", "event")
+"""What the configuration may say of how files are read, where the request is silent."""
 
 
-def settings(request: Request) -> Config:
-    """The configuration with the command line over it.
+def asked(request: Request) -> Config:
+    """The configuration with the request over it.
 
     Raises:
         UsageError: either of them is wrong, or no input is named.
     """
-    if request.alpha is not None:
-        config.alpha(request.alpha, "--alpha")
-    if request.on_inconclusive not in (None, "fail", "warn"):
-        raise UsageError(f"--on-inconclusive {request.on_inconclusive}", "pass fail or warn")
-    if request.bounds not in (None, "score", "sharp"):
-        raise UsageError(f"--bounds {request.bounds}", "pass score or sharp")
     found = config.load(request.config)
     how = request.reading
     found = found.over(
-        eval=None if request.input is None else str(request.input),
-        fit=request.fit,
+        eval=str(request.input) if isinstance(request.input, str | Path) else None,
+        fitted_on=request.fitted_on,
         slices=tuple(how["by"]) if how.get("by") else None,
         alpha=request.alpha,
         bins=request.bins,
         bounds=request.bounds,
         seed=request.seed,
-        **{key: how[key] for key in ("group", "weights", "ids", "scores", "labels", "kind", "event") if how.get(key)},
+        **{key: how[key] for key in FROM_FILE if key != "classes" and how.get(key)},
     )
-    if not found.eval:
+    if not found.eval and request.input is None:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
     return dataclasses.replace(found, gates=tuple(_gates(request, found)))
 
 
 def _gates(request: Request, found: Config) -> list[Gate]:
     """Gates of the command line; those of the file when it has none."""
-    keys: dict[str, Any] = {"of": request.of}
-    gates = [config.limit_rule(text, "max", **keys) for text in request.max]
-    gates += [config.limit_rule(text, "min", **keys) for text in request.min]
+    rules = [("max", text) for text in request.max] + [("min", text) for text in request.min]
+    gates = [config.limit_rule(text, side, scope=request.scope) for side, text in rules]
     by = tuple(request.reading.get("by") or ())
-    gates += [
-        dataclasses.replace(gate, by=name) for name in by for gate in gates[: len(request.max) + len(request.min)]
-    ]
+    gates += [dataclasses.replace(gate, by=name) for name in by for gate in gates]
     if by and not gates:
         raise UsageError("--by without --max or --min", 'name a rule, or write by = "..." in the gates of the file')
     if request.margin and not request.baseline:
@@ -87,21 +60,24 @@ def _gates(request: Request, found: Config) -> list[Gate]:
     if not gates and request.baseline and any(g.baseline for g in found.gates):
         gates = [dataclasses.replace(g, baseline=request.baseline) if g.baseline else g for g in found.gates]
     elif request.baseline and not request.margin:
-        gates.append(Gate(metric="recal_gain", baseline=request.baseline, margin=0.0))
+        gates.append(Gate(metric="temperature_gain", baseline=request.baseline, margin=0.0))
     changed: dict[str, Any] = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
     changed = {key: value for key, value in changed.items() if value is not None}
     return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
 
 
-def run(
-    request: Request, settings: Config, progress: reading.Progress | None = None
-) -> tuple[Result, list[dict[str, Any]]]:
-    """Read the input and judge every gate; also path and sha256 of each file behind the result, as it was read."""
+def run(request: Request, progress: input_files.Progress | None = None, settings: Config | None = None) -> Result:
+    """Read the input and judge every gate. The provenance holds path and sha256 of each file, as it was read.
+
+    Args:
+        settings: of `asked(request)`, where the caller has them already.
+    """
+    settings = settings or asked(request)
     how = _reading(request.reading, settings)
-    source = reading.read_source(settings.eval, settings, how)
+    source = _source(request.input, settings, how)
     if not isinstance(source, Scores):
         _refuse_settings_of_scores(request)
-    baselines = reading.Baselines(source, how)
+    baselines = input_files.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
     notes: list[str] = []
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
@@ -110,15 +86,15 @@ def run(
         files += source.files
     else:
         p = source.predictions
-        files += logits.provenance(p)
+        files += recorded.provenance(p)
         notes += p.notes
         facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(effective_rows(p.weights), 1)
         if p.groups is not None:
             facts["groups"] = len(set(p.groups.tolist()))
-        if settings.fit:
-            overlap, read = reading.check_overlap(settings.fit, p, how)
+        if settings.fitted_on:
+            overlap, read = input_files.check_overlap(settings.fitted_on, p, how)
             notes += [overlap] if overlap else []
             files += read
     if request.keep_rows:
@@ -127,7 +103,18 @@ def run(
             raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
         facts["rows"] = rows.pack()
     files += [*baselines.files, *map(dict, settings.files)]
-    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts), files
+    return dataclasses.replace(
+        result, notes=[*result.notes, *notes], facts=facts, provenance={"inputs": files, "seed": settings.seed}
+    )
+
+
+def _source(given: Any, settings: Config, how: Mapping[str, Any]) -> Scores | Results:
+    """What the gates are asked about: what Python has, or a file."""
+    if isinstance(given, Predictions):
+        return Scores(given, settings)
+    if isinstance(given, Result):
+        return Results(given, "result")
+    return input_files.read_source(settings.eval, settings, how)
 
 
 def _refuse_settings_of_scores(request: Request) -> None:
@@ -136,32 +123,28 @@ def _refuse_settings_of_scores(request: Request) -> None:
     Raises:
         UsageError: such an option was given.
     """
-    given = {"bins": request.bins, "bounds": request.bounds, "fit": request.fit}
-    given |= {key: value for key, value in request.reading.items() if key != "by" and value != DEFAULTS.get(key)}
+    given = {"bins": request.bins, "bounds": request.bounds, "fitted_on": request.fitted_on}
+    given |= {key: value for key, value in request.reading.items() if key != "by"}
     for key, value in given.items():
         if value not in (None, False, (), ""):
-            raise UsageError(
-                f"--{key.replace('_', '-')} has no effect on a stored result", "leave it out, or pass the scores"
-            )
-
-
-DEFAULTS = {"weight_kind": "sampling"}
+            problem = f"--{key.replace('_', '-')} has no effect on a stored result"
+            raise UsageError(problem, "leave it out, or pass the scores")
 
 
 def named(settings: Config) -> list[str]:
     """Every file that a check may read, there or not."""
-    paths = [settings.eval, settings.fit, *(g.baseline for g in settings.gates), *settings.sources]
+    paths = [settings.eval, settings.fitted_on, *(g.baseline for g in settings.gates), *settings.sources]
     if os.path.isfile(settings.labels):  # not the name of an array
         paths.append(settings.labels)
     return list(filter(None, dict.fromkeys(paths)))
 
 
 def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """Options of `inputs.scores.logits.read`: the command line's, else the configuration's."""
+    """Options of `inputs.scores.recorded.read`: the command line's, else the configuration's."""
     found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):
         raise UsageError("a gate takes one label per row", "check every label of a multi-label problem on its own")
-    for key in ("group", "weights", "ids", "scores", "labels", "kind", "classes", "event"):
+    for key in FROM_FILE:
         value = getattr(settings, key)
         if value and not found.get(key):
             found[key] = list(value) if isinstance(value, tuple) else value

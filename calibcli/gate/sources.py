@@ -12,13 +12,14 @@ import numpy as np
 from calibcli.columns import Columns, columns
 from calibcli.errors import UsageError
 from calibcli.gate.config import Config, Gate
+from calibcli.gate.limits import Rule
 from calibcli.gate.plan import EcePopulation, to_decide
-from calibcli.gate.verdict import Claim, claim, share_of_error
+from calibcli.gate.verdict import Claim, claim
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
-from calibcli.metrics.bounds import Bounds, view_bounds
+from calibcli.metrics.bounds import Bounds, Method, table_bounds
 from calibcli.predictions import Array, Predictions
 from calibcli.result import Estimate
-from calibcli.spec import Choice
+from calibcli.shelves import Choice
 
 CURVATURE = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 FITTED = ("temperature", "gamma")
@@ -27,6 +28,14 @@ BY_CLASS = "class"
 
 class Source(Protocol):
     """Where numbers come from. A method returns a str where the answer is "cannot be said", and why."""
+
+    @property
+    def k(self) -> int | None:
+        """Classes, where that is known."""
+
+    @property
+    def design(self) -> tuple[Any, bool, Any]:
+        """Weights, whether they are counts, and groups of the rows."""
 
     def better(self, gate: Gate) -> str:
         """`lower`, `higher`, `zero` or "" for the gate's metric.
@@ -44,8 +53,8 @@ class Source(Protocol):
     def rows(self, part: Any, gate: Gate) -> int | None:
         """Rows of a part; None where that is not known."""
 
-    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
-        """The metric of a part with its bounds."""
+    def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
+        """The metric of a part with its bounds; `family` claims are made together."""
 
 
 @dataclass(eq=False)
@@ -58,26 +67,33 @@ class Scores:
 
     @cached_property
     def whole(self) -> Part:
-        return Part(self.predictions, columns(self.predictions, class_bins=()))
+        return Part(columns(self.predictions, class_bins=()), self.predictions, seed=self.config.seed)
+
+    @property
+    def k(self) -> int:
+        return self.predictions.k
+
+    @property
+    def design(self) -> tuple[Any, bool, Any]:
+        p = self.predictions
+        return p.weights, p.weight_kind == "count", p.groups
 
     def choice(self, gate: Gate) -> Choice:
-        name = gate.metric.partition(":")[0]
-        if name in (*CURVATURE, *FITTED):
-            raise UsageError(
-                f"{at(gate)}{name} is not measured on scores", "pass the result.json of the command that measures it"
-            )
+        if gate.name in (*CURVATURE, *FITTED):
+            fix = "pass the result.json of the command that measures it"
+            raise UsageError(f"{gate.at}{gate.name} is not measured on scores", fix)
         try:
             metric = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
             return choose([metric.spec], self.predictions.k)[0]
         except UsageError as error:
-            raise UsageError(at(gate) + error.problem, error.fix) from None
+            raise UsageError(gate.at + error.problem, error.fix) from None
 
     def judged(self, gate: Gate) -> Choice | None:
         return self.choice(gate)
 
     def better(self, gate: Gate) -> str:
-        if gate.of:
-            raise UsageError(f"{at(gate)}of = '{gate.of}' chooses among the numbers of a result", "leave it out")
+        if gate.scope:
+            raise UsageError(f"{gate.at}scope = '{gate.scope}' chooses among the numbers of a result", "leave it out")
         return str(self.choice(gate).traits.get("better", ""))
 
     def slices(self, gate: Gate) -> Mapping[str, Any] | str:
@@ -94,14 +110,13 @@ class Scores:
     def rows(self, part: Any, gate: Gate) -> int | None:
         return int(part.columns.n)
 
-    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
-        choice = self.choice(gate)
+    def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
+        choice = self.choice(rule.gate)
         if choice.name == "ece":
-            return self._ece(choice, part.columns, gate, alpha, family)
-        pass_estimate = self._measured(part, choice, alpha)
-        error = share_of_error(alpha / family, pass_estimate, gate.limit if gate.max is None else gate.max)
-        far = pass_estimate if error == alpha else self._measured(part, choice, error)
-        return claim(pass_estimate, alpha, far, error)
+            return self._ece(choice, part, rule.limit, alpha, family)
+        error = rule.error(alpha, family)
+        near = self._measured(part, choice, alpha)
+        return claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
 
     def _measured(self, part: Part, choice: Choice, error: float) -> Estimate:
         """The metric with bounds that each hold at 1 - error: a two-sided interval of level 1 - 2 error, or two
@@ -117,44 +132,33 @@ class Scores:
             if "class_bins" in choice.traits or choice.traits.get("needs_scores"):
                 [estimate] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
             else:
-                part.sample = part.sample or Sample.of(part.columns, None, self.config.seed)
                 [estimate] = estimates(part.sample, [choice], level=level)
             part.memo[key] = estimate
         return part.memo[key]
 
-    def _ece(self, choice: Choice, c: Columns, gate: Gate, alpha: float, family: int) -> Claim | str:
-        bounds = self.bounds(choice, c, alpha, family)
+    def _ece(self, choice: Choice, part: Part, limit: float, alpha: float, family: int) -> Claim | str:
+        bounds = self.bounds(choice, part, alpha, family)
         if bounds.reason:
             return bounds.reason
-        estimate = ece_estimate(bounds, choice.spec)
         needed = None
-        limit = gate.limit if gate.limit is not None else gate.max
-        if limit is not None and bounds.lower <= limit < bounds.upper and c.groups is None:
-            how = {"bins": choice.options["bins"], "edges": choice.options["edges"]}
-            view = Sample.of(c).view(choice.options["of"])
-            population = EcePopulation.from_rows(view.p, view.hit, weights=view.weights, **how)
-            design = bounds.n / bounds.n_eff
+        if bounds.lower <= limit < bounds.upper and part.columns.groups is None:
+            ece = choice(part.sample)
+            population = EcePopulation.of(ece.view, ece.table)
             rows = to_decide(population, limit, alpha=alpha, family=family, method=bounds.method)
-            needed = None if rows is None else max(bounds.n + 1, round(rows * design))
-            needed = needed or NEVER
-        return Claim(estimate=estimate, low=bounds.lower, high=bounds.upper, needed=needed)
+            needed = NEVER if rows is None else max(bounds.n + 1, round(rows * bounds.n / bounds.n_eff))
+        estimate, error = ece_estimate(bounds, choice.spec), alpha / family
+        return Claim(estimate=estimate, low=bounds.lower, high=bounds.upper, error=error, needed=needed)
 
-    def bounds(self, choice: Choice, c: Columns, alpha: float, family: int = 1) -> Bounds:
+    def bounds(self, choice: Choice, part: Part, alpha: float, family: int = 1) -> Bounds:
         """The ECE of a part."""
-        return view_bounds(
-            Sample.of(c).view(choice.options["of"]),
-            bins=choice.options["bins"],
-            edges=choice.options["edges"],
-            alpha=alpha,
-            family=family,
-            method="score" if self.config.bounds == "score" else "sharp",
-            seed=self.config.seed,
-        )
+        ece = choice(part.sample)
+        method: Method = "score" if self.config.bounds == "score" else "sharp"
+        return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=method)
 
     def _part(self, by: str, name: str, mask: Array) -> Part:
         key = (by, name)
         if key not in self.parts:
-            self.parts[key] = Part(None, self.whole.columns.take(mask), self.predictions, mask)
+            self.parts[key] = Part(self.whole.columns.take(mask), self.predictions, mask, seed=self.config.seed)
         return self.parts[key]
 
     def _class_names(self) -> Array:
@@ -170,20 +174,20 @@ NEVER = 10**12
 class Part:
     """All rows, or those of a slice; the scores of a slice are gathered only when a metric reads them."""
 
-    whole: Predictions | None
     columns: Columns
-    parent: Predictions | None = None
+    whole: Predictions
     mask: Array | None = None
     memo: dict[tuple[str, float], Estimate] = field(default_factory=dict)
-    sample: Sample | None = None  # shared, so that tables and simulated levels are worked out once
+    seed: int = 0
+
+    @cached_property
+    def sample(self) -> Sample:
+        """Of the columns alone; shared, so that tables and simulated levels are worked out once."""
+        return Sample.of(self.columns, None, self.seed)
 
     @cached_property
     def predictions(self) -> Predictions:
-        if self.whole is not None:
-            return self.whole
-        assert self.parent is not None
-        assert self.mask is not None
-        return self.parent.take(self.mask)
+        return self.whole if self.mask is None else self.whole.take(self.mask)
 
 
 def ece_estimate(bounds: Bounds, name: str) -> Estimate:
@@ -195,12 +199,11 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
         detail["n_eff"] = round(bounds.n_eff, 1)
     if bounds.groups:
         detail |= {"groups": bounds.groups, "effective_groups": round(bounds.effective, 1)}
+    ends: dict[str, Any] = {"low": bounds.lower, "high": bounds.upper, "level": 1 - 2 * bounds.alpha}
     return Estimate(
         name=name,
         value=bounds.value,
-        low=None if bounds.reason else bounds.lower,
-        high=None if bounds.reason else bounds.upper,
-        level=None if bounds.reason else 1 - 2 * bounds.alpha,
+        **({} if bounds.reason else ends),
         sided="each",
         reason=bounds.reason,
         unit="probability",
@@ -211,15 +214,3 @@ def ece_estimate(bounds: Bounds, name: str) -> Estimate:
         null_high=bounds.null_high,
         detail=detail,
     )
-
-
-class Missing(str):
-    """Why there are no rows of a baseline: there is no such file (yet)."""
-
-    __slots__ = ()
-
-
-def at(gate: Gate) -> str:
-    if not gate.file:
-        return ""
-    return f"{gate.file}:{gate.line}: " if gate.line else f"{gate.file}: "

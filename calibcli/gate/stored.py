@@ -10,11 +10,12 @@ from typing import Any
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.gate.config import Gate
-from calibcli.gate.sources import CURVATURE, FITTED, at
-from calibcli.gate.verdict import Claim, at_level, claim, share_of_error
-from calibcli.metrics import METRICS, choose
+from calibcli.gate.limits import Rule
+from calibcli.gate.sources import CURVATURE, FITTED
+from calibcli.gate.verdict import Claim, at_level, claim
+from calibcli.metrics import METRICS
 from calibcli.result import Estimate, Result
-from calibcli.spec import Choice, alike
+from calibcli.shelves import Choice, alike
 
 CHOSEN = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
 """What a number of the metric itself may be of; differences between models are not."""
@@ -33,12 +34,21 @@ class Results:
             if self._is_metric(estimate):
                 _credible(estimate, self.source)
 
+    @property
+    def k(self) -> int | None:
+        k = self.result.facts.get("classes")
+        return k if isinstance(k, int) and k > 1 else None
+
+    @property
+    def design(self) -> tuple[Any, bool, Any]:
+        return None, False, None
+
     def judged(self, gate: Gate) -> Choice | None:
         names = sorted({e.name for e in self._found(gate)})
         return METRICS.choose(names[0]) if names and names[0].partition(":")[0] in METRICS else None
 
     def better(self, gate: Gate) -> str:
-        name = gate.metric.partition(":")[0]
+        name = gate.name
         if name in METRICS:
             return str(METRICS.entries[name].traits.get("better", ""))
         if name in CURVATURE:
@@ -47,7 +57,7 @@ class Results:
         if not found:
             known = {e.name for e in self.result.estimates} | {e.name for e in METRICS} | {*CURVATURE, *FITTED}
             if name not in {k.partition(":")[0] for k in known}:
-                raise UsageError(f"{at(gate)}unknown metric '{name}'", did_you_mean(gate.metric, sorted(known)))
+                raise UsageError(f"{gate.at}unknown metric '{name}'", did_you_mean(gate.metric, sorted(known)))
             return ""
         return found[0].better
 
@@ -56,53 +66,48 @@ class Results:
         if not found:
             return f"{self.source} holds no {gate.metric}"
         found = [e for e in found if self._is_metric(e)]
-        if not found or (gate.of and not CHOSEN.fullmatch(gate.of)):
+        if not found or (gate.scope and not CHOSEN.fullmatch(gate.scope)):
             return f"{self.source} holds differences of {gate.metric}, not the metric itself"
         if gate.by:
-            parts = {e.of.removeprefix(f"{gate.by}="): e for e in found if e.of.startswith(f"{gate.by}=")}
+            parts = {e.scope.removeprefix(f"{gate.by}="): e for e in found if e.scope.startswith(f"{gate.by}=")}
             return parts or f"{self.source} holds no {gate.metric} by {gate.by}"
-        wanted = [e for e in found if e.of == gate.of]
-        if not wanted and not any(e.of for e in found):  # a number that is there once needs no choice
+        wanted = [e for e in found if e.scope == gate.scope]
+        if not wanted and not any(e.scope for e in found):  # a number that is there once needs no choice
             wanted = found
-        if not wanted and gate.of:
-            return f"{self.source} holds no {gate.metric} of {gate.of}"
+        if not wanted and gate.scope:
+            return f"{self.source} holds no {gate.metric} of {gate.scope}"
         if not wanted:
-            ofs = sorted({e.of for e in found})
-            raise UsageError(
-                f"{at(gate)}{self.source} holds {gate.metric} of " + ", ".join(ofs),
-                f"say which: of = '{ofs[-1]}', or --of '{ofs[-1]}'",
-            )
+            scopes = sorted({e.scope for e in found})
+            problem = f"{gate.at}{self.source} holds {gate.metric} of " + ", ".join(scopes)
+            raise UsageError(problem, f"say which: scope = '{scopes[-1]}', or --scope '{scopes[-1]}'")
         names = sorted({e.name for e in wanted})
         if len(names) > 1:
-            raise UsageError(f"{at(gate)}'{gate.metric}' may be " + " or ".join(names), "write it in full")
+            raise UsageError(f"{gate.at}'{gate.metric}' may be " + " or ".join(names), "write it in full")
         return {"": wanted[0]}
 
     def rows(self, part: Any, gate: Gate) -> int | None:
         n: int | None = part.n
-        return n if gate.metric.partition(":")[0] in METRICS else None
+        return n if gate.name in METRICS else None
 
-    def claim(self, gate: Gate, part: Any, alpha: float, family: int) -> Claim | str:
-        estimate: Estimate = dataclasses.replace(part, better=self.better(gate))
+    def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
+        estimate: Estimate = dataclasses.replace(part, better=self.better(rule.gate))
         bare = estimate.low is None and estimate.high is None
         if bare and estimate.value is not None and not estimate.reason:
             estimate = dataclasses.replace(estimate, reason="no interval was computed for it")
         if estimate.level is not None and at_level(estimate, alpha) == (None, None) and not estimate.reason:
             why = f"its interval is of level {estimate.level:g}, too short for alpha {alpha:g}: measure it again"
             estimate = dataclasses.replace(estimate, reason=why)
-        limit = gate.limit if gate.max is None else gate.max
-        return claim(estimate, alpha, estimate, share_of_error(alpha / family, estimate, limit))
+        return claim(estimate, alpha, estimate, rule.error(alpha, family))
 
     def _found(self, gate: Gate) -> list[Estimate]:
         """Estimates of the gate's metric: the exact spec, else those of that name."""
-        specs = {gate.metric, *alike(gate.metric)}
-        if gate.metric.partition(":")[0] in METRICS and self.result.facts.get("event"):
-            specs.add(choose([gate.metric], 2)[0].spec)
+        specs = {gate.metric, *alike(gate.metric, 2 if self.result.facts.get("event") else 0)}
         exact = [e for e in self.result.estimates if e.name in specs]
         return exact or [e for e in self.result.estimates if e.name.partition(":")[0] == gate.metric]
 
     def _is_metric(self, estimate: Estimate) -> bool:
         """Whether it is a number of one model, not a difference between two."""
-        return self.result.command != "compare" and (not estimate.of or CHOSEN.fullmatch(estimate.of) is not None)
+        return self.result.command != "compare" and (not estimate.scope or CHOSEN.fullmatch(estimate.scope) is not None)
 
 
 def _credible(e: Estimate, source: str) -> None:
@@ -114,7 +119,7 @@ def _credible(e: Estimate, source: str) -> None:
     name = e.name.partition(":")[0]
     if name not in METRICS:
         return
-    what = f"{source}: {e.name}" + (f" of {e.of}" if e.of else "")
+    what = f"{source}: {e.name}" + (f" of {e.scope}" if e.scope else "")
     try:
         spec = METRICS.choose(e.name).spec
     except UsageError as error:

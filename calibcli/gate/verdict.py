@@ -22,19 +22,25 @@ class Claim:
 
     Attributes:
         estimate: bounds that each hold at 1 - α: what PASS needs.
-        low, high: bounds that each hold at 1 - α/m, m claims made together: what FAIL needs.
+        low, high: bounds that each hold at 1 - error, error = α/m of m claims made together: what FAIL needs.
+            error None: that of the estimate.
         needed: rows that would decide, by the metric's own arithmetic; None to scale the bounds with 1/sqrt(n).
     """
 
     estimate: Estimate
     low: float | None
     high: float | None
+    error: float | None = None
     needed: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Verdict:
-    """An outcome, the estimate whose bounds decided it, a short reason, and the rows that would decide."""
+    """An outcome, the estimate whose bounds decided it, a short reason, and the rows that would decide.
+
+    Where the bound that FAIL needs holds at another level than the one that PASS needs, `detail` of the estimate has
+    it: `fail_level`.
+    """
 
     outcome: Outcome
     estimate: Estimate
@@ -47,51 +53,52 @@ def judge(claim: Claim, side: Side, limit: float) -> Verdict:
     1 - α/m; else INCONCLUSIVE, as is what no bound allows to FAIL. No value, or no bound that PASS needs: NOT RUN.
     """
     e = claim.estimate
-    if e.value is None:
-        return Verdict(outcome="not_run", estimate=e, message=e.reason or "no value")
     needs = {"max": (e.high,), "min": (e.low,), "zero": (e.low, e.high)}[side]
-    if any(bound is None for bound in needs):
-        return Verdict(outcome="not_run", estimate=e, message=e.reason or "no valid bound")
-    low, high = claim.low, claim.high
-    if side == "max":
-        passed, failed = _number(e.high) <= limit, low is not None and low > limit
-        shown = dataclasses.replace(e, low=low)
-    elif side == "min":
-        passed, failed = _number(e.low) >= limit, high is not None and high < limit
-        shown = dataclasses.replace(e, high=high)
-    else:
-        passed = -limit <= _number(e.low) and _number(e.high) <= limit
-        failed = _number(low) > limit or _number(high) < -limit
-        shown = dataclasses.replace(e, low=low, high=high) if failed else e
+    if e.value is None or None in needs:
+        return Verdict("not_run", e, e.reason or ("no value" if e.value is None else "no valid bound"))
+    low, high = _ends(e.low, e.high)
+    least, most = _ends(claim.low, claim.high)
+    beyond = (least > limit, most < (-limit if side == "zero" else limit))
+    passed = {"max": high <= limit, "min": low >= limit, "zero": -limit <= low and high <= limit}[side]
+    failed = {"max": beyond[0], "min": beyond[1], "zero": any(beyond)}[side]
+    shown = _shown(claim, side, failed and not passed)
     if passed:
-        return Verdict(outcome="pass", estimate=shown)
+        return Verdict("pass", shown)
     if failed:
-        return Verdict(outcome="fail", estimate=shown, message=_reason(e.value, side, limit))
-    if (low if side == "max" else high) is None:
-        return Verdict(outcome="inconclusive", estimate=shown, message="not passed, and no bound allows to fail it")
+        where = {"max": "above", "min": "below", "zero": "further from 0 than"}[side]
+        return Verdict("fail", shown, f"surely {where} the limit")
+    if (claim.low if side == "max" else claim.high) is None:
+        return Verdict("inconclusive", shown, "not passed, and no bound allows to fail it")
     needed = claim.needed if claim.needed is not None else scaled(e, side, limit)
     if needed is None or needed > MANY:
-        return Verdict(
-            outcome="inconclusive", estimate=shown, message="too close to the limit to be decided by more rows"
-        )
-    return Verdict(
-        outcome="inconclusive",
-        estimate=shown,
-        message=f"the bounds hold the limit; about {needed} rows would decide",
-        n_needed=needed,
-    )
+        return Verdict("inconclusive", shown, "too close to the limit to be decided by more rows")
+    return Verdict("inconclusive", shown, f"the bounds hold the limit; about {needed} rows would decide", needed)
+
+
+def _ends(low: float | None, high: float | None) -> tuple[float, float]:
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _shown(claim: Claim, side: Side, failed: bool) -> Estimate:
+    """The estimate with the bounds that a reader needs: that of PASS, and that of FAIL with its own level."""
+    e, error = claim.estimate, claim.error
+    if side == "zero":
+        level = e.level if error is None else 1 - 2 * error
+        return dataclasses.replace(e, low=claim.low, high=claim.high, level=level) if failed else e
+    shown = dataclasses.replace(e, low=claim.low) if side == "max" else dataclasses.replace(e, high=claim.high)
+    fails = claim.low if side == "max" else claim.high
+    if fails is None or error is None or e.level is None or math.isclose(1 - e.level, 2 * error):
+        return shown
+    return dataclasses.replace(shown, detail={**e.detail, "fail_level": 1 - error})
 
 
 def scaled(e: Estimate, side: Side, limit: float) -> int | None:
     """Rows at which the bound that now reaches over the limit would touch it, were the value the same."""
     if e.value is None or not e.n or e.low is None or e.high is None:
         return None
-    if side == "zero":
-        side, value, low, high = "max", abs(e.value), abs(e.value) - (e.high - e.low) / 2, 0.0
-        high = abs(e.value) + (e.high - e.low) / 2
-    else:
-        value, low, high = e.value, e.low, e.high
-    reach = high - value if value <= limit else value - low
+    value = abs(e.value) if side == "zero" else e.value
+    half = (e.high - e.low) / 2
+    reach = half if side == "zero" else e.high - value if value <= limit else value - e.low
     gap = abs(limit - value)
     if gap == 0 or reach <= 0:
         return None
@@ -123,25 +130,9 @@ def at_level(e: Estimate, alpha: float, *, widen: bool = False) -> tuple[float |
     return low, high
 
 
-def share_of_error(error: float, e: Estimate, limit: float | None) -> float:
-    """What each end of a claim may err by: half where a number may be too far from 0 on either side."""
-    return error / 2 if e.better == "zero" and limit is not None else error
-
-
 def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> Claim:
     """With the bounds of one estimate at 1 - alpha, and those of another of the same number at 1 - error."""
     low, high = at_level(e, alpha)
     far_low, far_high = at_level(far, error)
     shown = dataclasses.replace(e, low=low, high=high, level=1 - 2 * alpha, sided="each")
-    return Claim(estimate=shown, low=far_low, high=far_high)
-
-
-def _reason(value: float, side: Side, limit: float) -> str:
-    if side == "zero":
-        return "surely further from 0 than the limit"
-    return "surely above the limit" if side == "max" else "surely below the limit"
-
-
-def _number(value: float | None) -> float:
-    assert value is not None
-    return value
+    return Claim(estimate=shown, low=far_low, high=far_high, error=error)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from calibcli.spec import Choice
+from calibcli.shelves import Choice
 
 
-def kind(choice: Choice) -> str:
+def kind(choice: Choice | None) -> str:
     """`binned, 15 bins`: how a binned metric is binned, and of which probability; "" for any other."""
+    if choice is None:
+        return ""
     options, traits = choice.options, choice.traits
-    if "bins" not in options or not ("table" in traits or "class_bins" in traits):
+    if not traits.get("binned"):
         return ""
     said = f"binned, {options['bins']} bins"
     if "method" in options:
@@ -20,10 +22,10 @@ def kind(choice: Choice) -> str:
     return said + (", positive class" if options.get("of") == "positive" else "")
 
 
-def unseen(choice: Choice) -> str:
+def unseen(choice: Choice | None) -> str:
     """The line under the table of every gate on a binned metric; "" for any other."""
     said = kind(choice)
-    if not said:
+    if choice is None or not said:
         return ""
     return (
         f"{choice.name} is the binned number ({said.removeprefix('binned, ')}): a PASS does not see gaps that cancel "

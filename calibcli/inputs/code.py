@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.errors import InputError, UsageError, did_you_mean, refusing
 
 # what code of the user's own may raise; anything else is ours
 FAILURES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError,
@@ -50,10 +50,8 @@ def from_file(path: Path, attribute: str) -> Callable[..., Any]:
         raise UsageError(f"no Python file {path}", "pass FILE.py:function")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles look their module up
-    try:
+    with refusing(FAILURES, lambda e: f"{path} cannot be imported ({type(e).__name__}: {e})", "mend it"):
         spec.loader.exec_module(module)
-    except FAILURES as error:
-        raise InputError(f"{path} cannot be imported ({type(error).__name__}: {error})", "mend it") from None
     return _attribute(module, attribute, str(path))
 
 

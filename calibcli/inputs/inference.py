@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calibcli import device as devices
-from calibcli.errors import InputError, UsageError
-from calibcli.files import atomic
+from calibcli.errors import InputError
+from calibcli.files import atomic, known_suffix
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset
+from calibcli.scalers.output import array_file, put
 
 Inputs = Tensor | Mapping[str, Tensor]
 Progress = Callable[[float, str], None]
@@ -88,17 +88,14 @@ def check(data: Dataset, model: nn.Module) -> int:
     if bool((out >= 0).all()) and torch.allclose(
         out.sum(1).double(), torch.ones(len(out)).double().to(where), atol=1e-4
     ):
-        raise InputError(
-            "the model's outputs are probabilities, not logits", "leave the softmax out of its forward pass"
-        )
+        problem = "the model's outputs are probabilities, not logits"
+        raise InputError(problem, "leave the softmax out of its forward pass")
     classes = out.shape[1]
     top = int(data.labels.max())
     if top >= classes:
         row = int(data.labels.argmax())
-        raise InputError(
-            f"{data.source}: label {top} in row {row}, but the model has {classes} outputs (0 to {classes - 1})",
-            "pass the data set the model was made for, or a model with more classes",
-        )
+        problem = f"{data.source}: label {top} in row {row}, but the model has {classes} outputs (0 to {classes - 1})"
+        raise InputError(problem, "pass the data set the model was made for, or a model with more classes")
     return classes
 
 
@@ -197,7 +194,7 @@ def write_logits(
         UsageError: another suffix.
         InputError: as in `predict` and `check`.
     """
-    path = known_suffix(Path(path))
+    path = known_suffix(Path(path), SUFFIXES, "logits")
     classes = check(data, model)
     extra = {"ids": data.ids, "classes": None if data.classes is None else np.array(data.classes)}
     arrays = {k: v for k, v in extra.items() if v is not None}
@@ -209,17 +206,6 @@ def write_logits(
             correct += int((block.argmax(1) == data.labels[done : done + len(block)]).sum())
             done += len(block)
     return Written(len(data), classes, correct, paths)
-
-
-def known_suffix(path: Path) -> Path:
-    """`path`, if logits can be written to it.
-
-    Raises:
-        UsageError: another suffix.
-    """
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"cannot write logits as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
-    return path
 
 
 def files_of(path: Path) -> list[Path]:
@@ -238,31 +224,16 @@ def writing(
     """
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(atomic(path))
-        if path.suffix == ".npz":
-            archive = stack.enter_context(zipfile.ZipFile(temporary, "w", allowZip64=True))
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-            file: IO[bytes] = stack.enter_context(archive.open("logits.npy", "w", force_zip64=True))
-            _npy_header(file, shape)
-        elif path.suffix == ".npy":
+        if path.suffix == ".npy":
             with atomic(files_of(path)[1]) as labels:
                 np.save(labels, arrays["labels"])
-            file = stack.enter_context(temporary.open("wb"))
-            _npy_header(file, shape)
+        if path.suffix in (".npz", ".npy"):
+            held = array_file(temporary, path.suffix, "logits", shape, np.dtype(np.float32), arrays)
+            file: IO[bytes] = stack.enter_context(held)
         else:
             file = stack.enter_context(temporary.open("wb"))
             _safetensors_header(file, shape, arrays)
-        yield lambda block: _put(file, block), files_of(path)
-
-
-def _put(file: IO[bytes], block: NDArray[np.float32]) -> None:
-    file.write(np.ascontiguousarray(block, "<f4").tobytes())
-
-
-def _npy_header(file: IO[bytes], shape: tuple[int, int]) -> None:
-    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
+        yield lambda block: put(file, block, np.dtype(np.float32)), files_of(path)
 
 
 def _safetensors_header(file: IO[bytes], shape: tuple[int, int], arrays: Mapping[str, NDArray[Any]]) -> None:

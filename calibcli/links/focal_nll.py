@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
-from calibcli.links.focal import log_factor
+from calibcli.links.focal_map import log_factor
 from calibcli.links.moments import Array
 
 ROWS = 1 << 14  # logits per block

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from calibcli.derivatives.norms import upcast
+from calibcli.derivatives.normalisation import upcast
 from calibcli.errors import UsageError
 from calibcli.losses.focal import focal, focal_terms, inverse_focal, inverse_terms
 from calibcli.losses.logspace import margin
@@ -36,11 +36,18 @@ class AdaFocal(Loss):
     Bins hold equal numbers of validation samples by top confidence; they start equal in width with γ = 1. The
     validation rows steer training, so a temperature should be fitted on others.
 
+    >>> import torch
+    >>> calibcli.loss("adafocal")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.0842])
+
     Args:
         bins: number of bins.
         rate: λ of the update.
         switch: the |γ| below which the sign flips.
         low, high: range of γ.
+
+    Raises:
+        UsageError: there is no validation set.
     """
 
     edges: Tensor

@@ -61,9 +61,32 @@ def smoothed_focal(z: Tensor, labels: Tensor, gamma: float, epsilon: float, alph
     return (1 - epsilon) * terms.gather(1, labels.unsqueeze(1)).squeeze(1) + epsilon * terms.mean(1)
 
 
+class OneGamma(Loss):
+    """Focal loss with the same γ for every row."""
+
+    gamma: float
+
+    def values(self, z: Tensor, labels: Tensor) -> Tensor:
+        return focal(margin(z, labels), self.gamma)
+
+    def gammas(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return torch.full(labels.shape, self.gamma, device=logits.device)
+
+    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor] | None:
+        return focal_terms(m, self.gamma)
+
+    @property
+    def link_gamma(self) -> float:
+        return self.gamma
+
+
 @LOSSES.add("focal")
-class Focal(Loss):
+class Focal(OneGamma):
     """Focal loss, `-(1-p_y)^γ log p_y` (Lin et al. 2017); any γ >= 0, γ = 0 is cross-entropy.
+
+    >>> import torch
+    >>> calibcli.loss("focal:gamma=2")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.0227])
 
     Args:
         gamma: the focusing parameter.
@@ -71,8 +94,6 @@ class Focal(Loss):
         smoothing: label smoothing ε; each class is then weighted by its own probability,
             `-Σ_k t_k (1-p_k)^γ log p_k`, unless `smoothed=py`: `(1-p_y)^γ` times smoothed cross-entropy.
     """
-
-    gamma: float
 
     def __init__(
         self,
@@ -95,36 +116,33 @@ class Focal(Loss):
         return super()._weighted(z, labels)
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
-        m = margin(z, labels)
-        losses = focal(m, self.gamma)
+        losses = super().values(z, labels)
         if self.smoothing:
-            spread = torch.exp(self.gamma * log_not_p(m)) * (z.logsumexp(1) - z.mean(1))
+            spread = torch.exp(self.gamma * log_not_p(margin(z, labels))) * (z.logsumexp(1) - z.mean(1))
             losses = (1 - self.smoothing) * losses + self.smoothing * spread
         return losses
 
-    def gammas(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return torch.full(labels.shape, self.gamma, device=logits.device)
-
     def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor] | None:
-        return None if self.smoothing else focal_terms(m, self.gamma)
-
-    @property
-    def link_gamma(self) -> float:
-        return self.gamma
+        return None if self.smoothing else super().pair_terms(m)
 
 
 @LOSSES.add("focal_scheduled")
-class FocalScheduled(Loss):
+class FocalScheduled(OneGamma):
     """Focal loss whose γ changes at fractions of the run (FLS-531, FLS-532 of Mukhoti et al. 2020).
 
     Epoch e (0-based) of E uses γ_j while `round(f_{j-1} E) <= e < round(f_j E)`.
 
+    >>> import torch
+    >>> calibcli.loss("focal_scheduled")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.0004])
+
     Args:
         gammas: the values in turn.
         bounds: fractions of the epochs where γ switches, one fewer than the values.
-    """
 
-    gamma: float
+    Raises:
+        UsageError: the bounds are not one fewer than `gammas`, do not rise, or leave a value without an epoch.
+    """
 
     def __init__(
         self, *, gammas: Gammas = (5.0, 3.0, 1.0), bounds: Annotated[tuple[float, ...], Range(0, 1)] = (2 / 7, 5 / 7)
@@ -149,21 +167,8 @@ class FocalScheduled(Loss):
         self.gamma = self.values_in_turn[sum(epoch >= s for s in switches)]
         self.gamma_text = f"{self.gamma:g}"
 
-    def values(self, z: Tensor, labels: Tensor) -> Tensor:
-        return focal(margin(z, labels), self.gamma)
-
-    def gammas(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return torch.full(labels.shape, self.gamma, device=logits.device)
-
-    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
-        return focal_terms(m, self.gamma)
-
     def finish(self) -> None:
         self.gamma = self.values_in_turn[-1]
-
-    @property
-    def link_gamma(self) -> float:
-        return self.gamma
 
 
 @LOSSES.add("focal_sample")
@@ -173,6 +178,10 @@ class FocalSample(Loss):
     p_y is detached, so γ is constant under differentiation; the loss jumps where p_y crosses a threshold, and its
     derivatives hold almost everywhere.
 
+    >>> import torch
+    >>> calibcli.loss("focal_sample")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.0061])
+
     Args:
         thresholds: increasing probabilities that part the γ values.
         gammas: one more value than thresholds, for the lowest p_y first; `auto` takes γ*(θ) of each interval's upper
@@ -180,6 +189,9 @@ class FocalSample(Loss):
         closed: `left`: an interval holds its lower threshold (p < θ); `right`: its upper one (p <= θ).
         p_last: the probability whose γ* the last interval takes with `auto`.
         step: with `auto`, round γ* up to a multiple of this; 0 leaves it.
+
+    Raises:
+        UsageError: the thresholds are not one fewer than `gammas`, or do not rise.
     """
 
     def __init__(
@@ -222,7 +234,12 @@ class FocalSample(Loss):
 
 @LOSSES.add("inverse_focal")
 class InverseFocal(Loss):
-    """Inverse focal loss, `-(1+p_y)^γ log p_y` (Wang et al. 2021); it presses on easy samples. γ >= 0."""
+    """Inverse focal loss, `-(1+p_y)^γ log p_y` (Wang et al. 2021); it presses on easy samples. γ >= 0.
+
+    >>> import torch
+    >>> calibcli.loss("inverse_focal:gamma=2")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.9387])
+    """
 
     def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
         super().__init__(alpha)
@@ -241,6 +258,10 @@ class DualFocal(Loss):
 
     p_j is 0 where there is none. The loss jumps where the true class ties with another; derivatives hold almost
     everywhere, and go through p_j.
+
+    >>> import torch
+    >>> calibcli.loss("dual_focal:gamma=2")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.0906])
     """
 
     def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibcli.derivatives.jets import Jets
-from calibcli.derivatives.norms import upcast, wrong_thrice
+from calibcli.derivatives.normalisation import upcast, wrong_thrice
 from calibcli.derivatives.twice import Twice
 from calibcli.errors import UsageError
 from calibcli.losses.logspace import log_p, margin
@@ -26,11 +26,15 @@ class MMCE(Penalty):
     or all are wrong. It depends on the batch size and costs its square. Under several processes it is that of each
     process's own rows.
 
+    >>> run = calibcli.train(model, None, loss="ce+mmce", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["loss"]
+    'ce+mmce'
+
     Args:
         weight: λ.
         form: `weighted`, or `plain`: `N^-2 Σ (a-r)(a'-r')k`.
-        scale: `paper`, or `code`: each term of the weighted form divided twice by its count, as public code does (then
-            a given weight presses far less).
+        normalisation: `paper`, or `code`: each term of the weighted form divided twice by its count, as public code
+            does (then a given weight presses far less).
         width: of the kernel.
     """
 
@@ -41,11 +45,11 @@ class MMCE(Penalty):
         *,
         weight: NotNegative = 2.0,
         form: Literal["weighted", "plain"] = "weighted",
-        scale: Literal["paper", "code"] = "paper",
+        normalisation: Literal["paper", "code"] = "paper",
         width: Annotated[float, Range(1e-6, 1e6)] = 0.4,
     ) -> None:
         super().__init__(weight)
-        self.form, self.scale, self.width = form, scale, width
+        self.form, self.normalisation, self.width = form, normalisation, width
 
     def value(self, batch: Batch) -> Tensor:
         z = upcast(batch.logits)
@@ -66,7 +70,7 @@ class MMCE(Penalty):
                 return r.sum() * 0
             share = torch.where(correct > 0, 1 / right, 1 / wrong)
         pairs = k * (share * residual).unsqueeze(1) * (share * residual).unsqueeze(0)
-        if self.form == "weighted" and self.scale == "code":
+        if self.form == "weighted" and self.normalisation == "code":
             pairs = pairs * share_of_pair(correct)
         return (pairs.sum().clamp(min=0) + 1e-10).sqrt()
 
@@ -95,12 +99,19 @@ class Trace(Penalty):
     form has second derivatives of few passes (`Twice`). Without it both take PyTorch's derivatives, which is slower. It
     is refused for the Hessian of a network with batch, layer or group norm, whose third derivatives PyTorch gets wrong.
 
+    >>> run = calibcli.train(model, None, loss="ce+trace:weight=1", epochs=1, device="cpu")
+    >>> run.facts["runs"][0]["last_epoch"]["penalty_trace"] > 0
+    True
+
     Args:
         weight: λ.
         kind: `hessian`; `ggn`: the generalised Gauss-Newton matrix, never negative and far cheaper, with the probe
             drawn in logit space, `|J' A^{1/2} w|²`; `relu`: the Hessian's estimate where positive, else 0.
         every: apply it at every n-th step, n times as strong.
         probes: m.
+
+    Raises:
+        UsageError: the Hessian's trace of a network with such norms, without `around`.
     """
 
     def __init__(

@@ -16,6 +16,12 @@ class CrossEntropy(Loss):
     """Cross-entropy, `-log p_y`.
 
     Equivalent to `F.cross_entropy(logits, labels, reduction="none")`, with full relative accuracy at saturation.
+
+    The logarithmic score of Good (1952), in nats.
+
+    >>> import torch
+    >>> calibcli.loss("ce")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.3133])
     """
 
     def __init__(self, *, alpha: Weights = ()) -> None:
@@ -33,6 +39,10 @@ class LabelSmoothing(Loss):
     """Cross-entropy against `(1-ε) onehot + ε/K` (Szegedy et al. 2016).
 
     Equivalent to `F.cross_entropy(logits, labels, label_smoothing=ε, reduction="none")`.
+
+    >>> import torch
+    >>> calibcli.loss("label_smoothing:epsilon=0.1")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.3633])
     """
 
     def __init__(self, *, epsilon: Share = 0.05) -> None:
@@ -49,7 +59,12 @@ class LabelSmoothing(Loss):
 
 @LOSSES.add("brier")
 class Brier(Loss):
-    """Brier score, `Σ_k (p_k - 1[k=y])²`: summed over classes, in [0, 2] (Brier 1950)."""
+    """Brier score, `Σ_k (p_k - 1[k=y])²`: summed over classes, in [0, 2] (Brier 1950).
+
+    >>> import torch
+    >>> calibcli.loss("brier")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.1447])
+    """
 
     def __init__(self, *, alpha: Weights = ()) -> None:
         super().__init__(alpha)

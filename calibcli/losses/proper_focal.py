@@ -76,6 +76,12 @@ class ProperFocal(Loss):
 
     Not cross-entropy of φ_γ(softmax z), which is a different loss. Training plain focal loss and reporting
     φ_γ(softmax z) trains the same network with the map as a fixed last layer.
+
+    Source: Komisarenko and Kull (2024), who take focal loss apart into φ_γ and a proper loss.
+
+    >>> import torch
+    >>> calibcli.loss("proper_focal:gamma=2")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    tensor([0.0870])
     """
 
     def __init__(self, *, gamma: Gamma) -> None:

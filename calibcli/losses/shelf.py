@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from calibcli.derivatives.norms import upcast
+from calibcli.derivatives.normalisation import upcast
 from calibcli.errors import UsageError
 from calibcli.losses.logspace import margin
-from calibcli.spec import Range, Shelf
+from calibcli.shelves import Shelf
+from calibcli.spec import Range
 
-LOSSES = Shelf("loss")
-PENALTIES = Shelf("penalty")
+LOSSES = Shelf("loss", package="calibcli.losses")
+PENALTIES = Shelf("penalty", package="calibcli.losses")
 
 Gamma = Annotated[float, Range(0, 1000)]
 Weights = Annotated[tuple[float, ...], Range(0, 1e9)]

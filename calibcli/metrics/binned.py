@@ -7,111 +7,270 @@ and `accuracy` its frequency; `of=top` measures the predicted class instead, whi
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal
+
 import numpy as np
 
-from calibcli.columns import Edges
-from calibcli.metrics import binned_intervals as intervals
-from calibcli.metrics.norms import debiased, l1, l2, largest, over, over_by_confidence, under
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Equal, Of, Sample
-from calibcli.spec import Count
+from calibcli.columns import ClassBins, ClassTable, Edges
+from calibcli.metrics.gap_norms import (
+    ECE_HAS,
+    DebiasedSquare,
+    Ece,
+    GapNorm,
+    Unbounded,
+    debiased,
+    l1,
+    l2,
+    largest,
+    over,
+    over_by_confidence,
+    under,
+)
+from calibcli.metrics.intervals import Bare, Interval, Statistic
+from calibcli.metrics.sample import METRICS, SIGNED, UNIT, BinaryOutcomes, Equal, Of, Sample
+from calibcli.numerics import normal_quantile, score_bound
+from calibcli.predictions import Floats
+from calibcli.spec import Count, Range
+
+_error = partial(METRICS.add, values=UNIT, better="lower", unit="probability", binned=True)
 
 
-def width(sample: Sample, *, bins: int, edges: Edges = "right", of: Of = "auto") -> Bins:
-    """The equal-width table that `ece`, `mce`, ... read."""
-    return sample.view(of).width_bins(bins, edges)
-
-
-def mass(sample: Sample, *, bins: int, method: Equal = "split-merge", of: Of = "auto") -> Bins:
-    """The equal-mass table that `adaece` and `ece2_debiased` read."""
-    return sample.view(of).mass_bins(bins, method)
-
-
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=l1, interval=intervals.gate)
-def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
+@_error()
+def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
     """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini 2015; Guo 2017).
 
     `edges`: `right` (lo, hi] with 0 in the first; `left` [lo, hi) with 1 in the last; `torchmetrics` as `left` with
     one bin more that holds exactly 1.
+
+    >>> round(calibcli.measure(logits, labels, "ece:bins=10")["ece"].value, 4)
+    0.0646
     """
-    return float(l1(width(sample, bins=bins, edges=edges, of=of)))
+    return Ece(sample.view(of), sample.view(of).width_bins(bins, edges), l1)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=largest, interval=intervals.no_interval)
-def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
-    """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini 2015)."""
-    return float(largest(width(sample, bins=bins, edges=edges, of=of)))
+@_error()
+def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+    """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini 2015).
+
+    >>> round(calibcli.measure(logits, labels, "mce")["mce"].value, 4)
+    0.4406
+    """
+    return Unbounded(sample.view(of), sample.view(of).width_bins(bins, edges), largest)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=l2, interval=intervals.signed)
-def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
-    """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins."""
-    return float(l2(width(sample, bins=bins, edges=edges, of=of)))
+@_error()
+def ece_l2(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+    """Root mean square calibration error, (Σ_b w_b gap_b²)^½ over equal-width bins.
+
+    The norm is that of Kumar et al. (2019), who take bins of equal mass.
+
+    >>> round(calibcli.measure(logits, labels, "ece_l2")["ece_l2"].value, 4)
+    0.0949
+    """
+    return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), l2)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=over, interval=intervals.signed)
-def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
-    """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`."""
-    return float(over(width(sample, bins=bins, edges=edges, of=of)))
+@_error()
+def oce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+    """Overconfident part of the ECE, Σ_b max(d_b, 0); `oce` + `uce` = `ece`.
+
+    Ours: the terms of the ECE by the sign of their gaps.
+
+    >>> round(calibcli.measure(logits, labels, "oce")["oce"].value, 4)
+    0.0646
+    """
+    return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=width, norm=under, interval=intervals.signed)
-def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
-    """Underconfident part of the ECE, Σ_b max(-d_b, 0)."""
-    return float(under(width(sample, bins=bins, edges=edges, of=of)))
+@_error()
+def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+    """Underconfident part of the ECE, Σ_b max(-d_b, 0).
+
+    Ours: the terms of the ECE by the sign of their gaps.
+
+    >>> round(calibcli.measure(logits, labels, "uce")["uce"].value, 4)
+    0.0
+    """
+    return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), under)
 
 
-@METRICS.add(
-    values=UNIT, better="lower", unit="probability", table=width, norm=over_by_confidence, interval=intervals.signed
-)
-def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> float:
-    """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan 2019)."""
-    return float(over_by_confidence(width(sample, bins=bins, edges=edges, of=of)))
+@_error()
+def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
+    """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan 2019).
+
+    >>> round(calibcli.measure(logits, labels, "overconfidence_error")["overconfidence_error"].value, 4)
+    0.0595
+    """
+    return GapNorm(sample.view(of), sample.view(of).width_bins(bins, edges), over_by_confidence)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", table=mass, norm=l1, interval=intervals.signed)
-def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> float:
+@_error()
+def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
     """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti 2020).
 
     `method`: `split` cuts the rows sorted by confidence into groups whose sizes differ by at most 1, ties by row order;
     `split-merge` as `split`, but rows of equal confidence share their accuracy, so that row order does not matter;
     `mukhoti` the released code of that paper: interpolated edges, bins (lo, hi], which drops the smallest confidence;
     `whole` as `split`, but all rows of equal confidence go to the bin that their middle falls in.
+
+    >>> round(calibcli.measure(logits, labels, "adaece:bins=10")["adaece"].value, 4)
+    0.0646
     """
-    return float(l1(mass(sample, bins=bins, method=method, of=of)))
+    return GapNorm(sample.view(of), sample.view(of).mass_bins(bins, method), l1)
 
 
-@METRICS.add(values=SIGNED, better="lower", unit="", table=mass, norm=debiased, interval=intervals.debiased_square)
-def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", of: Of = "auto") -> float:
+@METRICS.add(values=SIGNED, better="lower", unit="", binned=True)
+def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", of: Of = "auto") -> GapNorm:
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
 
     Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them. Each bin's
     own noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order;
     `split-merge` and `mukhoti` (see `adaece`) are biased where ties meet a cut, and then have no bounds.
+
+    >>> round(calibcli.measure(logits, labels, "ece2_debiased")["ece2_debiased"].value, 4)
+    0.0116
     """
-    return float(debiased(mass(sample, bins=bins, method=method, of=of)))
+    return DebiasedSquare(sample.view(of), sample.view(of).mass_bins(bins, method), debiased, method)
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", interval=intervals.no_interval)
-def ece_sweep(sample: Sample, *, of: Of = "auto") -> float:
-    """ECE with the most equal-mass bins whose accuracies still rise with confidence (Roelofs 2022)."""
-    return sweep(sample, of=of)[1]
+@METRICS.add(values=UNIT, better="lower", unit="probability")
+def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
+    """ECE with the most equal-mass bins whose accuracies still rise with confidence (Roelofs 2022).
 
-
-def sweep(sample: Sample, *, of: Of = "auto") -> tuple[int, float]:
-    """The number of bins that `ece_sweep` stops at, and the ECE there."""
+    >>> round(calibcli.measure(logits, labels, "ece_sweep")["ece_sweep"].value, 4)
+    0.0646
+    """
     view = sample.view(of)
     order = view.stable_order
     w = np.ones(view.n) if view.weights is None else view.weights[order]
     position = np.append(0.0, np.cumsum(w))
     p = np.append(0.0, np.cumsum(w * view.p[order]))
     hit = np.append(0.0, np.cumsum(w * view.hit[order]))
-    best = (1, abs(p[-1] - hit[-1]) / view.total)
+    best = abs(p[-1] - hit[-1])
     for bins in range(2, view.n + 1):
         cuts = view.cuts(bins)
         sums = np.diff(np.interp(cuts, position, hit))
-        mass = np.diff(cuts)
-        if np.any(np.diff(sums / mass) < 0):
+        if np.any(np.diff(sums / np.diff(cuts)) < 0):
             break
-        best = (bins, float(np.abs(np.diff(np.interp(cuts, position, p)) - sums).sum()) / view.total)
-    return best
+        best = np.abs(np.diff(np.interp(cuts, position, p)) - sums).sum()
+    return Bare(float(best) / view.total, Interval(reason="no bound: the number of bins is chosen on these rows"))
+
+
+def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:
+    """The class table that `classwise_ece` reads."""
+    return ClassBins(bins, edges, threshold if threshold >= 0 else 1 / k)
+
+
+@METRICS.add(values=UNIT, better="lower", unit="probability", class_bins=class_bins, binned=True)
+def classwise_ece(
+    sample: Sample,
+    *,
+    bins: Count = 15,
+    edges: Edges = "right",
+    threshold: Annotated[float, Range(-1, 1)] = 0.0,
+    norm: Literal["l1", "l2"] = "l1",
+) -> Statistic:
+    """Mean over classes of the ECE of p_k (Kull 2019; `norm=l2`: marginal calibration error, Kumar 2019).
+
+    `threshold`: only p_k above it count; -1 stands for 1/K ("SCE-t", Nixon 2019). Bins are equal-width on p_k.
+
+    >>> round(calibcli.measure(logits, labels, "classwise_ece")["classwise_ece"].value, 4)
+    0.0154
+    """
+    return Classwise(sample, class_bins(sample.columns.k, bins=bins, edges=edges, threshold=threshold), norm)
+
+
+@dataclass(frozen=True, eq=False)
+class Classwise(Statistic):
+    """Upper bound only, by the signs as for the ECE: Σ_k s_k (p_k - y_k) of a row is at most 2 (1 - p_y) in size.
+
+    Below, the triangle inequality over K x bins cells is too wide to be of use, and none is given.
+    """
+
+    sample: Sample
+    how: ClassBins
+    norm: Literal["l1", "l2"]
+
+    @property
+    def table(self) -> ClassTable:
+        return self.sample.columns.classes[self.how]
+
+    @cached_property
+    def each(self) -> Floats:
+        """(K,) calibration error of each class's probability."""
+        table, total = self.table, self.sample.top.total
+        gap = np.abs(table.sum_p - table.sum_y)
+        if self.norm == "l1":
+            return np.asarray(gap.sum(axis=1) / total)
+        square = np.divide(gap**2, table.count, out=np.zeros_like(gap), where=table.count > 0)
+        return np.asarray(np.sqrt(square.sum(axis=1) / total))
+
+    @property
+    def value(self) -> float:
+        return float(self.each.mean()) if self.norm == "l1" else float(np.sqrt((self.each**2).mean()))
+
+    def interval(self, level: float) -> Interval:
+        columns, view = self.sample.columns, self.sample.top
+        null, null_high = self._null()
+        detail = {"worst_class": int(self.each.argmax()), "worst_value": float(self.each.max())}
+        how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
+        if columns.groups is not None:
+            return Interval(reason=ECE_HAS, **how)
+        if self.norm == "l2":
+            return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
+        share = view.share()
+        square = share * (1 / view.total if view.counts else share)
+        rest = 2 * -np.expm1(-columns.nll) / columns.k
+        unseen, variance = 2 / columns.k / view.effective, float(np.sum(square * rest**2))
+        return Interval(
+            high=min(1.0, score_bound(self.value, normal_quantile(level), unseen, variance)),
+            level=level,
+            sided="upper",
+            how="one-sided upper bound; null level: expected absolute deviation of a binomial per cell",
+            reason="no lower bound: K x bins cells make it too wide to use",
+            **how,
+        )
+
+    def _null(self) -> tuple[float, float]:
+        """Mean and 95 % quantile under perfect calibration: cells as independent binomials, their sum as normal."""
+        n, p, mean = calibrated_cells(self.table, self.sample.top)
+        scale = 1 / (self.sample.top.effective * len(n))
+        if self.norm == "l2":
+            variance = p * (1 - p) * scale
+            total = float(variance.sum())
+            return math.sqrt(total), math.sqrt(total + 1.645 * math.sqrt(2 * float((variance**2).sum())))
+        variance = np.maximum(n * p * (1 - p) - mean**2, 0)
+        return float(mean.sum()) * scale, float(mean.sum() + 1.645 * math.sqrt(variance.sum())) * scale
+
+
+def calibrated_cells(table: ClassTable, view: BinaryOutcomes) -> tuple[Floats, Floats, Floats]:
+    """(K, bins) effective rows, mean probability, and the deviation of hits to expect of a calibrated model."""
+    n = table.count / (view.total / view.effective)
+    p = np.clip(np.divide(table.sum_p, table.count, out=np.zeros_like(n), where=n > 0), 0, 1)
+    return n, p, mean_absolute_deviation(n.ravel(), p.ravel()).reshape(n.shape)
+
+
+def mean_absolute_deviation(n: Floats, p: Floats) -> Floats:
+    """E|X - n p| of a binomial: 2 e^{-λ} λ (no success drawn, λ = -n log(1-p)) while n p < 1, else near-normal.
+
+    Uses De Moivre's 2 (1-p)^{n-m} p^{m+1} (m+1) C(n, m+1), m = floor(n p), for small means, where it is a few terms.
+    """
+    mean = n * p
+    q = 1 - p
+    swap = p > 0.5
+    small, rare = np.where(swap, n * q, mean), np.where(swap, q, p)
+    normal = np.sqrt(2 / math.pi * small * (1 - rare)) * (1 - 1 / (12 * np.maximum(small * (1 - rare), 1)))
+    exact = normal.copy()
+    few = small < 20
+    x, r, size = small[few], rare[few], n[few]
+    m = np.floor(x)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_choose = np.zeros_like(x)
+        for j in range(1, int(m.max()) + 2 if len(m) else 1):
+            log_choose += np.where(j <= m + 1, np.log(np.maximum(size - j + 1, 1e-300)) - math.log(j), 0)
+        value = 2 * np.exp((size - m) * np.log1p(-r) + (m + 1) * np.log(r) + np.log(m + 1) + log_choose)
+    exact[few] = np.where((r > 0) & (size >= m + 1), value, 0)
+    return np.asarray(exact)

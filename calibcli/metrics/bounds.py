@@ -8,7 +8,11 @@ With r = p - y per row, d_b = mean(r in bin b) and s the true signs of d: ECE = 
 - Lower: E - ECE <= ‖d̂ - d‖₁ (triangle inequality), whose quantile is that of normal bins with variance
   max(mean r² 1_b, mean p(1-p) 1_b)/n.
 
-`method=sharp` has shorter ones for independent rows: see `calibcli.metrics.sharp`.
+`method=sharp` has shorter ones for independent rows. The plain bounds take the worst case: above, that every bin's sign
+is known (E then carries no upward bias, although it does wherever a gap is small beside its noise); below, that every
+bin is calibrated (E then carries all of that bias, although it does not where a gap is surely there). The sharp ones
+take, above, the worst case that the data leave open, and below, signs that the rows themselves foretell. With normal
+bins, d̂_b = d_b + σ_b Z_b and x_b = |d_b|/σ_b, a bin adds σ_b |x_b + Z_b| to the estimate E.
 """
 
 from __future__ import annotations
@@ -19,20 +23,143 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calibcli.columns import Edges, bin_index
+from calibcli.columns import Edges
 from calibcli.errors import UsageError
-from calibcli.metrics import sharp
 from calibcli.metrics.intervals import FEWEST_GROUPS
-from calibcli.metrics.sample import View
-from calibcli.numerics import effective_groups, normal_quantile, score_bound, student_quantile
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.numerics import bisect, effective_groups, normal_quantile, score_bound, student_quantile
+from calibcli.predictions import Floats
+
+EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
+CAUTION = 1.0  # standard errors by which a bin's variance is lowered before its bias is counted on
+WHOLE = 0.2  # of alpha, spent below on the plain bound; the rest on signs
+STEPS = 16
+NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def sharp_upper(
+    value: float, plain: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float
+) -> float:
+    """The largest ECE that E does not contradict at level alpha.
+
+    An ECE of τ is contradicted when E is below the α quantile of E for every way to spread τ over the bins. That
+    quantile is at least min_d [μ(d) - z √V(d)], μ = Σ σ f(x), V = Σ σ² v(x), f and v mean and variance of |x + Z|
+    (sums of |x + Z| are skewed to the right, so the normal quantile is too low). The minimum is bounded from below by
+    duality: √V <= V/(2s) + s/2 for every s makes it separable, a multiplier ν takes care of Σ|d_b| = τ.
+
+    Args:
+        value: E.  plain: the plain bound, never exceeded.
+        d: (B,) signed gaps.
+        spread: (B,) Σ (r_i/n)², the variance of d̂_b about 0.  fourth: (B,) Σ (r_i/n)⁴, its sampling error squared.
+        unit: 1 / n_eff.
+    """
+    z = normal_quantile(1 - alpha)
+    least = _surely(d, spread, fourth, unit)
+    # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
+    unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
+    value = max(value, _usual(least))
+    if not least.any() or _quantile(plain, least, spread, unseen, z) < value:
+        return plain
+    return bisect(lambda size: value - _quantile(size, least, spread, unseen, z), 0.0, plain, STEPS)[1]
+
+
+def sharp_largest(
+    limit: float, length: float, d: Floats, spread: Floats, fourth: Floats, unit: float, alpha: float
+) -> float:
+    """The largest E whose upper bound is at most `limit`; `length`: of the plain bound beyond E, else as `upper`."""
+    z = normal_quantile(1 - alpha)
+    least = _surely(d, spread, fourth, unit)
+    most = _quantile(limit, least, spread, max((length / z) ** 2 - float(spread.sum()), 0.0), z) if least.any() else 0.0
+    return max(limit - length, most if most >= _usual(least) else -math.inf)
+
+
+def _surely(d: Floats, spread: Floats, fourth: Floats, unit: float) -> Floats:
+    """Standard deviation of each bin's gap about its mean, less its own sampling error; 0 where too little is known."""
+    known = np.divide(spread**2, fourth, out=np.zeros_like(spread), where=fourth > 0) >= EVENTS
+    return np.sqrt(np.where(known, np.maximum(spread - CAUTION * np.sqrt(fourth) - d**2 * unit, 0), 0))
+
+
+def _usual(least: Floats) -> float:
+    """An E lower than nearly any model shows is not taken as evidence of being better than perfect."""
+    return math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
+
+
+def _quantile(tau: float, least: Floats, spread: Floats, unseen: float, z: float) -> float:
+    """A lower bound on the α quantile of E over all gaps with Σ|d_b| = tau."""
+    x, mean, variance = _folded()
+    s = math.sqrt(float(spread.sum()) + unseen)
+    on = least > 0
+    size = least[on, None]
+    rest = float(spread[~on].sum()) + unseen
+    gaps, means = size * x, size * mean
+    ratio = np.sqrt(spread[on, None]) / size
+    variances = spread[on, None] * np.interp(x / ratio, x, variance)
+    best = tau - z * s
+    for near in NEAR:
+        base = means - z / (2 * near * s) * variances
+        dual = (base[None] - MULTIPLIERS[:, None, None] * gaps[None]).min(axis=2).sum(axis=1) + MULTIPLIERS * tau
+        best = max(best, float(dual.max()) - z * rest / (2 * near * s) - z * near * s / 2)
+    return best
+
+
+MULTIPLIERS = np.linspace(0, 1, 21)
+
+
+@lru_cache(maxsize=1)
+def _folded() -> tuple[Floats, Floats, Floats]:
+    """x, mean and variance of |x + Z|; the last x stands for infinity."""
+    x = np.append(np.linspace(0, 4, 41), 60.0)
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    mean = 2 * density + x * np.array([math.erf(v / math.sqrt(2)) for v in x])
+    return x, mean, np.maximum(1 + x * x - mean**2, 0)
+
+
+def signed(d: Floats, variance: Floats, alpha: float) -> Floats:
+    """A lower bound from signs that are fixed before a row is looked at: whatever they are, s·d <= ECE.
+
+    Two choices, a third of alpha for each of three claims. The same sign for every row: |Σ d̂_b|, both signs. And the
+    sign of what the earlier rows of the bin add up to: Σ_i s_i r_i is then a sum whose expectation, row by row, is at
+    most the ECE and whose variance at most that of Σ d̂. Averaged over all orders of the rows it is, for a bin of many,
+
+        |d̂| - σ M(|d̂| / σ),   M(x) = Φ(-x) / φ(x) (Mills' ratio):
+
+    the sum W of the rows in order is a Brownian bridge to d̂/σ, ∫ sign(W) dW = |W_1| - L with L its local time at 0
+    (Tanaka), and P(L > l | W_1 = x) = exp(-(l² + 2 l |x|) / 2). No order has to be drawn, and none matters.
+
+    Args:
+        d: (..., B) signed gaps.  variance: (..., B) of d̂.  alpha: error probability.
+    """
+    sigma = np.sqrt(variance)
+    x = np.divide(np.abs(d), sigma, out=np.zeros_like(d), where=sigma > 0)
+    foretold = (np.abs(d) - sigma * _mills(x)).sum(axis=-1)
+    same = np.abs(d.sum(axis=-1))
+    lower = np.maximum(same, foretold) - normal_quantile(1 - alpha / 3) * np.sqrt(variance.sum(axis=-1))
+    return np.asarray(lower)
+
+
+def _mills(x: Floats) -> Floats:
+    """Φ(-x) / φ(x) for x >= 0, to 1e-6: interpolated; beyond 8 its series."""
+    values, far = _mills_grid(), 1 / np.maximum(x, 8)
+    at = np.minimum(x, 8) * 500
+    below = np.minimum(at.astype(np.intp), 3999)
+    near = values[below] + (at - below) * (values[below + 1] - values[below])
+    return np.asarray(np.where(x < 8, near, far * (1 - far**2 * (1 - far**2 * (3 - far**2 * (15 - 105 * far**2))))))
+
+
+@lru_cache(maxsize=1)
+def _mills_grid() -> Floats:
+    """At 0, 1/500, ..., 8."""
+    grid = np.linspace(0, 8, 4001)
+    half = np.array([math.erfc(x / math.sqrt(2)) / 2 for x in grid])
+    return np.asarray(half * np.exp(grid**2 / 2) * math.sqrt(2 * math.pi))
+
 
 DRAWS = 20_000
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
 WeightKind = Literal["sampling", "count"]
 Method = Literal["score", "sharp"]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +220,7 @@ def ece_bounds(
         groups: (N,) labels of rows that belong together (patients, documents), or None for independent rows.
             Variances then come from signed group sums per bin, and quantiles from Student's t with G_eff - 1 degrees;
             below 10 effective groups there are no bounds.
-        method: `sharp` (see `calibcli.metrics.sharp`; without groups), or `score`.
+        method: `sharp` (see `calibcli.metrics.bounds`; without groups), or `score`.
         seed: seed of the 20,000 normal draws of the lower bound.
 
     Raises:
@@ -108,49 +235,41 @@ def ece_bounds(
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
     if w is not None and (w.shape != c.shape or not w.sum() > 0):
         raise UsageError(f"weights have shape {w.shape} and sum {w.sum():g}", "pass one non-negative weight per row")
-    member = None
-    if groups is not None:
-        labels, member = np.unique(np.asarray(groups), return_inverse=True)
-        if len(member) != len(c) or len(labels) < 2:
-            problem = f"{len(labels)} group(s) over {len(member)} rows"
-            raise UsageError(problem, "pass a group label per row, at least two groups")
-    view = View(c, 1 - c, y > 0, w, weight_kind == "count", member)
-    return view_bounds(view, bins=bins, edges=edges, alpha=alpha, family=family, method=method, seed=seed)
+    member = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    if member is not None and (len(member) != len(c) or member.max() == 0):
+        problem = f"{member.max() + 1} group(s) over {len(member)} rows"
+        raise UsageError(problem, "pass a group label per row, at least two groups")
+    view = BinaryOutcomes(c, 1 - c, y > 0, w, weight_kind == "count", member, seed=seed)
+    return table_bounds(view, view.width_bins(bins, edges), alpha=alpha, family=family, method=method)
 
 
-def view_bounds(
-    view: View,
-    *,
-    bins: int = 15,
-    edges: Edges = "right",
-    alpha: float = 0.05,
-    family: int = 1,
-    method: Method = "sharp",
-    seed: int = 0,
+def table_bounds(
+    view: BinaryOutcomes, table: Bins, *, alpha: float = 0.05, family: int = 1, method: Method = "sharp"
 ) -> Bounds:
-    """As `ece_bounds`, of the table that the metric `ece` reads."""
-    table = view.width_bins(bins, edges)
-    d, null, value = table.d, table.null, float(np.abs(table.d).sum())
+    """As `ece_bounds`, of a table of equal-width bins of these outcomes."""
+    d, null, value = table.weighted_gap, table.null_variance, float(np.abs(table.weighted_gap).sum())
     level, count, effective = 1 - alpha / family, None, math.inf
     if view.groups is None:
-        covariance, unseen = np.diag(table.spread), float(table.square.sum())
+        covariance, unseen = np.diag(table.gap_variance), float(table.weight_variance.sum())
         z, z_lower = normal_quantile(1 - alpha), normal_quantile(level)
     else:
-        covariance, sizes = _grouped(view, view.groups, bin_index(view.p, bins, edges), len(d))
+        covariance, sizes = _grouped(view, view.groups, table)
         count, effective, unseen = len(sizes), effective_groups(sizes), float(sizes @ sizes)
         z, z_lower = (student_quantile(at, max(effective - 1, 1e-3)) for at in (1 - alpha, level))
+        method = "score"
     # the largest variance of s·d̂ over every choice of signs s
     upper = min(1.0, score_bound(value, z, unseen, float(np.abs(covariance).sum())))
-    deficit = np.maximum(null - np.diag(covariance), 0)
-    whole = norm_quantile(covariance + np.diag(deficit), level, seed) * z_lower / normal_quantile(level)
-    lower = value - whole
-    used: Method = "score" if view.groups is not None else method
-    if used == "sharp":
-        fourth = view.sums(bin_index(view.p, bins, edges), len(d), view.residual**4, 4)
-        upper = sharp.upper(value, upper, d, table.spread, fourth, unseen, alpha)
-        variance = np.maximum(table.spread, null)
-        whole = norm_quantile(np.diag(variance), 1 - alpha / family * sharp.WHOLE, seed)
-        lower = max(value - whole, float(sharp.signed(d, variance, alpha / family * (1 - sharp.WHOLE))))
+    if method == "sharp":
+        assert table.index is not None
+        fourth = view.sums(table.index, len(d), view.residual**4, 4)
+        upper = sharp_upper(value, upper, d, table.gap_variance, fourth, unseen, alpha)
+        variance = np.maximum(table.gap_variance, null)
+        whole = norm_quantile(np.diag(variance), 1 - alpha / family * WHOLE, table.seed)
+        lower = max(value - whole, float(signed(d, variance, alpha / family * (1 - WHOLE))))
+    else:
+        deficit = np.maximum(null - np.diag(covariance), 0)
+        whole = norm_quantile(covariance + np.diag(deficit), level, table.seed)
+        lower = value - whole * z_lower / normal_quantile(level)
     reason = ""
     if effective < FEWEST_GROUPS:
         reason = f"{count} groups count as {effective:.1f} of equal size, too few for a bound ({FEWEST_GROUPS})"
@@ -160,18 +279,18 @@ def view_bounds(
         upper=1.0 if reason else upper,
         reason=reason,
         floor=math.sqrt(2 / math.pi) * float(np.sqrt(null).sum()),
-        null_high=norm_quantile(np.diag(null), 0.95, seed),
+        null_high=norm_quantile(np.diag(null), 0.95, table.seed),
         n=round(view.total) if view.counts else view.n,
         n_eff=view.effective,
         groups=count,
         effective=effective,
         alpha=alpha,
         family=family,
-        method=used,
+        method=method,
     )
 
 
-def _grouped(view: View, groups: Any, index: NDArray[np.intp], width: int) -> tuple[Floats, Floats]:
+def _grouped(view: BinaryOutcomes, groups: Any, table: Bins) -> tuple[Floats, Floats]:
     """Covariance of d̂ from signed group sums (B, B), and the share of each group (G,).
 
     The sum of the squared shares is the variance that one unseen group of errors would bring if its rows go wrong
@@ -180,11 +299,10 @@ def _grouped(view: View, groups: Any, index: NDArray[np.intp], width: int) -> tu
     from scipy.sparse import coo_array
 
     labels, member = np.unique(groups, return_inverse=True)
-    count = len(labels)
-    share = np.broadcast_to(view.share(), view.p.shape)
-    sums = coo_array((share * view.residual, (member, index)), shape=(count, width)).tocsr()
+    count, bins = len(labels), len(table.weight)
+    sums = coo_array((view.shares * view.residual, (member, table.index)), shape=(count, bins)).tocsr()
     covariance = (sums.T @ sums).toarray() * (count / max(count - 1, 1))
-    return covariance, np.bincount(member, weights=share).astype(np.float64)
+    return covariance, np.bincount(member, weights=view.shares).astype(np.float64)
 
 
 def norm_quantile(covariance: Floats, level: float, seed: int) -> float:

@@ -1,9 +1,9 @@
-"""Intervals of means and shares, and the form in which every metric's interval is asked for and given."""
+"""What a metric returns: a statistic, with its interval. Intervals of means and shares."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -16,17 +16,16 @@ from calibcli.numerics import (
     clopper_pearson,
     effective_groups,
     effective_rows,
-    normal_quantile,
     score_bound,
     student_quantile,
     two_sided,
 )
 from calibcli.predictions import Floats, Ints
 from calibcli.result import Cell
-from calibcli.spec import Choice
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
 BOUNDLESS = "no upper bound: classes have probability 0, where a label would cost infinitely much (--clip bounds it)"
+NO_GROUPS = "rows belong to groups, and this bound is for independent rows"
 FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/gate.md)
 Mask = npt.NDArray[np.bool_]
 
@@ -48,30 +47,40 @@ class Interval:
     detail: Mapping[str, Cell] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Ask:
-    """A metric's value whose uncertainty is wanted at `level`."""
-
-    sample: Sample
-    choice: Choice
-    value: float
-    level: float
-    seed: int
+class Statistic:
+    """What a metric returns: a number that knows its uncertainty. What is costly waits until it is asked for."""
 
     @property
-    def alpha(self) -> float:
-        """Error probability of a one-sided bound; two of them make an interval of level 1 - 2 alpha."""
-        return 1 - self.level
+    def value(self) -> float:
+        """The number; nan where it is not defined."""
+        raise NotImplementedError
+
+    def interval(self, level: float) -> Interval:
+        """Its uncertainty, one-sided bounds at `level` each; or why it has none."""
+        raise NotImplementedError
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Bare(Statistic):
+    """A number whose interval, or why it has none, depends on no level."""
+
+    number: float
+    said: Interval
 
     @property
-    def tail(self) -> float:
-        """Error probability of each end of a two-sided interval."""
-        return (1 - self.level) / 2
+    def value(self) -> float:
+        return self.number
 
-    @property
-    def z(self) -> float:
-        """Two-sided normal quantile."""
-        return normal_quantile(1 - self.tail)
+    def interval(self, level: float) -> Interval:
+        return self.said
+
+
+def one_sided(level: float, low: float, high: float, how: str, **more: Any) -> Interval:
+    """Two bounds that hold at `level` each."""
+    return Interval(low=low, high=high, level=1 - 2 * (1 - level), sided="each", how=how, **more)
 
 
 @dataclass(frozen=True)
@@ -220,43 +229,66 @@ def percent(level: float) -> str:
     return f"{100 * level:.4g} %"
 
 
-def share_interval(ask: Ask) -> Interval:
-    """Clopper and Pearson's interval for a metric that is a share of independent rows; else as any mean."""
-    values, mask = ask.choice.traits["rows"](ask.sample, **ask.choice.options)
-    rows = Rows.of(ask.sample, values, mask)
-    ends = share_bounds(rows, ask.tail) if rows.total > 0 else None
-    if ends is None or not rows.binomial:
-        return mean_interval(ask)
-    n = rows.effective
-    how = "Clopper-Pearson interval" + (f" at {n:.0f} effective rows" if round(n) != rows.n else "")
-    se = rows.se if math.isfinite(rows.se) else None
-    return Interval(low=ends[0], high=ends[1], level=ask.level, how=how, n=rows.n, se=se)
+Ends = tuple[float, float]
 
 
-def share_bounds(rows: Rows, alpha: float) -> tuple[float, float] | None:
+@dataclass(frozen=True, eq=False)
+class MeanOf(Statistic):
+    """The mean of a column: its value, its interval and, as differences by row, that of two models.
+
+    Attributes:
+        values: (N,).  mask: the rows that the mean is over, or None for all.
+        ends: what a row may have at the least and at the most, where that is costly as a function of the sample.
+        share: whether it is a share of the rows, whose interval is exact (Clopper and Pearson) for independent rows.
+        empty: why there is no value where the mask leaves no row.
+    """
+
+    sample: Sample
+    values: npt.NDArray[Any]
+    mask: Mask | None = None
+    ends: Ends | Callable[[Sample], Ends] = (0.0, 1.0)
+    share: bool = False
+    empty: str = "no rows"
+
+    @cached_property
+    def rows(self) -> Rows:
+        return Rows.of(self.sample, self.values, self.mask)
+
+    @property
+    def value(self) -> float:
+        return self.rows.value
+
+    @property
+    def range(self) -> Ends:
+        """What a row may have at the least and at the most."""
+        return self.sample.once(self.ends) if callable(self.ends) else self.ends
+
+    def interval(self, level: float) -> Interval:
+        """Two-sided: the score form, or Clopper and Pearson's."""
+        rows, tail = self.rows, (1 - level) / 2
+        if rows.total <= 0:
+            return Interval(reason=self.empty, n=rows.n)
+        if self.share and rows.binomial:
+            how = "Clopper-Pearson interval"
+            if round(rows.effective) != rows.n:
+                how += f" at {rows.effective:.0f} effective rows"
+            low, high = clopper_pearson(self.value * rows.effective, rows.effective, tail)
+            se = rows.se if math.isfinite(rows.se) else None
+            return Interval(low=low, high=high, level=level, how=how, n=rows.n, se=se)
+        if not math.isfinite(self.value) or rows.lacking:
+            return Interval(reason=rows.lacking if math.isfinite(self.value) else IMPOSSIBLE, n=rows.n)
+        least, most = self.range
+        low, up = rows.bounds(tail, least, most)
+        detail: dict[str, Cell] = {} if rows.groups is None else {"effective_groups": round(rows.units, 1)}
+        how = f"score form, t, unseen rows up to {most:.3g}{rows.clustered}"
+        ends = {"low": low, "reason": BOUNDLESS} if math.isinf(most) else {"low": low, "high": up}
+        return Interval(**ends, level=level, how=how, n=rows.n, se=rows.se, detail=detail)
+
+
+def share_bounds(rows: Rows, alpha: float) -> Ends | None:
     """One-sided bounds of a share, each at 1 - alpha: exact for independent rows of equal weight, else as of any mean
     (weights may go with the outcome, which a binomial at the effective rows does not see); None where there are none.
     """
     if rows.binomial:
         return clopper_pearson(rows.value * rows.effective, rows.effective, alpha)
     return None if rows.lacking else rows.bounds(alpha, 0.0, 1.0)
-
-
-def mean_interval(ask: Ask) -> Interval:
-    """The score form for a mean over rows, whose range the metric states."""
-    traits = ask.choice.traits
-    values, mask = traits["rows"](ask.sample, **ask.choice.options)
-    rows = Rows.of(ask.sample, values, mask)
-    if rows.total <= 0:
-        return Interval(reason=traits.get("empty", "no rows"), n=rows.n)
-    if not math.isfinite(ask.value):
-        return Interval(reason=IMPOSSIBLE, n=rows.n)
-    if rows.lacking:
-        return Interval(reason=rows.lacking, n=rows.n)
-    least, most = traits["range"](ask.sample)
-    low, high = rows.bounds(ask.tail, least, most)
-    detail: dict[str, Cell] = {} if rows.groups is None else {"effective_groups": round(rows.units, 1)}
-    how = f"score form, t, unseen rows up to {most:.3g}{rows.clustered}"
-    if math.isinf(most):
-        return Interval(low=low, level=ask.level, how=how, reason=BOUNDLESS, n=rows.n, se=rows.se, detail=detail)
-    return Interval(low=low, high=high, level=ask.level, how=how, n=rows.n, se=rows.se, detail=detail)

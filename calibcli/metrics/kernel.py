@@ -3,124 +3,128 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 import numpy as np
 
-from calibcli.metrics.intervals import Ask, Interval, percent
-from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
-from calibcli.metrics.smooth import Noise, noise_of, spread
+from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
+from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
+from calibcli.metrics.smooth import Noise, Noises, spread
 from calibcli.numerics import normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
 CELLS = 1 << 14
-Scale = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / scale) must be a number
+Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 
-def mmce_interval(ask: Ask) -> Interval:
-    """MMCE is the length of the mean of r_i φ(p_i), |φ| = 1: the triangle inequality below, one direction above."""
-    options = ask.choice.options
-    view = ask.sample.view(options["of"])
-    draws = None
-    if not options["weighted"]:
-        noise = noise_of(ask)
-        root = _root(options["scale"])
-        draws = np.sqrt((((noise.draws * noise.null) @ root) ** 2).sum(axis=1))
-    null: dict[str, Any] = (
-        {} if draws is None else {"null": float(draws.mean()), "null_high": float(np.quantile(draws, 0.95))}
-    )
-    if options["weighted"] or options["square"]:
-        return Interval(reason="no bound for this form; mmce itself has one", **null)
-    if view.groups is not None:
-        return Interval(reason="rows belong to groups, and this bound is for independent rows", **null)
-    lengths = np.sqrt((((noise.draws * noise.scale) @ root) ** 2).sum(axis=1))
-    return Interval(
-        low=max(0.0, ask.value - float(np.quantile(lengths, ask.level))),
-        high=min(1.0, score_bound(ask.value, normal_quantile(ask.level), noise.unseen, noise.spread)),
-        level=1 - 2 * ask.alpha,
-        sided="each",
-        how=f"exact, by sorted sums; one-sided bounds, each {percent(ask.level)}; null level: normal noise",
-        **null,
-    )
-
-
-@lru_cache(maxsize=4)
-def _root(scale: float) -> Floats:
-    """Cholesky factor of the kernel between the cells of `Noise`."""
-    centre = (np.arange(Noise.CELLS) + 0.5) / Noise.CELLS
-    kernel = np.exp(-np.abs(centre[:, None] - centre) / scale)
-    return np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(Noise.CELLS)), dtype=np.float64)
-
-
-@METRICS.add(values=UNIT, better="lower", unit="", interval=mmce_interval)
+@METRICS.add(values=UNIT, better="lower", unit="")
 def mmce(
     sample: Sample,
     *,
-    scale: Scale = 0.4,
+    width: Width = 0.4,
     weighted: bool = False,
     square: bool = False,
     of: Of = "auto",
-) -> float:
-    """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / scale))^½, r = p - y (Kumar 2018).
+) -> Statistic:
+    """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / width))^½, r = p - y (Kumar 2018).
 
     `weighted`: its class-balanced form, with right and wrong rows averaged apart. `square`: without the root. Exact in
     N log N: sorted, the kernel factorises into running sums.
+
+    >>> round(calibcli.measure(logits, labels, "mmce")["mmce"].value, 4)
+    0.0572
     """
-    view = sample.view(of)
-    share = np.broadcast_to(view.share(), (view.n,))
-    if weighted:
-        right, wrong = float(share[view.hit].sum()), float(share[~view.hit].sum())
-        if right == 0 or wrong == 0:
-            return 0.0
-        # Σ over right and wrong of their means: (1 - p) / n_right and -p / n_wrong
-        r = np.where(view.hit, -view.rest * share / right, view.p * share / wrong)
-    else:
-        r = view.residual * share
-    value = max(laplace_form(view.p[view.order], r[view.order], scale), 0.0)
-    return value if square else math.sqrt(value)
+    return Mmce(sample.view(of), width, weighted, square)
 
 
-def laplace_form(p: Floats, r: Floats, scale: float) -> float:
-    """Σ_ij r_i r_j exp(-|p_i - p_j| / scale) for sorted p."""
-    x = (p - p[0]) / scale if len(p) else p
+@dataclass(frozen=True, eq=False)
+class Mmce(Statistic):
+    """MMCE is the length of the mean of r_i φ(p_i), |φ| = 1: the triangle inequality below, one direction above."""
+
+    view: BinaryOutcomes
+    width: float
+    weighted: bool
+    square: bool
+
+    @cached_property
+    def value(self) -> float:
+        view, share = self.view, self.view.shares
+        if self.weighted:
+            right, wrong = float(share[view.hit].sum()), float(share[~view.hit].sum())
+            if right == 0 or wrong == 0:
+                return 0.0
+            # Σ over right and wrong of their means: (1 - p) / n_right and -p / n_wrong
+            r = np.where(view.hit, -view.complement * share / right, view.p * share / wrong)
+        else:
+            r = view.residual * share
+        value = max(laplace_form(view.p[view.order], r[view.order], self.width), 0.0)
+        return value if self.square else math.sqrt(value)
+
+    def interval(self, level: float) -> Interval:
+        null: dict[str, Any] = {}
+        noise = self.view.once(Noises)
+        if not self.weighted:
+            draws = self._lengths(noise.null)
+            null = {"null": float(draws.mean()), "null_high": float(np.quantile(draws, 0.95))}
+        if self.weighted or self.square:
+            return Interval(reason="no bound for this form; mmce itself has one", **null)
+        if self.view.groups is not None:
+            return Interval(reason=NO_GROUPS, **null)
+        low = max(0.0, self.value - float(np.quantile(self._lengths(noise.seen), level)))
+        high = min(1.0, score_bound(self.value, normal_quantile(level), noise.unseen, noise.variance))
+        how = f"exact, by sorted sums; one-sided bounds, each {percent(level)}; null level: normal noise"
+        return one_sided(level, low, high, how, **null)
+
+    def _lengths(self, noise: Noise) -> Floats:
+        return np.asarray(np.sqrt(((noise.draws @ _root(self.width)) ** 2).sum(axis=1)))
+
+
+@lru_cache(maxsize=4)
+def _root(width: float) -> Floats:
+    """Cholesky factor of the kernel between the cells of `Noise`."""
+    centre = (np.arange(Noise.CELLS) + 0.5) / Noise.CELLS
+    kernel = np.exp(-np.abs(centre[:, None] - centre) / width)
+    return np.asarray(np.linalg.cholesky(kernel + 1e-9 * np.eye(Noise.CELLS)), dtype=np.float64)
+
+
+def laplace_form(p: Floats, r: Floats, width: float) -> float:
+    """Σ_ij r_i r_j exp(-|p_i - p_j| / width) for sorted p."""
+    x = (p - p[0]) / width if len(p) else p
     before = np.cumsum(r * np.exp(x)) * np.exp(-x)  # Σ_{j <= i} r_j exp(-(x_i - x_j))
     return 2 * float(r @ before) - float(r @ r)
 
 
-def kde_interval(ask: Ask) -> Interval:
-    if not math.isfinite(ask.value):
-        return Interval(reason="the confidences of correct rows do not vary, so there is no bandwidth")
-    return Interval(
-        reason="no interval: the bias of the kernel is of unknown size",
-        how=f"triweight kernel on {CELLS} cells",
-    )
-
-
-@METRICS.add(values=UNIT, better="lower", unit="probability", interval=kde_interval)
-def kde_ece(sample: Sample, *, of: Of = "auto") -> float:
+@METRICS.add(values=UNIT, better="lower", unit="probability")
+def kde_ece(sample: Sample, *, of: Of = "auto") -> Bare:
     """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang 2020).
 
     Triweight kernel reflected at 0 and 1, bandwidth std(p | hit) (2N)^-1/5, acc(t) = min(1, acc f_hit(t) / f(t)).
+
+    >>> round(calibcli.measure(logits, labels, "kde_ece")["kde_ece"].value, 4)
+    0.066
     """
     view = sample.view(of)
-    share = np.broadcast_to(view.share(), (view.n,))
     bandwidth = kde_bandwidth(view)
     if not bandwidth > 0:
-        return math.nan
+        reason = "the confidences of correct rows do not vary, so there is no bandwidth"
+        return Bare(math.nan, Interval(reason=reason))
     t = np.arange(CELLS + 1) / CELLS
-    everything = _density(view.p, share, bandwidth)
-    hits = _density(view.p[view.hit], share[view.hit], bandwidth)
+    everything = _density(view.p, view.shares, bandwidth)
+    hits = _density(view.p[view.hit], view.shares[view.hit], bandwidth)
     accuracy = np.minimum(1, np.divide(hits, everything, out=np.zeros_like(hits), where=everything > 0))
     height = np.abs(t - accuracy) * everything
-    return float(height.sum() - (height[0] + height[-1]) / 2) / CELLS
+    value = float(height.sum() - (height[0] + height[-1]) / 2) / CELLS
+    how = f"triweight kernel on {CELLS} cells"
+    return Bare(value, Interval(reason="no interval: the bias of the kernel is of unknown size", how=how))
 
 
-def kde_bandwidth(view: View) -> float:
+def kde_bandwidth(view: BinaryOutcomes) -> float:
     """Standard deviation of p over hits times (2N)^-1/5."""
-    p, w = view.p[view.hit], None if view.weights is None else view.weights[view.hit]
-    if len(p) == 0 or (w is not None and w.sum() == 0):
+    p, w = view.p[view.hit], view.shares[view.hit]
+    if not w.sum() > 0:
         return 0.0
     variance = float(np.average((p - np.average(p, weights=w)) ** 2, weights=w))
     return math.sqrt(variance) * float((2 * view.effective) ** -0.2)
@@ -128,18 +132,13 @@ def kde_bandwidth(view: View) -> float:
 
 def _density(p: Floats, share: Floats, bandwidth: float) -> Floats:
     """Σ share · triweight((t - p) / h) / h, reflected, on CELLS + 1 points."""
-    grid, cells = spread(p, share, CELLS)
-    reach = min(cells, math.ceil(bandwidth * cells))
-    u = np.arange(-reach, reach + 1) / (bandwidth * cells)
+    grid = spread(p, share, CELLS)
+    reach = min(CELLS, math.ceil(bandwidth * CELLS))
+    u = np.arange(-reach, reach + 1) / (bandwidth * CELLS)
     kernel = np.maximum(1 - u * u, 0) ** 3
-    kernel *= cells / kernel.sum()  # integrates to 1 on the grid
+    kernel *= CELLS / kernel.sum()  # integrates to 1 on the grid
     grid[[0, -1]] *= 2  # the ends are their own mirror images
     even = np.concatenate([grid[reach:0:-1], grid, grid[-2 : -reach - 2 : -1]])
-    even[[reach, -reach - 1]] /= 1
-    return _convolve(even, kernel)
-
-
-def _convolve(values: Floats, kernel: Floats) -> Floats:
-    size = 1 << math.ceil(math.log2(len(values) + len(kernel)))
-    full = np.fft.irfft(np.fft.rfft(values, size) * np.fft.rfft(kernel, size), size)
-    return full[len(kernel) - 1 : len(values)]
+    size = 1 << math.ceil(math.log2(len(even) + len(kernel)))
+    full = np.fft.irfft(np.fft.rfft(even, size) * np.fft.rfft(kernel, size), size)
+    return full[len(kernel) - 1 : len(even)]

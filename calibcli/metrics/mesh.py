@@ -1,6 +1,6 @@
 """SmoothECE as the package `relplot` 1.0 computes it, whose numbers are those that papers print: on a mesh.
 
-The values at `points` equally spaced t (10/σ of them if that is more) of the smoothed residuals r_σ and of the smoothed
+The values at 200 equally spaced t (10/σ of them if that is more) of the smoothed residuals r_σ and of the smoothed
 density f_σ, both convolved on a grid, give Σ_t |r_σ(t)| / Σ_t (f_σ(t) + 1e-4). Both ends of the mesh count in full,
 which moves the number where many confidences are near 1; σ* is found to 2^-10 by bisection.
 """
@@ -11,28 +11,29 @@ import math
 
 import numpy as np
 
-from calibcli.metrics.sample import View
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import bisect
 from calibcli.predictions import Floats
 
 LEAST = 1e-3  # bandwidth
 HALVINGS = 10
+POINTS = 200
 EMPTY = 1e-4  # added to the density, which is a sum over rows, not their mean
 
 
 class Mesh:
     """Rows of a view, to be smoothed on a mesh at any σ."""
 
-    def __init__(self, view: View, points: int) -> None:
+    def __init__(self, view: BinaryOutcomes) -> None:
         rows = view.total if view.counts else view.n  # sampling weights: as many rows as there are
-        self.p, self.points = view.p, points
-        self.weight = np.broadcast_to(np.asarray(view.share() * rows), view.p.shape)
+        self.p = view.p
+        self.weight = view.shares * rows
         self.residual = self.weight * view.residual
 
     def ece(self, sigma: float) -> float:
         """Mean of |r_σ| over the mesh, weighted by density."""
         grid = (max(2000, round(20 / sigma)) // 2) + 1
-        t = np.linspace(0, 1, max(round(10 / sigma), self.points))
+        t = np.linspace(0, 1, max(round(10 / sigma), POINTS))
         kernel = np.exp(-((np.linspace(0, 1, grid) - 0.5) ** 2) / (2 * sigma**2)) / (math.sqrt(2 * math.pi) * sigma)
         residual, density = (_smooth(self.p, values, kernel, t) for values in (self.residual, self.weight))
         return float(np.abs(residual).sum() / (density + EMPTY).sum())

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibcli.metrics import paired_bins
-from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Rows
-from calibcli.metrics.norms import l1
+from calibcli.metrics.gap_norms import GapNorm, l1
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, MeanOf, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.numerics import SMALLEST_P, clopper_pearson, normal_quantile
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
-from calibcli.spec import Choice
+from calibcli.shelves import Choice
 
 NAMES = ("nll", "ece", "brier", "accuracy")
 SAME = "no row changes"
@@ -77,15 +77,15 @@ class MeanDifference:
 
 
 def differences(
-    before: Sample, after: Sample, *, level: float = 0.95, of: str = "after minus before"
+    before: Sample, after: Sample, *, level: float = 0.95, scope: str = "after minus before"
 ) -> list[Estimate]:
     """`nll`, `ece`, `brier` and `accuracy` of `after` minus those of `before`, samples of the same rows."""
     estimates = []
     for name in NAMES:
         choice = METRICS.choose(name)
         traits = choice.traits
-        common = {"name": name, "of": of, "unit": traits["unit"], "better": traits["better"], "n": before.n}
-        change = SAME if _same(before, after, choice) else difference(before, after, choice, level)
+        common = {"name": name, "scope": scope, "unit": traits["unit"], "better": traits["better"], "n": before.n}
+        change = SAME if _same(choice(before), choice(after)) else difference(before, after, choice, level)
         if isinstance(change, Paired):
             estimates.append(change.estimate(level, **common))
             continue
@@ -112,9 +112,10 @@ def difference(
     all rows: the score form, each row's difference within `ends` (None: what the metrics' ranges allow). None: the
     metric is nothing of the kind.
     """
-    if choice.traits.get("norm") is l1 and "table" in choice.traits:
-        return _binned(before, after, choice, level)
-    change = _change(before, after, choice)
+    statistics = choice(before), choice(after)
+    if all(isinstance(one, GapNorm) and one.norm is l1 for one in statistics):
+        return _binned(*statistics, level)
+    change = _change(*statistics)
     if change is None:
         return None
     rows = Rows.of(before, change)
@@ -132,25 +133,22 @@ def difference(
     return MeanDifference(mean=rows, low=low, high=up).paired(level)
 
 
-def _change(before: Sample, after: Sample, choice: Choice) -> Floats | None:
+def _change(before: Statistic, after: Statistic) -> Floats | None:
     """(N,) differences by row; None where the metric is not a mean over all rows."""
-    if not {"rows", "range"} <= choice.traits.keys():
+    if not (isinstance(before, MeanOf) and isinstance(after, MeanOf)) or before.mask is not None:
         return None
-    parts = [choice.traits["rows"](sample, **choice.options) for sample in (before, after)]
-    if any(mask is not None for _, mask in parts):
-        return None
-    a, b = (np.asarray(values, np.float64) for values, _ in parts)
+    a, b = (np.asarray(one.values, np.float64) for one in (before, after))
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, b - a)
 
 
-def _same(before: Sample, after: Sample, choice: Choice) -> bool:
+def _same(before: Statistic, after: Statistic) -> bool:
     """Whether no row of the metric is another than before."""
-    change = _change(before, after, choice)
-    if change is not None:
-        return not change.any()
-    a, b = (sample.view(choice.options["of"]) for sample in (before, after))
-    return np.array_equal(a.p, b.p) and np.array_equal(a.hit, b.hit)
+    if isinstance(before, GapNorm) and isinstance(after, GapNorm):
+        a, b = before.view, after.view
+        return np.array_equal(a.p, b.p) and np.array_equal(a.hit, b.hit)
+    change = _change(before, after)
+    return change is not None and not change.any()
 
 
 def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Ends:
@@ -167,18 +165,20 @@ def _ends(before: Sample, after: Sample, choice: Choice) -> Ends:
     if choice.name == "nll":
         a, b = ((-np.log(sample.columns.confidence), sample.columns.most) for sample in (before, after))
         return reach(a, b)
-    (low_before, high_before), (low_after, high_after) = (choice.traits["range"](s) for s in (before, after))
+    (low_before, high_before), (low_after, high_after) = (choice(sample).range for sample in (before, after))
     return low_after - high_before, high_after - low_before
 
 
-def _binned(before: Sample, after: Sample, choice: Choice, level: float) -> Paired | str:
-    views = before.view(choice.options["of"]), after.view(choice.options["of"])
-    lacking = Rows(views[0].p, views[0].weights, views[0].counts, views[0].groups).lacking
+def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | None:
+    view = before.view
+    lacking = Rows(view.p, view.weights, view.counts, view.groups).lacking
     if lacking:
         return lacking
-    tables = [choice.traits["table"](sample, **choice.options) for sample in (before, after)]
-    values = paired_bins.difference(views, (tables[0], tables[1]), level)
-    return Paired(*values, "differences by row of the signed gaps, the bias of each model taken out")
+    if len(before.table.weight) + len(after.table.weight) > paired_bins.WIDEST:
+        return None
+    same = _same(before, after)
+    values = None if same else paired_bins.difference((view, after.view), (before.table, after.table), level)
+    return SAME if values is None else Paired(*values, "joint spread of the gaps, centred whatever their signs")
 
 
 def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float, float]:

@@ -12,16 +12,16 @@ import numpy as np
 from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, Edges, columns
 from calibcli.errors import UsageError, did_you_mean
-from calibcli.metrics import diagram
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import METRICS, Sample
-from calibcli.metrics.smooth import smoothed
-from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
+from calibcli.metrics.smooth import Smoothed
+from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
+from calibcli.plots import Plot
 from calibcli.predictions import Predictions
-from calibcli.result import Cell, Estimate, Plot, Result, Table
-from calibcli.spec import Choice
+from calibcli.result import Cell, Estimate, Result, Table
+from calibcli.shelves import Choice
 
-BRIEF = ("accuracy", "nll", "gap", "ece")
+BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
 """What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
 MOST_SLICES = 200
 MOST_PANELS = 30
@@ -39,6 +39,7 @@ class Options:
         level: confidence level; one-sided bounds hold at this level each.
         per_class: table and diagrams of each class.
         top_k: table of the top 1, ..., k classes (0: none).
+        diagram: the reliability diagram, which a smoothing and a simulation are behind.
         seed, threads: of what is simulated; worker threads.
     """
 
@@ -48,6 +49,7 @@ class Options:
     level: float = 0.95
     per_class: bool = False
     top_k: int = 0
+    diagram: bool = True
     seed: int = 0
     threads: int | None = 1
 
@@ -77,19 +79,16 @@ def report(
         tables.append(brier_parts(sample, shown, predictions.event))
     view = sample.view()
     bins = view.width_bins(shown.bins, options.edges or "right")
-    plots = diagram.reliability(
-        view,
-        bins,
-        sigma=smoothed(sample, "auto").fixed_point[0],
-        seed=options.seed,
-        event=predictions.event,
-    )
+    plots: list[Plot] = []
+    if options.diagram:
+        sigma = view.once(Smoothed.of).fixed_point[0]
+        plots += reliability(view, bins, sigma=sigma, seed=options.seed, event=predictions.event)
     if options.top_k:
         more = {"bins": shown.bins, "edges": options.edges or "right", "level": options.level}
         tables.append(top_k(sample, options.top_k, **more))  # type: ignore[arg-type]
     if options.per_class:
         tables.append(per_class(sample, shown, predictions))
-        plots += _class_plots(sample, shown, predictions, options.seed)
+        plots += _class_plots(sample, shown, predictions, options.seed) if options.diagram else []
     slices, slice_tables = _slices(predictions, options)
     return Result(
         command="metrics",
@@ -125,9 +124,9 @@ def report_multilabel(
         if len(labels) <= MOST_PANELS:
             view = sample.view()
             bins = view.width_bins(options.bins or 15, options.edges or "right")
-            sigma = smoothed(sample, "auto").fixed_point[0]
+            sigma = view.once(Smoothed.of).fixed_point[0]
             what = {"event": predictions.event, "name": f"label_{done}", "seed": options.seed}
-            panel, strip = diagram.reliability(view, bins, sigma=sigma, **what)  # type: ignore[arg-type]
+            panel, strip = reliability(view, bins, sigma=sigma, **what)  # type: ignore[arg-type]
             plots += [_renamed(panel, f"{name}, n = {predictions.n}", "Reliability of each label"), strip]
         if progress:
             progress((done + 1) / len(labels), str(name))
@@ -203,12 +202,12 @@ def _choices(options: Options, specs: Sequence[str], k: int) -> list[Choice]:
 
 
 def _measured(
-    predictions: Predictions, options: Options, specs: Sequence[str], of: str
+    predictions: Predictions, options: Options, specs: Sequence[str], scope: str
 ) -> tuple[Sample, list[Estimate]]:
     choices = _choices(options, specs, predictions.k)
     measured = metrics.columns_of(predictions, choices, options.threads)
     sample = Sample.of(measured, predictions, options.seed)
-    return sample, metrics.estimates(sample, choices, level=options.level, of=of)
+    return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
 
 
 def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate], list[Table]]:
@@ -239,8 +238,8 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
         kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])
         table = type(table)(table.count[kept], table.sum_p[kept], table.sum_y[kept])
         names = [class_names(predictions)[i] for i in kept]
-        return diagram.per_class(table, names, shown.bins, seed)
-    return diagram.per_class(table, class_names(predictions), shown.bins, seed)
+        return class_panels(table, names, shown.bins, seed)
+    return class_panels(table, class_names(predictions), shown.bins, seed)
 
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""What a metric is a function of: columns and weights, with what several metrics share worked out once."""
+"""What a metric is a function of: columns and weights, and of each row a probability and whether it came true."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,33 +12,27 @@ import numpy.typing as npt
 
 from calibcli.columns import Columns, Edges, bin_index
 from calibcli.errors import UsageError
-from calibcli.metrics.ranks import CHUNK, TIE, groups_by_rank, ties
-from calibcli.metrics.reliability import Bins
+from calibcli.metrics.reliability import CHUNK, TIE, Bins, Once, groups_by_rank, ties
 from calibcli.numerics import effective_rows
 from calibcli.predictions import Floats, Ints, Predictions
-from calibcli.spec import Range, Shelf
+from calibcli.shelves import Shelf
+from calibcli.spec import Range
 
-Of = Literal["auto", "top", "positive"]
-"""What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
-the predicted class of more."""
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
-METRICS = Shelf("metric")
-UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
-"""What a metric can be: its trait `values`."""
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class BinaryOutcomes(Once):
     """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
 
     p: Floats
-    rest: Floats  # 1 - p with all its digits
+    complement: Floats  # 1 - p with all its digits
     hit: npt.NDArray[np.bool_]
     weights: Floats | None
     counts: bool  # weights are frequencies
     groups: Ints | None
-    values_only: bool = False  # leave out what only intervals need (`spread` and `null` of tables are then 0)
-    cache: dict[Any, Bins] = field(default_factory=dict)
+    values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
+    seed: int = 0  # of what is simulated
 
     @property
     def n(self) -> int:
@@ -59,7 +52,7 @@ class View:
     @cached_property
     def residual(self) -> Floats:
         """p - y."""
-        return np.where(self.hit, -self.rest, self.p)
+        return np.where(self.hit, -self.complement, self.p)
 
     @cached_property
     def order(self) -> Ints:
@@ -75,7 +68,12 @@ class View:
         """w / W."""
         return 1 / self.total if self.weights is None else np.asarray(self.weights / self.total)
 
-    def sums(self, index: Ints, bins: int, values: Any = 1.0, power: int = 1) -> Floats:
+    @cached_property
+    def shares(self) -> Floats:
+        """(N,) w / W."""
+        return np.broadcast_to(self.share(), (self.n,))
+
+    def sums(self, index: npt.NDArray[np.integer], bins: int, values: Any = 1.0, power: int = 1) -> Floats:
         """Σ share^power · values per bin; counts enter once however large the power."""
         if self.weights is None:
             plain: Floats = np.bincount(index, None if np.isscalar(values) else values, bins).astype(np.float64)
@@ -85,22 +83,15 @@ class View:
 
     def width_bins(self, bins: int, edges: Edges) -> Bins:
         """Equal-width bins of [0, 1]."""
-        key = (bins, edges)
-        if key not in self.cache:
-            size = bins + (edges == "torchmetrics")
-            grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
-            self.cache[key] = self._table(
-                lambda part: bin_index(self.p[part], bins, edges), grid[:size], grid[1 : size + 1]
-            )
-        return self.cache[key]
+        return self.once(_width, bins, edges)
 
     def mass_bins(self, bins: int, method: Equal) -> Bins:
         """Bins of equal weight; see `adaece` for the methods."""
-        key = (bins, method)
-        if key not in self.cache:
-            special = {"mukhoti": self._mukhoti, "whole": self._whole}.get(method)
-            self.cache[key] = special(bins) if special else self._split(bins, method)
-        return self.cache[key]
+        if method == "split-merge" and self.weights is None:
+            return self.once(_merged, bins)
+        if method in ("split", "split-merge"):
+            return self.once(_split if self.weights is None else _divided, bins, method)
+        return self.once(_mukhoti if method == "mukhoti" else _whole, bins)
 
     def cuts(self, bins: int) -> Floats:
         """(bins + 1,) positions, in weight counted along `stable_order`, where equal-mass bins begin.
@@ -112,144 +103,142 @@ class View:
             return np.append(0.0, np.cumsum([size + (b < extra) for b in range(bins)], dtype=np.float64))
         return self.total * np.arange(bins + 1) / bins
 
-    def _split(self, bins: int, method: Equal) -> Bins:
-        """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
-        if method == "split-merge" and self.weights is None:
-            return self._merged(bins)
-        cuts, order = self.cuts(bins), self.stable_order if method == "split" else self.order
-        p, hit = self.p[order], self.hit[order].astype(np.float64)
-        w = None if self.weights is None else self.weights[order]
-        position = None if w is None else np.append(0.0, np.cumsum(w))
-        at = cuts if position is None else np.interp(cuts, position, np.arange(self.n + 1))
-        w2 = None if w is None else w if self.counts else w**2
-        if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared, and their noise
-            for tied in ties(p, p[np.clip(at[1:-1].astype(np.int64), 0, self.n - 1)]):
-                if w is None or w[tied].sum() > 0:
-                    hit[tied] = np.average(hit[tied], weights=None if w is None else w[tied])
-                    if w is not None and w2 is not None:
-                        w2[tied] = w[tied] * (w2[tied].sum() / w[tied].sum())
-        first = np.minimum(np.round(at).astype(np.int64), self.n)
 
-        def between(values: Floats | float, power: int = 1) -> Floats:
-            """Σ share^power · values per bin."""
-            if w is None or w2 is None or position is None:
-                if isinstance(values, float):
-                    return np.diff(first) / self.total**power
-                sums = np.add.reduceat(values, np.minimum(first[:-1], self.n - 1))
-                return np.where(np.diff(first) > 0, sums, 0.0) / self.total**power
-            running = np.append(0.0, np.cumsum((w if power == 1 else w2) * values))
-            return np.asarray(np.diff(np.interp(cuts, position, running)) / self.total**power)
+def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
+    size = bins + (edges == "torchmetrics")
+    grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
+    index = np.empty(view.n, np.int32)
+    for start in range(0, view.n, CHUNK):
+        part = slice(start, start + CHUNK)
+        index[part] = bin_index(view.p[part], bins, edges)
+    return replace(_table(view, index, grid[:size], grid[1 : size + 1]), index=index)
 
-        edge = p[np.minimum(first, self.n - 1)]
-        mean, share = between(p), between(hit)
-        spread = null = np.zeros(bins)
-        if not self.values_only:
-            rest = self.rest[order]
-            null = between(p * rest, 2)
-            square, rest = rest * rest * hit, p * p
-            square += np.subtract(1, hit, out=hit) * rest
-            spread = between(square, 2)
-        return Bins(
-            lower=edge[:-1],
-            upper=edge[1:],
-            rows=np.diff(first),
-            weight=between(1.0),
-            p=mean,
-            hit=share,
-            d=mean - share,
-            square=between(1.0, 2),
-            spread=spread,
-            null=null,
-            total=self.effective,
-        )
 
-    def _merged(self, bins: int) -> Bins:
-        """Rows of equal weight by rank; of ties, only those across a cut matter: their hits are shared."""
-        first = self.cuts(bins).astype(np.int64)
-        group, rows, ranks = groups_by_rank(self.p, first)
-        ordered = self.p[rows]
-        edge = np.empty(bins + 1)
-        edge[0], edge[-1] = self.p.min(), self.p.max()
-        edge[1:-1] = ordered[np.searchsorted(ranks, np.minimum(first[1:-1], self.n - 1))]
-        table = self._table(lambda part: group[part], edge[:-1], edge[1:])
-        moved, change = np.zeros(bins), np.zeros(bins)
-        for part in ties(ordered, edge[1:-1]):
-            tied = rows[part]
-            there, hit = group[tied], self.hit[tied]
-            more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
-            moved += more
-            value = float(self.p[tied[0]])
-            change += more * ((1 - value) ** 2 - value**2)
-        hits = moved / self.total
-        spread = table.spread if self.values_only else table.spread + change / self.total**2
-        return replace(table, hit=table.hit + hits, d=table.d - hits, spread=spread)
+def _split(view: BinaryOutcomes, bins: int, _: Equal) -> Bins:
+    """Rows of equal weight in the order of the file where confidences are equal."""
+    cuts, p = view.cuts(bins), view.p[view.stable_order]
+    index = np.empty(view.n, np.int64)
+    index[view.stable_order] = np.searchsorted(cuts, np.arange(view.n), side="right") - 1
+    edge = p[np.minimum(cuts.astype(np.int64), view.n - 1)]
+    return _table(view, index, edge[:-1], edge[1:])
 
-    def _whole(self, bins: int) -> Bins:
-        """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
-        order, cuts = self.order, self.cuts(bins)
-        p = self.p[order]
-        tie = np.cumsum(np.diff(p, prepend=p[:1]) > TIE)
-        end = np.cumsum(np.bincount(tie, None if self.weights is None else self.weights[order]))
-        middle = (end + np.append(0.0, end[:-1])) / 2
-        index = np.empty(self.n, np.int64)
-        index[order] = np.searchsorted(cuts[1:-1], middle, side="right")[tie]
-        edge = p[np.searchsorted(tie, np.minimum(np.searchsorted(end, cuts, side="right"), tie[-1]))]
-        return self._table(lambda part: index[part], edge[:-1], np.append(edge[1:-1], p[-1]))
 
-    def _mukhoti(self, bins: int) -> Bins:
-        if self.weights is not None:
-            raise UsageError("method=mukhoti takes no weights", "use method=split-merge")
-        ordered = self.p[self.order]
-        edges = np.interp(np.linspace(0, self.n, bins + 1), np.arange(self.n), ordered)
-        index = np.searchsorted(edges, self.p, side="left")  # (lo, hi]; 0: equal to the smallest, in no bin
-        table = self._table(lambda part: np.minimum(index[part], bins), np.append(edges[0], edges[:-1]), edges)
-        kept: dict[str, Any] = {k: v[1:] for k, v in vars(table).items() if isinstance(v, np.ndarray)}
-        return replace(table, **kept)
+def _merged(view: BinaryOutcomes, bins: int) -> Bins:
+    """Rows of equal weight by rank; of ties, only those across a cut matter: their hits are shared."""
+    first = view.cuts(bins).astype(np.int64)
+    group, rows, ranks = groups_by_rank(view.p, first)
+    ordered = view.p[rows]
+    edge = np.empty(bins + 1)
+    edge[0], edge[-1] = view.p.min(), view.p.max()
+    edge[1:-1] = ordered[np.searchsorted(ranks, np.minimum(first[1:-1], view.n - 1))]
+    table = _table(view, group, edge[:-1], edge[1:])
+    moved, change = np.zeros(bins), np.zeros(bins)
+    for part in ties(ordered, edge[1:-1]):
+        tied = rows[part]
+        there, hit = group[tied], view.hit[tied]
+        more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
+        moved += more
+        value = float(view.p[tied[0]])
+        change += more * ((1 - value) ** 2 - value**2)
+    hits = moved / view.total
+    variance = table.gap_variance if view.values_only else table.gap_variance + change / view.total**2
+    return replace(table, hit=table.hit + hits, weighted_gap=table.weighted_gap - hits, gap_variance=variance)
 
-    def _table(self, index_of: Callable[[slice], Ints], lower: Floats, upper: Floats) -> Bins:
-        """Sums per bin, some rows at a time, so that what is in between stays in the cache."""
-        size = len(lower)
-        rows, sums = np.zeros(2 * size, np.int64), np.zeros((6, size))
-        weight, hits, d, square, spread, null = sums
-        for start in range(0, self.n, CHUNK):
-            part = slice(start, start + CHUNK)
-            index, hit, r = index_of(part), self.hit[part], self.residual[part]
-            rows += np.bincount(2 * index + hit, minlength=2 * size)
-            w = w2 = None if self.weights is None else self.weights[part]
-            if w is not None:
-                w2 = w if self.counts else w * w
-                weight += np.bincount(index, w, size)
-                hits += np.bincount(index, w * hit, size)
-                square += np.bincount(index, w2, size)
-            d += np.bincount(index, r if w is None else w * r, size)
-            if not self.values_only:
-                r = r * r
-                spread += np.bincount(index, r if w2 is None else w2 * r, size)
-                r = self.p[part] * self.rest[part]
-                null += np.bincount(index, r if w2 is None else w2 * r, size)
-        both = rows.reshape(size, 2)
-        if self.weights is None:
-            weight[:], hits[:], square[:] = both.sum(axis=1), both[:, 1], both.sum(axis=1)
-        sums[:3] /= self.total
-        sums[3:] /= self.total**2
-        return Bins(
-            lower=lower,
-            upper=upper,
-            rows=both.sum(axis=1),
-            weight=weight,
-            p=d + hits,
-            hit=hits,
-            d=d,
-            square=square,
-            spread=spread,
-            null=null,
-            total=self.effective,
-        )
+
+def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
+    """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
+    assert view.weights is not None
+    cuts, order = view.cuts(bins), view.stable_order if method == "split" else view.order
+    p, hit, w = view.p[order], view.hit[order].astype(np.float64), view.weights[order]
+    w2 = w if view.counts else w**2
+    position = np.append(0.0, np.cumsum(w))
+    at = np.interp(cuts, position, np.arange(view.n + 1))
+    if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared, and their noise
+        for tied in ties(p, p[np.clip(at[1:-1].astype(np.int64), 0, view.n - 1)]):
+            if w[tied].sum() > 0:
+                hit[tied] = np.average(hit[tied], weights=w[tied])
+                w2[tied] = w[tied] * (w2[tied].sum() / w[tied].sum())
+    first = np.minimum(np.round(at).astype(np.int64), view.n)
+
+    def between(values: Floats) -> Floats:
+        """Sums per bin."""
+        return np.diff(np.interp(cuts, position, np.append(0.0, np.cumsum(values))))
+
+    weight, mean, share = (between(w * values) / view.total for values in (1.0, p, hit))
+    weight_variance, gap_variance, null_variance = between(w2) / view.total**2, np.zeros(bins), np.zeros(bins)
+    if not view.values_only:
+        complement = view.complement[order]
+        square = complement * complement * hit + (1 - hit) * (p * p)
+        gap_variance, null_variance = (between(w2 * v) / view.total**2 for v in (square, p * complement))
+    edge, rows, d = p[np.minimum(first, view.n - 1)], np.diff(first), mean - share
+    variances = weight_variance, gap_variance, null_variance
+    return Bins(edge[:-1], edge[1:], rows, weight, mean, share, d, *variances, view.effective, view.seed)
+
+
+def _whole(view: BinaryOutcomes, bins: int) -> Bins:
+    """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
+    order, cuts = view.order, view.cuts(bins)
+    p = view.p[order]
+    tie = np.cumsum(np.diff(p, prepend=p[:1]) > TIE)
+    end = np.cumsum(np.bincount(tie, None if view.weights is None else view.weights[order]))
+    middle = (end + np.append(0.0, end[:-1])) / 2
+    index = np.empty(view.n, np.int64)
+    index[order] = np.searchsorted(cuts[1:-1], middle, side="right")[tie]
+    edge = p[np.searchsorted(tie, np.minimum(np.searchsorted(end, cuts, side="right"), tie[-1]))]
+    return _table(view, index, edge[:-1], np.append(edge[1:-1], p[-1]))
+
+
+def _mukhoti(view: BinaryOutcomes, bins: int) -> Bins:
+    if view.weights is not None:
+        raise UsageError("method=mukhoti takes no weights", "use method=split-merge")
+    edges = np.interp(np.linspace(0, view.n, bins + 1), np.arange(view.n), view.p[view.order])
+    index = np.searchsorted(edges, view.p, side="left")  # (lo, hi]; 0: equal to the smallest, in no bin
+    table = _table(view, np.minimum(index, bins), np.append(edges[0], edges[:-1]), edges)
+    kept: dict[str, Any] = {k: v[1:] for k, v in vars(table).items() if isinstance(v, np.ndarray)}
+    return replace(table, **kept)
+
+
+def _table(view: BinaryOutcomes, index: npt.NDArray[np.integer], lower: Floats, upper: Floats) -> Bins:
+    """Sums per bin, some rows at a time, so that what is in between stays in the cache."""
+    size = len(lower)
+    rows, sums = np.zeros(2 * size, np.int64), np.zeros((6, size))
+    weight, hits, gap, weight_variance, gap_variance, null_variance = sums
+    for start in range(0, view.n, CHUNK):
+        part = slice(start, start + CHUNK)
+        here, hit, r = index[part], view.hit[part], view.residual[part]
+        rows += np.bincount(2 * here + hit, minlength=2 * size)
+        w = w2 = None if view.weights is None else view.weights[part]
+        if w is not None:
+            w2 = w if view.counts else w * w
+            weight += np.bincount(here, w, size)
+            hits += np.bincount(here, w * hit, size)
+            weight_variance += np.bincount(here, w2, size)
+        gap += np.bincount(here, r if w is None else w * r, size)
+        if not view.values_only:
+            r = r * r
+            gap_variance += np.bincount(here, r if w2 is None else w2 * r, size)
+            r = view.p[part] * view.complement[part]
+            null_variance += np.bincount(here, r if w2 is None else w2 * r, size)
+    both = rows.reshape(size, 2)
+    if view.weights is None:
+        weight[:], hits[:], weight_variance[:] = both.sum(axis=1), both[:, 1], both.sum(axis=1)
+    sums[:3] /= view.total
+    sums[3:] /= view.total**2
+    p, variances = gap + hits, (weight_variance, gap_variance, null_variance)
+    return Bins(lower, upper, both.sum(axis=1), weight, p, hits, gap, *variances, view.effective, view.seed)
+
+
+Of = Literal["auto", "top", "positive"]
+"""What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
+the predicted class of more."""
+METRICS = Shelf("metric", package="calibcli.metrics")
+UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
+"""What a metric can be: its trait `values`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """Columns with weights; `top` and `positive` are its views.
+class Sample(Once):
+    """Columns with weights; `top` and `positive` are the outcomes that its metrics are of.
 
     Attributes:
         columns: what the blocked pass found.
@@ -265,7 +254,6 @@ class Sample:
     predictions: Predictions | None = None
     seed: int = 0
     values_only: bool = False
-    memo: dict[Any, Any] = field(default_factory=dict)  # what one metric's interval found and another may use
 
     @classmethod
     def of(cls, columns: Columns, predictions: Predictions | None = None, seed: int = 0) -> Sample:
@@ -277,25 +265,27 @@ class Sample:
         return self.columns.condensed or self.columns.n
 
     @cached_property
-    def top(self) -> View:
-        c = self.columns
-        return View(c.confidence, c.rest, c.correct, self.weights, self.counts, c.groups, self.values_only)
+    def top(self) -> BinaryOutcomes:
+        return self.outcomes(self.columns.confidence, self.columns.rest, self.columns.correct)
 
     @cached_property
-    def positive(self) -> View:
+    def positive(self) -> BinaryOutcomes:
         c = self.columns
-        p, rest = c.positive, np.where(c.predicted == 1, c.rest, c.confidence)
-        return View(p, rest, c.labels == 1, self.weights, self.counts, c.groups, self.values_only)
+        return self.outcomes(c.positive, np.where(c.predicted == 1, c.rest, c.confidence), c.labels == 1)
 
-    def view(self, of: Of = "auto") -> View:
+    def outcomes(self, p: Floats, complement: Floats, hit: npt.NDArray[np.bool_]) -> BinaryOutcomes:
+        """A probability of each row, 1 - p, and whether it came true."""
+        return BinaryOutcomes(
+            p, complement, hit, self.weights, self.counts, self.columns.groups, self.values_only, self.seed
+        )
+
+    def view(self, of: Of = "auto") -> BinaryOutcomes:
         """What every command measures: the one place where `auto` becomes the event or the top label."""
         return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
 
 
-def average(values: npt.NDArray[Any], weights: Floats | None, mask: npt.NDArray[np.bool_] | None = None) -> float:
-    """Weighted mean over the masked rows; nan where no weight is left."""
-    if mask is not None:
-        values, weights = values[mask], None if weights is None else weights[mask]
+def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
+    """Weighted mean; nan where no weight is left."""
     if weights is None:
         total = np.count_nonzero(values) if values.dtype == bool else float(values.sum())
         return total / len(values) if len(values) else math.nan

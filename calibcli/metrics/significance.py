@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from calibcli.metrics.intervals import Ask, Interval, Rows
-from calibcli.metrics.norms import debiased, l1
+from calibcli.metrics.gap_norms import debiased, l1
+from calibcli.metrics.intervals import Bare, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
-from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample, View
+from calibcli.metrics.sample import ANY, METRICS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import effective_groups, normal_quantile, normal_share, score_bound, student_quantile
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
@@ -22,40 +23,28 @@ down and up (2, coefficients) a row of the other outcome would draw it, times th
 DECIDING = 15  # from where its interval covers, by simulation
 
 
-def spiegelhalter_interval(ask: Ask) -> Interval:
-    z = normal_quantile(0.975)
-    if not math.isfinite(ask.value):
-        return Interval(reason="every confidence is 0, 1/2 or 1: the statistic has no variance")
-    p = 2 * normal_share(-abs(ask.value))
-    how = "normal under perfect calibration; |Z| beyond null_high happens to a calibrated model 5 % of the time"
-    reason = "a test statistic: it has a p-value, not an interval"
-    return Interval(reason=reason, how=how, null=0.0, null_high=z, detail={"p_value": p})
+@METRICS.add(values=ANY, better="zero", unit="")
+def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Bare:
+    """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean.
 
-
-@METRICS.add(values=ANY, better="zero", unit="", interval=spiegelhalter_interval)
-def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> float:
-    """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean."""
+    >>> round(calibcli.measure(logits, labels, "spiegelhalter_z")["spiegelhalter_z"].value, 2)
+    22.24
+    """
     view = sample.view(of)
-    tilt = view.rest - view.p
+    tilt = view.complement - view.p
     w = np.ones(view.n) if view.weights is None else view.weights
     power = w if view.counts else w * w
-    variance = float((power * tilt * tilt) @ (view.p * view.rest))
-    return -float((w * view.residual) @ tilt) / math.sqrt(variance) if variance > 0 else math.nan
+    variance = float((power * tilt * tilt) @ (view.p * view.complement))
+    if not variance > 0:
+        return Bare(math.nan, Interval(reason="every confidence is 0, 1/2 or 1: the statistic has no variance"))
+    z = -float((w * view.residual) @ tilt) / math.sqrt(variance)
+    how = "normal under perfect calibration; |Z| beyond null_high happens to a calibrated model 5 % of the time"
+    reason = "a test statistic: it has a p-value, not an interval"
+    detail = {"p_value": 2 * normal_share(-abs(z))}
+    return Bare(z, Interval(reason=reason, how=how, null=0.0, null_high=normal_quantile(0.975), detail=detail))
 
 
-def p_value_interval(ask: Ask) -> Interval:
-    if ask.sample.columns.groups is not None:
-        return Interval(reason="rows belong to groups, and the test takes them to be independent")
-    draws = ask.choice.options["draws"]
-    error = math.sqrt(ask.value * (1 - ask.value) / (draws + 1))
-    return Interval(
-        reason="a p-value has no interval; simulation_error is that of the draws",
-        how=f"{draws} draws of binomial hits per bin; not valid on the rows that a map was fitted on",
-        detail={"simulation_error": error},
-    )
-
-
-@METRICS.add(values=UNIT, better="higher", unit="probability", interval=p_value_interval)
+@METRICS.add(values=UNIT, better="higher", unit="probability")
 def calibration_p(
     sample: Sample,
     *,
@@ -63,50 +52,112 @@ def calibration_p(
     bins: Count = 15,
     draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
     of: Of = "auto",
-) -> float:
+) -> Bare:
     """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann 2019).
 
     Hits are drawn as binomials with each bin's mean confidence; `mmce` uses 256 bins and its kernel of scale 0.4.
+
+    >>> round(calibcli.measure(logits, labels, "calibration_p:draws=999")["calibration_p"].value, 3)
+    0.001
     """
     view = sample.view(of)
     cells = 256 if statistic == "mmce" else bins
     table = view.mass_bins(bins, "whole") if statistic == "ece2_debiased" else view.width_bins(cells, "right")
-    n = np.round(table.effective).astype(np.int64)
-    used = n > 0
     rng = np.random.default_rng([sample.seed, cells])
-    simulated = np.empty(draws)
-    observed = 0.0
-    centre = table.confidence
-    kernel = np.exp(-np.abs(centre[:, None] - centre) / 0.4)
+    kernel = np.exp(-np.abs(table.confidence[:, None] - table.confidence) / 0.4)
 
     def value(d: Floats) -> Floats:
         if statistic == "mmce":
             return np.asarray(((d @ kernel) * d).sum(axis=-1))
         return debiased(table, d) if statistic == "ece2_debiased" else l1(table, d)
 
-    observed = float(value(table.d))
-    for start in range(0, draws, 2_000):
-        size = min(2_000, draws - start)
-        hits = rng.binomial(n, np.clip(centre, 0, 1), size=(size, len(n)))
-        d = np.where(used, table.weight * (centre - hits / np.maximum(n, 1)), 0.0)
-        simulated[start : start + size] = value(d)
-    at_least = int((simulated >= observed * (1 - 1e-12)).sum()) if observed > 0 else int((simulated >= observed).sum())
-    return (1 + at_least) / (draws + 1)
+    observed = float(value(table.weighted_gap))
+    least = observed * (1 - 1e-12) if observed > 0 else observed
+    pieces = (value(table.simulated(min(2_000, draws - start), rng)) for start in range(0, draws, 2_000))
+    p = (1 + sum(int((piece >= least).sum()) for piece in pieces)) / (draws + 1)
+    if view.groups is not None:
+        return Bare(p, Interval(reason="rows belong to groups, and the test takes them to be independent"))
+    how = f"{draws} draws of binomial hits per bin; not valid on the rows that a map was fitted on"
+    reason = "a p-value has no interval; simulation_error is that of the draws"
+    error = math.sqrt(p * (1 - p) / (draws + 1))
+    return Bare(p, Interval(reason=reason, how=how, detail={"simulation_error": error}))
 
 
-def cox(view: View, log_odds: Floats) -> Cox | None:
+@METRICS.add(values=ANY, better="", unit="")
+def cox_slope(sample: Sample, *, of: Of = "auto") -> Statistic:
+    """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident.
+
+    >>> round(calibcli.measure(logits, labels, "cox_slope")["cox_slope"].value, 4)
+    0.3878
+    """
+    return Coefficient(sample.view(of), 1)
+
+
+@METRICS.add(values=ANY, better="zero", unit="")
+def cox_intercept(sample: Sample, *, of: Of = "auto") -> Statistic:
+    """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated.
+
+    >>> round(calibcli.measure(logits, labels, "cox_intercept")["cox_intercept"].value, 4)
+    -0.4352
+    """
+    return Coefficient(sample.view(of), 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficient(Statistic):
+    """The intercept (0) or the slope (1) of Cox's regression; what each is if calibrated."""
+
+    view: BinaryOutcomes
+    at: int
+
+    @property
+    def value(self) -> float:
+        fit = self.view.once(cox)
+        return math.nan if fit is None else float(fit[0][self.at])
+
+    def interval(self, level: float) -> Interval:
+        view, fit = self.view, self.view.once(cox)
+        if fit is None:
+            reason = "no maximum likelihood: every row is right, or wrong, or the confidences separate them"
+            return Interval(reason=reason)
+        rows = Rows(view.p, view.weights, view.counts, view.groups)
+        if rows.lacking:
+            return Interval(reason=rows.lacking)
+        if not (view.p.all() and view.complement.all()):
+            return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
+        deciding = float(fit[2][self.at])
+        if deciding < DECIDING:
+            what = "rows" if view.groups is None else "groups"
+            few = f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}"
+            return Interval(reason=few)
+        units = min(rows.units, deciding)
+        se = math.sqrt(fit[1][self.at, self.at] * units / (units - 2))
+        t = student_quantile(1 - (1 - level) / 2, units - 2)
+        down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in fit[3][:, self.at])
+        how = f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding"
+        return Interval(
+            low=self.value - down,
+            high=self.value + up,
+            level=level,
+            se=se,
+            how=how,
+            detail={"calibrated": float(self.at)},
+        )
+
+
+def cox(view: BinaryOutcomes) -> Cox | None:
     """Maximum likelihood of P(y) = sigmoid(intercept + slope log-odds) by Newton, and its sandwich covariance.
 
     None where there is none: the hits are separable, or the log-odds constant.
     """
+    log_odds = np.log(np.maximum(view.p, 1e-300)) - np.log(np.maximum(view.complement, 1e-300))
     if view.hit.all() or not view.hit.any() or np.ptp(log_odds) == 0:
         return None
-    w = np.broadcast_to(view.share(), (view.n,))
+    w = view.shares
     y = view.hit.astype(np.float64)
     x = np.stack([np.ones(view.n), log_odds])
     beta: Floats = np.array([0.0, 1.0])
-    loss = math.inf
-    step: Floats = np.zeros(2)
+    loss, step = math.inf, np.zeros(2)
     for _ in range(100):
         m = beta @ x
         now = float(w @ (np.logaddexp(0, m) - y * m))
@@ -139,58 +190,3 @@ def cox(view: View, log_odds: Floats) -> Cox | None:
     ends = [np.where(pull > 0, pull * one, pull * other) for one, other in ((-p, 1 - p), (1 - p, -p))]
     reach = np.array([[high(-ends[0][at], UNSEEN), high(ends[1][at], UNSEEN)] for at in (0, 1)]).T
     return beta, influence @ influence.T, np.array([effective_groups(one) for one in influence]), reach
-
-
-def _cox(sample: Sample, of: Of) -> Cox | None:
-    key = ("cox", of)
-    if key not in sample.memo:
-        view = sample.view(of)
-        odds = np.log(np.maximum(view.p, 1e-300)) - np.log(np.maximum(view.rest, 1e-300))
-        sample.memo[key] = cox(view, odds)
-    fit: Cox | None = sample.memo[key]
-    return fit
-
-
-def cox_interval(ask: Ask) -> Interval:
-    fit = _cox(ask.sample, ask.choice.options["of"])
-    if fit is None:
-        return Interval(reason="no maximum likelihood: every row is right, or wrong, or the confidences separate them")
-    at = 1 if ask.choice.name == "cox_slope" else 0
-    view = ask.sample.view(ask.choice.options["of"])
-    rows = Rows(view.p, view.weights, view.counts, view.groups)
-    if rows.lacking:
-        return Interval(reason=rows.lacking)
-    if not (view.p.all() and view.rest.all()):
-        return Interval(reason="a probability is 0 or 1: its log-odds are infinite, and where they are cut decides")
-    deciding = float(fit[2][at])
-    if deciding < DECIDING:
-        what = "rows" if view.groups is None else "groups"
-        return Interval(
-            reason=f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}"
-        )
-    units = min(rows.units, deciding)
-    se = math.sqrt(fit[1][at, at] * units / (units - 2))
-    t = student_quantile(1 - ask.tail, units - 2)
-    down, up = (score_bound(0.0, t, rows.unseen * reach, se * se) for reach in fit[3][:, at])
-    return Interval(
-        low=ask.value - down,
-        high=ask.value + up,
-        level=ask.level,
-        se=se,
-        how=f"maximum likelihood; sandwich variance (HC3) and outcomes not seen, {units:.0f} deciding",
-        detail={"calibrated": float(at)},
-    )
-
-
-@METRICS.add(values=ANY, better="", unit="", interval=cox_interval)
-def cox_slope(sample: Sample, *, of: Of = "auto") -> float:
-    """Slope of logit P(y) = a + b logit p (Cox 1958); 1 if calibrated, below 1 if overconfident."""
-    fit = _cox(sample, of)
-    return float(fit[0][1]) if fit is not None else math.nan
-
-
-@METRICS.add(values=ANY, better="zero", unit="", interval=cox_interval)
-def cox_intercept(sample: Sample, *, of: Of = "auto") -> float:
-    """Intercept of logit P(y) = a + b logit p (Cox 1958); 0 if calibrated."""
-    fit = _cox(sample, of)
-    return float(fit[0][0]) if fit is not None else math.nan

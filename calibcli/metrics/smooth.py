@@ -11,15 +11,16 @@ So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import numpy as np
 
-from calibcli.errors import UsageError
-from calibcli.metrics.intervals import Ask, Interval, percent
-from calibcli.metrics.mesh import Mesh
-from calibcli.metrics.sample import METRICS, UNIT, Of, Sample, View
+from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
+from calibcli.metrics.mesh import POINTS, Mesh
+from calibcli.metrics.reliability import Once
+from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
@@ -29,7 +30,7 @@ CELLS = 1 << 15  # beyond: rows are spread linearly over this many cells, and th
 MOST_TERMS = 1 << 12  # reaches σ = 7e-4
 LEAST = 1e-3  # bandwidth
 FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
-MESH = "no bound: the mesh has an error of its own (smece without mesh has bounds)"
+MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
 
 
@@ -40,22 +41,26 @@ class Smoothed:
         """p: (N,) in [0, 1]; residual: (N,), already divided by N (or times w / Σw)."""
         self.p, self.residual = p, residual
         self.exact = len(p) <= exact
+        self._known: Floats = np.empty(0)
+
+    @classmethod
+    def of(cls, view: BinaryOutcomes) -> Smoothed:
+        return cls(view.p, view.residual * view.share())
 
     @cached_property
     def _binned(self) -> Floats:
-        return cosine_sums(*spread(self.p, self.residual))
+        return cosine_sums(spread(self.p, self.residual, CELLS), CELLS)
 
     def coefficients(self, terms: int) -> Floats:
         """a_0 .. a_terms."""
         if not self.exact:
             return self._binned[: terms + 1]
-        known: Floats = self.__dict__.get("_known", np.empty(0))
-        if len(known) <= terms:
-            more = np.arange(len(known), max(terms, 2 * len(known)) + 1)
-            parts = [np.cos(math.pi * k[:, None] * self.p) @ self.residual for k in _pieces(more, len(self.p))]
-            known = np.concatenate([known, *parts])
-            self._known = known
-        a = 2 * known[: terms + 1]
+        if len(self._known) <= terms:
+            size = max(1, (1 << 20) // max(len(self.p), 1))
+            more = np.arange(len(self._known), max(terms, 2 * len(self._known)) + 1)
+            pieces = [more[i : i + size, None] for i in range(0, len(more), size)]
+            self._known = np.concatenate([self._known, *(np.cos(math.pi * k * self.p) @ self.residual for k in pieces)])
+        a = 2 * self._known[: terms + 1]
         a[0] /= 2
         return np.asarray(a)
 
@@ -81,20 +86,14 @@ class Smoothed:
         return self.ece(sigma), sigma
 
 
-def _pieces(k: Any, n: int) -> list[Any]:
-    size = max(1, (1 << 20) // max(n, 1))
-    return [k[i : i + size] for i in range(0, len(k), size)]
-
-
-def spread(p: Floats, values: Floats, cells: int = CELLS) -> tuple[Floats, int]:
+def spread(p: Floats, values: Floats, cells: int) -> Floats:
     """Values shared between the two nearest of `cells` + 1 grid points, in proportion."""
     x = p * cells
     left = np.minimum(x.astype(np.int64), cells - 1)
     x -= left
     right = values * x
-    grid = np.bincount(left, values - right, cells + 1).astype(np.float64)
-    grid += np.bincount(left + 1, right, cells + 1)
-    return grid, cells
+    grid = np.bincount(left, values - right, cells + 1) + np.bincount(left + 1, right, cells + 1)
+    return grid.astype(np.float64, copy=False)
 
 
 def cosine_sums(grid: Floats, cells: int) -> Floats:
@@ -134,128 +133,119 @@ def absolute_integral(series: Floats) -> float:
     return float(np.abs(np.diff(integral)).sum())
 
 
-def smoothed(sample: Sample, of: Of) -> Smoothed:
-    view = sample.view(of)
-    key = ("smoothed", of)
-    if key not in sample.memo:
-        sample.memo[key] = Smoothed(view.p, view.residual * view.share())
-    rows: Smoothed = sample.memo[key]
-    return rows
-
-
-def smece_interval(ask: Ask) -> Interval:
-    """At a fixed σ the bounds of the ECE hold with ∫|.| for Σ|.|; as ∫|r_σ| falls with σ, they carry over to σ*.
-
-    Upper: smECE_σ <= its estimate + h, so the fixed point rises by at most h. Lower: by the quantile q(σ) of ∫|G_σ|,
-    G the noise of the residuals.
-    """
-    if ask.choice.options["mesh"]:
-        return Interval(reason=MESH, how=f"mesh of {ask.choice.options['mesh']} points, as relplot")
-    view = ask.sample.view(ask.choice.options["of"])
-    sigma = ask.choice.options["sigma"]
-    detail = {} if sigma is not None else {"sigma": ask.value}
-    how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
-    noise = noise_of(ask)
-    null_at = sigma if sigma is not None else noise.fixed_point(noise.null, 0.5)
-    null = noise.quantile(noise.null, null_at, 0.5)
-    null_high = noise.quantile(noise.null, sigma if sigma is not None else noise.fixed_point(noise.null, 0.95), 0.95)
-    if view.groups is not None:
-        return Interval(reason="rows belong to groups, and this bound is for independent rows", how=how, detail=detail)
-    high = min(1.0, score_bound(ask.value, normal_quantile(ask.level), noise.unseen, noise.spread))
-    if sigma is not None:
-        low = ask.value - noise.quantile(noise.scale, sigma, ask.level)
-    else:
-        low = _lower_fixed_point(noise, smoothed(ask.sample, ask.choice.options["of"]), ask.level)
-    return Interval(
-        low=max(0.0, low),
-        high=high,
-        level=1 - 2 * ask.alpha,
-        sided="each",
-        how=f"{how}; one-sided bounds, each {percent(ask.level)}; null level: normal noise",
-        null=null,
-        null_high=null_high,
-        detail=detail,
-    )
-
-
-class Noise:
-    """Normal noise of the smoothed residuals: independent in 256 cells of confidence, then smoothed."""
-
-    CELLS, DRAWS, POINTS = 256, 400, 256
-
-    def __init__(self, view: View, ask: Ask) -> None:
-        cell = np.minimum((view.p * self.CELLS).astype(np.int64), self.CELLS - 1)
-        size = self.CELLS
-        spread = view.sums(cell, size, view.residual**2, 2)
-        null = view.sums(cell, size, view.p * view.rest, 2)
-        self.scale, self.null = np.sqrt(np.maximum(spread, null)), np.sqrt(null)
-        self.unseen, self.spread = float(view.sums(cell, size, 1.0, 2).sum()), float(spread.sum())
-        self.draws = draws = np.random.default_rng([ask.seed, size]).standard_normal((self.DRAWS, size))
-        self.curves = _cosines(size, self.POINTS)
-        basis = 2 * _cosines(size, size).T
-        basis[:, 0] = 1
-        self.series = {id(s): (draws * s) @ basis for s in (self.scale, self.null)}
-        self.cache: dict[tuple[int, float], Floats] = {}
-
-    def norms(self, scale: Floats, sigma: float) -> Floats:
-        """(DRAWS,) of ∫|G_σ|."""
-        key = (id(scale), sigma)
-        if key not in self.cache:
-            k = np.arange(min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1))
-            a = self.series[id(scale)][:, k] * np.exp(-((math.pi * sigma * k) ** 2) / 2)
-            self.cache[key] = np.abs(a @ self.curves[k]).mean(axis=1)
-        return self.cache[key]
-
-    def quantile(self, scale: Floats, sigma: float, level: float) -> float:
-        return float(np.quantile(self.norms(scale, max(sigma, 1 / self.CELLS)), level))
-
-    def fixed_point(self, scale: Floats, level: float) -> float:
-        """σ with quantile(σ) = σ."""
-        return bisect(lambda s: self.quantile(scale, s, level) - s, 0.0, 1.0)[0]
-
-
 @lru_cache(maxsize=4)
 def _cosines(terms: int, points: int) -> Floats:
     """cos πk (j + ½) / points, (terms, points)."""
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
-def noise_of(ask: Ask) -> Noise:
-    """The noise of the view that a metric is of, worked out once."""
-    key = ("noise", ask.choice.options["of"])
-    if key not in ask.sample.memo:
-        ask.sample.memo[key] = Noise(ask.sample.view(ask.choice.options["of"]), ask)
-    noise: Noise = ask.sample.memo[key]
-    return noise
+class Noise(Once):
+    """Normal noise of the residuals, independent in cells of confidence, and its integral once smoothed."""
+
+    CELLS, DRAWS = 256, 400
+
+    def __init__(self, scale: Floats, seed: int) -> None:
+        """scale: (CELLS,) standard deviations."""
+        draws = np.random.default_rng([seed, self.CELLS]).standard_normal((self.DRAWS, self.CELLS))
+        self.draws = draws * scale
+
+    @cached_property
+    def _series(self) -> Floats:
+        """(DRAWS, CELLS) coefficients."""
+        basis = 2 * _cosines(self.CELLS, self.CELLS).T
+        basis[:, 0] = 1
+        return self.draws @ basis
+
+    def _norms(self, sigma: float) -> Floats:
+        """(DRAWS,) of ∫|G_σ|."""
+        k = np.arange(min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1))
+        a = self._series[:, k] * np.exp(-((math.pi * sigma * k) ** 2) / 2)
+        return np.asarray(np.abs(a @ _cosines(self.CELLS, self.CELLS)[k]).mean(axis=1))
+
+    def quantile(self, sigma: float, level: float) -> float:
+        return float(np.quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level))
+
+    def fixed_point(self, level: float) -> float:
+        """σ with quantile(σ) = σ."""
+        return bisect(lambda s: self.quantile(s, level) - s, 0.0, 1.0)[0]
 
 
-def _lower_fixed_point(noise: Noise, rows: Smoothed, level: float) -> float:
-    """Smallest τ not refuted by smECE at s = max(τ, FLOOR): its estimate is at most τ + q(s), as smECE_s <= τ."""
+class Noises:
+    """Noise of the residuals of some outcomes: as seen or as of a calibrated model, whichever is larger; and `null`,
+    the latter alone.
+    """
 
-    def excess(tau: float) -> float:
-        s = max(tau, FLOOR)
-        return rows.ece(s) - noise.quantile(noise.scale, s, level) - tau
+    def __init__(self, view: BinaryOutcomes) -> None:
+        size = Noise.CELLS
+        cell = np.minimum((view.p * size).astype(np.int64), size - 1)
+        variance = view.sums(cell, size, view.residual**2, 2)
+        null = view.sums(cell, size, view.p * view.complement, 2)
+        self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
+        self.null = Noise(np.sqrt(null), view.seed)
+        self.unseen, self.variance = float(view.sums(cell, size, 1.0, 2).sum()), float(variance.sum())
 
-    return bisect(excess, 0.0, 1.0)[0]
+
+@dataclass(frozen=True, eq=False)
+class SmoothError(Statistic):
+    """At a fixed σ the bounds of the ECE hold with ∫|.| for Σ|.|; as ∫|r_σ| falls with σ, they carry over to σ*.
+
+    Upper: smECE_σ <= its estimate + h, so the fixed point rises by at most h. Lower: by the quantile q(σ) of ∫|G_σ|,
+    G the noise of the residuals.
+    """
+
+    view: BinaryOutcomes
+    sigma: float | None
+
+    @cached_property
+    def value(self) -> float:
+        rows = self.view.once(Smoothed.of)
+        return rows.fixed_point[0] if self.sigma is None else rows.ece(self.sigma)
+
+    def interval(self, level: float) -> Interval:
+        view, sigma, noise = self.view, self.sigma, self.view.once(Noises)
+        detail = {} if sigma is not None else {"sigma": self.value}
+        how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
+        if view.groups is not None:
+            return Interval(reason=NO_GROUPS, how=how, detail=detail)
+        null, null_high = (
+            noise.null.quantile(noise.null.fixed_point(at) if sigma is None else sigma, at) for at in (0.5, 0.95)
+        )
+        low = self._lower(noise, level) if sigma is None else self.value - noise.seen.quantile(sigma, level)
+        high = min(1.0, score_bound(self.value, normal_quantile(level), noise.unseen, noise.variance))
+        how = f"{how}; one-sided bounds, each {percent(level)}; null level: normal noise"
+        return one_sided(level, max(0.0, low), high, how, null=null, null_high=null_high, detail=detail)
+
+    def _lower(self, noise: Noises, level: float) -> float:
+        """Smallest τ not refuted by smECE at s = max(τ, FLOOR): its estimate is at most τ + q(s), as smECE_s <= τ."""
+        rows = self.view.once(Smoothed.of)
+
+        def excess(tau: float) -> float:
+            s = max(tau, FLOOR)
+            return rows.ece(s) - noise.seen.quantile(s, level) - tau
+
+        return bisect(excess, 0.0, 1.0)[0]
 
 
-@METRICS.add(values=UNIT, better="lower", unit="probability", interval=smece_interval)
+@METRICS.add(values=UNIT, better="lower", unit="probability")
 def smece(
     sample: Sample,
     *,
     sigma: Annotated[float, Range(1e-3, 1)] | None = None,
-    mesh: Annotated[int, Range(0, 10_000)] = 0,
+    variant: Literal["exact", "relplot"] = "exact",
     of: Of = "auto",
-) -> float:
+) -> Statistic:
     """SmoothECE, ∫|r_σ(t)| dt at the bandwidth σ* where it equals σ* (or at a given `sigma`); σ* is at least 0.001.
 
-    `mesh`: 0 for the integral; `mesh=200` for the number that the package `relplot` prints, a mean over 200 points (see
-    `calibcli.metrics.mesh`).
+    `variant`: `exact` for the integral; `relplot` for the number that the package of that name prints, a mean over 200
+    points (see `calibcli.metrics.mesh`).
+
+    Source: Błasiok and Nakkiran (2023).
+
+    >>> round(calibcli.measure(logits, labels, "smece")["smece"].value, 4)
+    0.0646
     """
-    if mesh:
-        if mesh < 2:
-            raise UsageError(f"a mesh of {mesh} points", "pass mesh=200, or leave it out for the integral")
-        on_mesh = Mesh(sample.view(of), mesh)
-        return on_mesh.fixed_point[0] if sigma is None else on_mesh.ece(sigma)
-    exact = smoothed(sample, of)
-    return exact.fixed_point[0] if sigma is None else exact.ece(sigma)
+    if variant == "exact":
+        return SmoothError(sample.view(of), sigma)
+    on_mesh = Mesh(sample.view(of))
+    value = on_mesh.fixed_point[0] if sigma is None else on_mesh.ece(sigma)
+    return Bare(value, Interval(reason=MESH, how=f"mesh of {POINTS} points, as relplot"))

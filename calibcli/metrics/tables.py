@@ -1,17 +1,22 @@
-"""Tables beside the estimates: the Brier score decomposed, the top k, and every class."""
+"""Beside the estimates: the Brier score decomposed, the top k, every class, and the reliability diagrams."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
-from calibcli.columns import ClassBins, Edges
-from calibcli.metrics.bounds import view_bounds
-from calibcli.metrics.classwise import mean_absolute_deviation
+from calibcli.columns import ClassBins, ClassTable, Edges
+from calibcli.metrics.binned import calibrated_cells
+from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import Rows, percent, share_bounds
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import Sample, View
+from calibcli.metrics.reliability import DRAWS, Bins
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.metrics.topk import views
-from calibcli.predictions import Predictions
+from calibcli.plots import Curve, Plot
+from calibcli.predictions import Floats, Predictions
 from calibcli.result import Cell, Table
 
 
@@ -25,7 +30,7 @@ def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
     return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())])
 
 
-def murphy(view: View, bins: Bins) -> dict[str, float]:
+def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
     """Reliability - resolution + uncertainty + within-bin variance - within-bin covariance = mean (p - y)².
 
     With shares w_b, mean probability p_b and frequency y_b: Σ w (p_b - y_b)², Σ w (y_b - ȳ)², ȳ (1 - ȳ), the variance
@@ -54,7 +59,7 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
         accuracy = float(np.sum(view.hit * view.share()))
         hits = Rows(view.hit, view.weights, view.counts, view.groups)
         low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
-        b = view_bounds(view, bins=bins, edges=edges, alpha=1 - level)
+        b = table_bounds(view, view.width_bins(bins, edges), alpha=1 - level)
         mean = float(np.sum(view.p * view.share()))
         bounds = [None, None] if b.reason else [b.lower, b.upper]
         rows.append([k, accuracy, low, high, mean, b.value, *bounds, b.floor])
@@ -81,15 +86,11 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
     total, columns = sample.top.total, sample.columns
     w = sample.weights
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1) / total
-    design = total / sample.top.effective
-    count = np.where(table.count > 0, table.count, 1)
-    null = mean_absolute_deviation((count / design).ravel(), np.clip(table.sum_p / count, 0, 1).ravel()).reshape(
-        count.shape
+    null = calibrated_cells(table, sample.top)[2].sum(axis=1) / sample.top.effective
+    said, right, confidence = (
+        np.bincount(columns.predicted, values if w is None else w * values, columns.k)
+        for values in (np.ones(columns.n), columns.correct, columns.confidence)
     )
-    null = np.where(table.count > 0, null, 0).sum(axis=1) * design / total
-    said = np.bincount(columns.predicted, w, columns.k)
-    right = np.bincount(columns.predicted, columns.correct * (1.0 if w is None else w), columns.k)
-    confidence = np.bincount(columns.predicted, columns.confidence * (1.0 if w is None else w), columns.k)
     labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
     rows: list[list[Cell]] = []
     for i, name in enumerate(class_names(predictions)):
@@ -104,3 +105,164 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
         columns=[*columns_, "predicted", "precision", "confidence", "recall"],
         rows=rows,
     )
+
+
+BAND = 0.90  # of the consistency and smooth bands, pointwise
+Z_BAND = 1.6448536269514722
+CELLS, POINTS = 512, 101
+FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
+
+
+def reliability(
+    view: BinaryOutcomes, bins: Bins, *, sigma: float, seed: int = 0, event: str = "", name: str = "reliability"
+) -> list[Plot]:
+    """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
+
+    Args:
+        view: probabilities and hits.
+        bins: their reliability table.
+        sigma: bandwidth of the smooth curve (that of SmoothECE).
+        seed: of the band.
+        event: what the probability is of; "" for the top label.
+        name: name of the panel; the histogram is `{name}_rows`.
+    """
+    low, high = consistency(bins, seed)
+    counts = bins.weight * view.total if view.counts else bins.rows
+    curve = smooth_curve(view, sigma)
+    title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
+    labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
+    return [
+        Plot(
+            name=name,
+            title=title,
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xlabel=labels[0],
+            ylabel=labels[1],
+            curves=[
+                *_bars(bins, low, high),
+                curve,
+                Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1]),
+            ],
+        ),
+        _rows(f"{name}_rows", name, bins.lower, bins.upper - bins.lower, counts),
+    ]
+
+
+def _bars(bins: Bins, low: Floats, high: Floats) -> list[Curve]:
+    return _gap_bars(bins.lower, bins.upper - bins.lower, bins.filled, bins.accuracy, bins.confidence, low, high)
+
+
+def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, low: Any, high: Any) -> list[Curve]:
+    y, p = _where(filled, accuracy), _where(filled, confidence)
+    low, high = _where(filled, low), _where(filled, high)
+    label = f"if calibrated ({percent(BAND)})"
+    return [
+        Curve(label="accuracy", kind="bars", role="model", x=x, width=width, y=y),
+        Curve(label="gap", kind="bars", role="gap", x=x, width=width, base=y, y=p),
+        Curve(label=label, kind="band", role="null", x=x, width=width, low=low, high=high),
+    ]
+
+
+def _rows(name: str, under: str, x: Any, width: Any, counts: Any) -> Plot:
+    bars = Curve(label="rows", kind="bars", role="count", x=x, width=width, y=counts)
+    return Plot(name=name, under=under, ylabel="rows", curves=[bars])
+
+
+def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
+    """Accuracy per bin of a calibrated model, 5 % and 95 % quantiles (consistency bars, Bröcker & Smith 2007).
+
+    Hits are binomial with the bin's mean confidence and its effective rows.
+    """
+    gaps = bins.simulated(DRAWS, np.random.default_rng([seed, 90])) * bins.inverse
+    low, high = np.quantile(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+    return low, high
+
+
+def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
+    """The diagonal plus the kernel average of (hit - confidence), with a pointwise normal band.
+
+    Reflected Gaussian kernel of width sigma, as in SmoothECE (Błasiok & Nakkiran 2024), which integrates the same
+    average. The regression of the hits alone would drag sparse confidences towards crowded ones beside them, and so
+    leave the diagonal for a calibrated model.
+    """
+    sigma = min(max(sigma, 2 / CELLS), 0.25)
+    cell = np.minimum((view.p * CELLS).astype(np.int64), CELLS - 1)
+    weight = view.sums(cell, CELLS)
+    hit, confidence = view.sums(cell, CELLS, view.hit), view.sums(cell, CELLS, view.p)
+    square, square_hit = view.sums(cell, CELLS, 1.0, 2), view.sums(cell, CELLS, view.hit, 2)
+    t: Any = np.linspace(0, 1, POINTS)
+    centre = (np.arange(CELLS) + 0.5) / CELLS
+    kernel = np.zeros((POINTS, CELLS))
+    for image in (centre, -centre, 2 - centre):
+        kernel += np.exp(-(((t[:, None] - image) / sigma) ** 2) / 2)
+    mass = kernel @ weight
+    near = mass * view.total > 0.01  # some row within 3 sigma
+    y = np.divide(kernel @ hit, mass, out=np.zeros(POINTS), where=near)
+    k2 = kernel**2
+    variance = np.maximum(k2 @ square_hit * (1 - 2 * y) + k2 @ square * y * y, 0)
+    # a stretch without errors is not one without noise: at least what (hits + 1/2) / (n + 1) would show
+    effective = np.divide(mass**2, k2 @ square, out=np.zeros(POINTS), where=near)
+    least = (y * effective + 0.5) / (effective + 1)
+    variance = np.maximum(variance, k2 @ square * least * (1 - least))
+    se = np.sqrt(variance) / np.where(near, mass, 1)
+    shown = _rows_near(t, sigma, weight, square) >= FEWEST
+    shown &= (t >= view.p.min() - 1 / CELLS) & (t <= view.p.max() + 1 / CELLS)
+    half = Z_BAND * se
+    y = np.clip(t + np.divide(kernel @ (hit - confidence), mass, out=np.zeros(POINTS), where=near), 0, 1)
+    return Curve(
+        label=f"smoothed ({percent(BAND)})",
+        kind="line",
+        role="smooth",
+        x=t,
+        y=_where(shown, y),
+        low=_where(shown, np.maximum(y - half, 0)),
+        high=_where(shown, np.minimum(y + half, 1)),
+    )
+
+
+def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Floats:
+    """Effective rows within `sigma` of each t, from sums per cell: the kernel itself reaches beyond any row."""
+    first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
+    last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
+    mass, squares = (
+        np.diff(np.append(0.0, np.cumsum(v))[np.stack([first, last])], axis=0)[0] for v in (weight, square)
+    )
+    return np.asarray(np.divide(mass**2, squares, out=np.zeros(len(t)), where=mass > 1e-15))
+
+
+def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int = 0) -> list[Plot]:
+    """Small multiples, one per class: frequency of the class against its probability."""
+    x: Any = np.arange(bins) / bins
+    width: Any = np.full(bins, 1 / bins)
+    rng = np.random.default_rng([seed, 91])
+    plots = []
+    for k, name in enumerate(names):
+        count, p, hit = table.count[k][:bins], table.sum_p[k][:bins], table.sum_y[k][:bins]
+        filled = count > 0
+        n = np.where(filled, count, 1)
+        share, mean = hit / n, p / n
+        draws = (
+            rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
+        )
+        low, high = np.quantile(draws, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+        ideal = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
+        curves = [*_gap_bars(x, width, filled, share, mean, low, high), ideal]
+        panel = f"class_{k}"
+        plots.append(
+            Plot(
+                name=panel,
+                title=f"{name}, n = {table.sum_y[k].sum():.0f}",
+                group="Reliability of each class",
+                xlabel="probability",
+                ylabel="frequency",
+                xlim=(0, 1),
+                ylim=(0, 1),
+                curves=curves,
+            )
+        )
+    return plots
+
+
+def _where(shown: Any, values: Any) -> list[float | None]:
+    return [float(v) if s and math.isfinite(v) else None for s, v in zip(shown, values, strict=True)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibcli.links import log_softmax
-from calibcli.metrics.sample import Sample, View
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Ints, Predictions
 
 
@@ -22,24 +22,15 @@ def label_rank(predictions: Predictions) -> Ints:
     return rank
 
 
-def views(sample: Sample, ks: Sequence[int]) -> dict[int, View]:
+def views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
     """For each k, the probability mass of the top k classes and whether the label is among them."""
     predictions = sample.predictions
     assert predictions is not None
-    rank = rank_of(sample)
+    rank = label_rank(predictions)
     mass = {k: np.empty(predictions.n) for k in ks}
     for start, block in predictions.blocks():
         p = np.exp(log_softmax(block.astype(np.float64)))
         p.partition(sorted({p.shape[1] - k for k in ks if k < p.shape[1]}), axis=1)
         for k in ks:
             mass[k][start : start + len(block)] = np.minimum(p[:, -k:].sum(axis=1), 1.0)
-    return {k: View(mass[k], 1 - mass[k], rank < k, sample.weights, sample.counts, predictions.groups) for k in ks}
-
-
-def rank_of(sample: Sample) -> Ints:
-    """`label_rank`, worked out once."""
-    assert sample.predictions is not None
-    if "rank" not in sample.memo:
-        sample.memo["rank"] = label_rank(sample.predictions)
-    rank: Ints = sample.memo["rank"]
-    return rank
+    return {k: sample.outcomes(mass[k], 1 - mass[k], rank < k) for k in ks}

@@ -26,7 +26,7 @@ from typing import cast
 
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic, may_write
-from calibcli.render import bins, formats, stream
+from calibcli.render import formats, sheet, stream
 from calibcli.result import Result
 
 NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
@@ -113,7 +113,7 @@ def write(result: Result, path: Path) -> None:
     for one in map(module, NAMES):
         if hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result)):
             _save(one.render(result), path / one.REPORT)
-    for table in filter(None, [bins.table(result), *result.tables]):
+    for table in filter(None, [sheet.bins_table(result), *result.tables]):
         name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
         _save(module("csv").table(table), path / f"{name}.csv")
 

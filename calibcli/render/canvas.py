@@ -6,8 +6,10 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from calibcli.plots import Curve, Plot
 from calibcli.render import numbers, stream
-from calibcli.result import Curve, Estimate, Plot
+from calibcli.render.sheet import at
+from calibcli.result import Estimate
 
 HEIGHT = 12
 NAME = 28  # characters of a category's name
@@ -50,17 +52,15 @@ def xy(plot: Plot, width: int) -> list[str]:
 
 def rows(plot: Plot, width: int) -> list[str]:
     """One row per category and curve: name, value, and a bar (or a mark with its interval) on a common scale."""
-    entries = [
-        (x, c, i) for c in plot.curves if c.kind in ("bars", "points", "line", "steps") for i, x in enumerate(c.x)
-    ]
-    entries.sort(key=lambda e: e[0])
+    listed = [c for c in plot.curves if c.kind in ("bars", "points", "line", "steps")]
+    entries = sorted(((x, c, i) for c in listed for i, x in enumerate(c.x)), key=lambda e: e[0])
     values = [y for c in plot.curves if c.kind != "vline" for y in _heights(c)]
     if any(c.kind == "bars" for c in plot.curves) and plot.yscale == "linear":
         values.append(0.0)
     up = _scale(values, plot.ylim, plot.yscale)
     if up is None or not entries:
         return []
-    named = [n for c in plot.curves if (n := stream.clean(c.label)) and c.kind in ("bars", "points", "line", "steps")]
+    named = [n for c in listed if (n := stream.clean(c.label))]
     several = len(named) > 1
     texts = _texts([(c, i) for _, c, i in entries], width)
     drawn = list({id(c): c for _, c, _ in entries}.values())
@@ -104,18 +104,16 @@ def heat(plot: Plot, width: int) -> list[str]:
             rank = 0 if z is None else sum(v < z for v in values) / len(values)
             inside = level is not None and z is not None and z <= level
             grid[i, j] = "?" if z is None else "■" if inside else SHADES[min(4, int(rank * 5))]
-    legend = [
-        f"█ lowest {plot.zlabel or 'z'} ({numbers.number(values[0])})",
-        f"(blank) highest ({numbers.number(values[-1])})",
-    ]
+    lowest, highest = map(numbers.number, (values[0], values[-1]))
+    legend = [f"█ lowest {plot.zlabel or 'z'} ({lowest})", f"(blank) highest ({highest})"]
     if level is not None:
         legend.append(f"■ {plot.levels_label or f'at most {numbers.number(level)}'}")
     xs, ys = [plot.x[j] for j in across], [plot.y[i] for i in down]
     for curve, mark in zip([c for c in plot.curves if c.kind in ("line", "points")], itertools.cycle("●★◆x+")):
         for x, y in zip(curve.x, curve.y):
             if y is not None:
-                at = _nearest(y, ys, down), _nearest(x, xs, across)
-                grid[at] = mark if curve.kind == "points" or grid[at] != "■" else "■"
+                cell = _nearest(y, ys, down), _nearest(x, xs, across)
+                grid[cell] = mark if curve.kind == "points" or grid[cell] != "■" else "■"
         if curve.label:
             legend.append(f"{mark} {stream.clean(curve.label)}")
     lines = [stream.clean(plot.ylabel)] if plot.ylabel else []
@@ -143,6 +141,7 @@ def wrapped(items: Sequence[str], width: int) -> list[str]:
 
 def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Scale) -> None:
     height, room = len(grid), len(grid[0])
+    levels, shares = [r / (height - 1) for r in range(height)], [j / (room - 1) for j in range(room)]
 
     def put(column: float, row: float, what: str = mark) -> None:
         i, j = height - 1 - round(row * (height - 1)), round(column * (room - 1))
@@ -150,41 +149,31 @@ def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Sca
             grid[i][j] = what
 
     if curve.kind == "vline":
-        for x in curve.x:
-            for r in range(height):
-                put(_to(x, across), r / (height - 1))
+        for x, r in itertools.product(curve.x, levels):
+            put(_to(x, across), r)
     elif curve.kind == "hline":
-        for y in curve.y:
-            for j in range(room):
-                if y is not None:
-                    put(j / (room - 1), _to(y, up))
+        for y, j in itertools.product([y for y in curve.y if y is not None], shares):
+            put(j, _to(y, up))
     elif curve.kind in ("band", "bars"):
-        lows = curve.low if curve.kind == "band" else curve.base or [up[0]] * len(curve.x)
-        highs = curve.high if curve.kind == "band" else curve.y
-        for j in range(room):
-            low, high = (
-                _value(curve, lows or (), j / (room - 1), across),
-                _value(curve, highs or (), j / (room - 1), across),
-            )
-            if low is None or high is None:
-                continue
-            first, last = sorted((_to(low, up), _to(high, up)))
-            for r in range(height):
-                if first - 0.5 / height <= r / (height - 1) <= last + 0.5 / height:
-                    put(j / (room - 1), r / (height - 1))
+        ends = (curve.low, curve.high) if curve.kind == "band" else (curve.base or [up[0]] * len(curve.x), curve.y)
+        for j in shares:
+            found = [v for end in ends if (v := _value(curve, end or (), j, across)) is not None]
+            first, last = sorted(_to(v, up) for v in found) if len(found) == 2 else (math.inf, -math.inf)
+            for r in levels:
+                if first - 0.5 / height <= r <= last + 0.5 / height:
+                    put(j, r)
     elif curve.kind == "points":
         for i, x in enumerate(curve.x):
-            low, high, p = _at(curve.low or (), i), _at(curve.high or (), i), _at(curve.y, i)
-            for r in range(height):
-                if low is not None and high is not None and _to(low, up) <= r / (height - 1) <= _to(high, up):
-                    put(_to(x, across), r / (height - 1), "│")
+            low, high, p = at(curve.low, i), at(curve.high, i), at(curve.y, i)
+            for r in levels:
+                if low is not None and high is not None and _to(low, up) <= r <= _to(high, up):
+                    put(_to(x, across), r, "│")
             if p is not None:
                 put(_to(x, across), _to(p, up))
     else:
-        for j in range(room):
-            at = _value(curve, curve.y, j / (room - 1), across)
-            if at is not None:
-                put(j / (room - 1), _to(at, up))
+        for j in shares:
+            if (there := _value(curve, curve.y, j, across)) is not None:
+                put(j, _to(there, up))
 
 
 def _value(curve: Curve, series: Sequence[float | None], share: float, across: Scale) -> float | None:
@@ -204,7 +193,7 @@ def _value(curve: Curve, series: Sequence[float | None], share: float, across: S
 
 
 def _mark(cells: list[str], curve: Curve, i: int, mark: str, up: Scale) -> None:
-    y, low, high = _at(curve.y, i), _at(curve.low or (), i), _at(curve.high or (), i)
+    y, low, high = at(curve.y, i), at(curve.low, i), at(curve.high, i)
     if y is None:
         return
     last = len(cells) - 1
@@ -220,16 +209,12 @@ def _mark(cells: list[str], curve: Curve, i: int, mark: str, up: Scale) -> None:
 
 def _texts(entries: Sequence[tuple[Curve, int]], width: int) -> list[str]:
     """Values, with their intervals where the width allows."""
-    values = [_at(c.y, i) for c, i in entries]
-    ends = [(_at(c.low or (), i), _at(c.high or (), i)) for c, i in entries]
+    values = [at(c.y, i) for c, i in entries]
+    ends = [(at(c.low, i), at(c.high, i)) for c, i in entries]
     if width < 72 or not any(low is not None and high is not None for low, high in ends):
         return numbers.column(values)
     estimates = [Estimate(name="", value=v, low=low, high=high) for v, (low, high) in zip(values, ends)]
     return [f"{shown.value} {shown.interval}".rstrip() for shown in map(numbers.shown, estimates)]
-
-
-def _at(series: Sequence[float | None], i: int) -> float | None:
-    return series[i] if i < len(series) else None
 
 
 def _put(cells: list[str], share: float, mark: str) -> None:

@@ -111,7 +111,8 @@ def of_table(name: str, values: Sequence[Cell]) -> list[str]:
 def level(estimates: Iterable[Estimate]) -> str:
     """The level that all intervals of these estimates share, e.g. `95 %`; "" when they differ or there is none.
 
-    Of two one-sided bounds it is that of each: `95 % each` for what is, as an interval, one of 90 %.
+    Of two one-sided bounds it is that of each: `95 % each` for what is, as an interval, one of 90 %; or, where FAIL
+    needs a surer one than PASS, of both.
     """
     found = {_level(e) for e in estimates if has_interval(e)}
     return found.pop() if len(found) == 1 else ""
@@ -119,7 +120,9 @@ def level(estimates: Iterable[Estimate]) -> str:
 
 def _level(e: Estimate) -> str:
     if e.sided == "each" and e.level is not None:
-        return percent((1 + e.level) / 2) + " each"
+        fails = e.detail.get("fail_level")
+        each = percent((1 + e.level) / 2)
+        return f"{each} for PASS, {percent(fails)} for FAIL" if isinstance(fails, float) else f"{each} each"
     return percent(e.level) + ("" if e.sided == "two" else " " + e.sided)
 
 

@@ -1,13 +1,81 @@
-"""What the tables of a Result say, before a format lays them out: text in rows and columns."""
+"""What the tables of a Result say, before a format lays them out as text; and the bins of its diagrams."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from calibcli.plots import Curve, Plot
 from calibcli.render import numbers
-from calibcli.result import Check, Estimate, Result, Table
+from calibcli.result import Cell, Check, Estimate, Result, Table
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Edges, rows, accuracy and mean confidence; `low` and `high` are the band of a calibrated model."""
+
+    left: float
+    right: float
+    count: float | None = None
+    accuracy: float | None = None
+    confidence: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def bins(plot: Plot, strip: Plot | None = None) -> list[Bin]:
+    """The bins of a reliability diagram with the counts of the strip under it; none of any other plot."""
+    model, gap = curve(plot, "bars", "model"), curve(plot, "bars", "gap")
+    if model is None or gap is None:
+        return []
+    counts = curve(strip, "bars", "count") if strip else None
+    band = curve(plot, "band", "null")
+    found = []
+    for i, x in enumerate(model.x):
+        low = high = None
+        if band and band.width and len(band.x) == len(model.x):
+            low, high = at(band.low, i), at(band.high, i)
+        count = at(counts.y, i) if counts else None
+        right = x + (at(model.width, i) or 0.0)
+        found.append(Bin(x, right, count, at(model.y, i), at(gap.y, i), low, high))
+    return found
+
+
+def merged(some: Sequence[Bin]) -> Bin:
+    """Neighbours as one bin, weighted by their rows; it has no band."""
+    filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in some]
+    rows = [(n, a, c) for n, a, c in filled if a is not None and c is not None and n > 0]
+    total = sum(n for n, _, _ in rows)
+    count = total if any(b.count is not None for b in some) else None
+    if total <= 0:
+        return Bin(some[0].left, some[-1].right, count)
+    accuracy = sum(n * a for n, a, _ in rows) / total
+    return Bin(some[0].left, some[-1].right, count, accuracy, sum(n * c for n, _, c in rows) / total)
+
+
+def bins_table(result: Result) -> Table | None:
+    """The bins of every reliability diagram of a result."""
+    strips = {p.under: p for p in result.plots if p.under}
+    rows: list[list[Cell]] = [
+        [plot.name, b.left, b.right, b.count, b.accuracy, b.confidence, b.low, b.high]
+        for plot in result.plots
+        for b in bins(plot, strips.get(plot.name))
+    ]
+    columns = ["diagram", "left", "right", "rows", "accuracy", "confidence", "calibrated_low", "calibrated_high"]
+    return Table(name="bins", columns=columns, rows=rows) if rows else None
+
+
+def curve(plot: Plot, kind: str, role: str) -> Curve | None:
+    """The first curve of that kind and role."""
+    return next((c for c in plot.curves if c.kind == kind and c.role == role), None)
+
+
+def at(series: Sequence[float | None] | None, i: int) -> float | None:
+    """The value there, or None where the series is none or too short."""
+    return series[i] if series is not None and i < len(series) else None
+
 
 HOW = 60  # characters of "how" that a table shows; JSON has all of it
 VERDICT = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
@@ -74,9 +142,8 @@ def facts(result: Result) -> list[tuple[str, str]]:
 
 def verdict(result: Result) -> tuple[str, Tone]:
     """The sentence that a gate ends with; "" without checks."""
-    counts = {
-        name: sum(c.outcome == name for c in result.checks) for name in ("fail", "not_run", "inconclusive", "pass")
-    }
+    order = ("fail", "not_run", "inconclusive", "pass")
+    counts = {name: sum(c.outcome == name for c in result.checks) for name in order}
     if not result.checks:
         return "", ""
     worst = next(name for name, count in counts.items() if count)
@@ -85,14 +152,14 @@ def verdict(result: Result) -> tuple[str, Tone]:
 
 
 def _estimates(estimates: Sequence[Estimate]) -> Sheet:
-    order = list(dict.fromkeys(e.of for e in estimates))
-    estimates = sorted(estimates, key=lambda e: order.index(e.of)) if len(order) > 1 else estimates
+    order = list(dict.fromkeys(e.scope for e in estimates))
+    estimates = sorted(estimates, key=lambda e: order.index(e.scope)) if len(order) > 1 else estimates
     level = numbers.level(estimates)
     sizes = {e.n for e in estimates if e.n is not None}
     nulls = sorted({numbers.percent(0.95) for e in estimates if e.null_high is not None})
     columns = [
         Column("metric", code=True),
-        Column("of", code=True),
+        Column("scope", code=True),
         Column("value", right=True),
         Column("unit", spare=3),
         Column(_interval_head(level, "interval")),
@@ -104,21 +171,29 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
     rows = []
     for e in estimates:
         value, interval, null = numbers.shown(e)
-        own = "" if level or not numbers.has_interval(e) else numbers.level([e])
-        unit = "" if e.unit in ("probability", "percent", "ratio") else e.unit
+        own = "" if level else numbers.level([e])
         size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
-        rows.append([e.name, e.of, value, unit, interval or numbers.NONE, own, null, size, _how(e)])
-    breaks = {i for i in range(1, len(estimates)) if estimates[i].of != estimates[i - 1].of}
+        rows.append([e.name, e.scope, value, _unit(e), interval or numbers.NONE, own, null, size, _how(e)])
+    breaks = {i for i in range(1, len(estimates)) if estimates[i].scope != estimates[i - 1].scope}
     if len(estimates) < 2 * len(order):
         breaks = set()
-    title = f"n = {sizes.pop()}" if len(sizes) == 1 else ""
     musts = frozenset(i for i, e in enumerate(estimates) if e.reason)
-    return _without_empty(Sheet(title, columns, rows, frozenset(breaks), musts=musts))
+    return _without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
+
+
+def _size(estimates: Sequence[Estimate]) -> str:
+    """`n = 997`, where all of them have that."""
+    sizes = {e.n for e in estimates if e.n is not None}
+    return f"n = {sizes.pop()}" if len(sizes) == 1 else ""
+
+
+def _unit(e: Estimate) -> str:
+    return "" if e.unit in ("probability", "percent", "ratio") else e.unit
 
 
 def _interval_head(level: str, word: str) -> str:
     """Head of a column of intervals that share `level`: `95 % interval`, `bounds, 95 % each`."""
-    if level.endswith(("each", "lower", "upper")):
+    if level.endswith(("each", "FAIL", "lower", "upper")):
         return f"bounds, {level}"
     return f"{level} {word}".strip()
 
@@ -135,26 +210,25 @@ def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
     """Numbers that are there once `before` and once `after`, or once `X before` and once `X after`; by X."""
     seen: dict[tuple[str, str], dict[str, list[Estimate]]] = {}
     for e in estimates:
-        subject, phase = _phase(e.of)
+        subject, phase = _phase(e.scope)
         if phase:
             seen.setdefault((subject, e.name), {"before": [], "after": []})[phase].append(e)
     pairs = [(p["before"][0], p["after"][0]) for p in seen.values() if len(p["before"]) == len(p["after"]) == 1]
     order = list(dict.fromkeys(subject for subject, _ in seen))
-    return sorted(pairs, key=lambda pair: order.index(_phase(pair[0].of)[0]))
+    return sorted(pairs, key=lambda pair: order.index(_phase(pair[0].scope)[0]))
 
 
-def _phase(of: str) -> tuple[str, str]:
-    subject, _, last = of.rpartition(" ")
-    return (subject, last) if last in ("before", "after") else (of, "")
+def _phase(scope: str) -> tuple[str, str]:
+    subject, _, last = scope.rpartition(" ")
+    return (subject, last) if last in ("before", "after") else (scope, "")
 
 
 def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
     estimates = [e for pair in pairs for e in pair]
     level = numbers.level(estimates)
-    sizes = {e.n for e in estimates if e.n is not None}
     columns = [
         Column("metric", code=True),
-        Column("of", code=True),
+        Column("scope", code=True),
         Column("before", right=True),
         Column(_interval_head(level, "interval")),
         Column("after", right=True),
@@ -167,19 +241,16 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
     ]
     rows = []
     for pair in pairs:
-        row = [pair[1].name, _phase(pair[1].of)[0]]
+        row = [pair[1].name, _phase(pair[1].scope)[0]]
         same = numbers.level(pair)
         for e in pair:
-            value, interval, _ = numbers.shown(e)
-            own = "" if same or not numbers.has_interval(e) else f" {numbers.level([e])}"
+            value, interval, null = numbers.shown(e)
+            own = "" if same else f" {numbers.level([e])}".rstrip()
             row += [value, (interval or numbers.NONE) + own]
-        unit = "" if pair[1].unit in ("probability", "percent", "ratio") else pair[1].unit
-        nulls = numbers.shown(pair[1]).null
-        rows.append([*row, "" if level else same, nulls, unit, pair[1].better, _how(pair[1])])
+        rows.append([*row, "" if level else same, null, _unit(pair[1]), pair[1].better, _how(pair[1])])
     breaks = {i for i in range(1, len(rows)) if rows[i][1] != rows[i - 1][1]}
     musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
-    title = f"n = {sizes.pop()}" if len(sizes) == 1 else ""
-    return _without_empty(Sheet(title, columns, rows, frozenset(breaks), musts=musts))
+    return _without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
 
 
 def _checks(checks: Sequence[Check]) -> Sheet:
@@ -188,7 +259,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
     columns = [
         Column("verdict"),
         Column("rule", code=True),
-        Column("of", code=True),
+        Column("scope", code=True),
         Column("value", right=True),
         Column(_interval_head(level, "bounds")),
         Column("level", right=True),
@@ -202,12 +273,12 @@ def _checks(checks: Sequence[Check]) -> Sheet:
     for c in checks:
         e = c.estimate
         value, interval, null = numbers.shown(e, c.limit) if e else (numbers.NONE, "", "")
-        own = "" if level or e is None or not numbers.has_interval(e) else numbers.level([e])
+        own = "" if level or e is None else numbers.level([e])
         word = VERDICT[c.outcome] + ("" if c.fatal or c.outcome == "pass" else " (warns)")
         size = str(e.n) if e and e.n is not None else ""
         limit = "" if c.limit is None else numbers.exact(c.limit)
         needed = "" if c.n_needed is None else str(c.n_needed)
-        row = [word, c.said, c.of, value, interval or numbers.NONE, own, limit, null, size, needed, c.message]
+        row = [word, c.said, c.scope, value, interval or numbers.NONE, own, limit, null, size, needed, c.message]
         rows.append([" ".join(text.split()) for text in row])
     tones: list[Tone] = [TONE[c.outcome] if c.fatal or c.outcome == "pass" else "warn" for c in checks]
     musts = frozenset(i for i, c in enumerate(checks) if c.outcome != "pass")
@@ -230,11 +301,5 @@ def _without_empty(sheet: Sheet) -> Sheet:
         for i, _ in enumerate(sheet.columns)
         if any(row[i] not in ("", numbers.NONE) for row in sheet.rows) or sheet.columns[i].head == "value"
     ]
-    return Sheet(
-        sheet.title,
-        [sheet.columns[i] for i in kept],
-        [[row[i] for i in kept] for row in sheet.rows],
-        sheet.breaks,
-        sheet.tones,
-        sheet.musts,
-    )
+    rows = [[row[i] for i in kept] for row in sheet.rows]
+    return dataclasses.replace(sheet, columns=[sheet.columns[i] for i in kept], rows=rows)

@@ -13,8 +13,8 @@ RANK = {"fail": 0, "not_run": 1, "inconclusive": 2, "pass": 3}
 
 def title(check: Check) -> str:
     """`ece <= 0.03 (site=A): FAIL`."""
-    of = f" ({check.of})" if check.of else ""
-    return stream.clean(f"{check.said}{of}: {VERDICT[check.outcome]}")
+    scope = f" ({check.scope})" if check.scope else ""
+    return stream.clean(f"{check.said}{scope}: {VERDICT[check.outcome]}")
 
 
 def sentence(check: Check) -> str:
@@ -24,6 +24,7 @@ def sentence(check: Check) -> str:
     if e is not None and e.value is not None:
         value, interval, null = numbers.shown(e, check.limit)
         level = "" if e.level is None else f" (each {numbers.percent((1 + e.level) / 2)})"
+        level = f" ({numbers.level([e])})" if "fail_level" in e.detail else level
         parts.append(f"{e.name} {value}" + (f", bounds {interval}{level}" if interval else ""))
         if check.limit is not None:
             parts.append(f"limit {numbers.exact(check.limit)}")

@@ -1,11 +1,10 @@
 """Calibration maps, fitted on labelled scores: the shelf `SCALERS`, and fit, cross_fit, apply, save and load."""
 
-from calibcli.scalers import affine, focal, monotone, temperature  # noqa: F401 (they fill the shelf)
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
 from calibcli.scalers.output import stream
-from calibcli.scalers.rows import fold_of_rows, raw_argmax
 from calibcli.scalers.scaler import SCALERS, Fit, Fitted, Scaler
 from calibcli.scalers.store import load, save
+from calibcli.scalers.subsets import fold_of_rows, raw_argmax
 
 __all__ = [
     "SCALERS",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from calibcli.result import Estimate
 from calibcli.scalers.parameters import Form
 from calibcli.scalers.parameters import affine as form
 from calibcli.scalers.regression import SETTLED, Regression, Shape
-from calibcli.scalers.rows import fold_of_rows
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.scalers.subsets import fold_of_rows
 from calibcli.spec import NotNegative
 
 PENALTIES = tuple(10.0**e for e in range(3, -6, -1))  # 1e3 to 1e-5, strongest first
@@ -60,13 +60,20 @@ def vector(predictions: Predictions, job: Job, *, mu: NotNegative = 0.0) -> Fitt
     """Vector scaling: softmax(v ∘ z + b), a slope and a bias for each class (Guo et al. 2017).
 
     Logits are centred in each row. `mu`: ridge on the biases, μ / K Σ b².
+
+    >>> calibcli.fit_scaler(logits, labels, "vector:mu=0.01").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.  , 0.86])
     """
     return _fit(Shape("diagonal", predictions.k), predictions, _centred(_scores(predictions)), 0.0, mu)
 
 
 @SCALERS.add(preserves_accuracy=False, apply=apply, form=form(""))
 def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitted:
-    """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020)."""
+    """Bias-corrected temperature scaling: softmax(z / T + b) with a small ridge on b (Alexandari et al. 2020).
+
+    >>> calibcli.fit_scaler(logits, labels, "bcts").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.02, 0.  , 0.07, 0.  , 0.  , 0.  , 0.91])
+    """
     shape = Shape("scalar", predictions.k)
     done = _fit(shape, predictions, _centred(_scores(predictions)), 0.0, mu)
     slope = float(done.parameters["weight"])
@@ -77,7 +84,7 @@ def bcts(predictions: Predictions, job: Job, *, mu: NotNegative = 1e-6) -> Fitte
         how="minimises NLL together with a bias for each class",
         reason="no interval is computed beside biases" if slope > 0 else "anti_informative: the best slope is negative",
     )
-    return Fitted(done.parameters, [temperature], done.notes, facts=done.facts)
+    return replace(done, estimates=[temperature])
 
 
 @SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk"), search=_searches)
@@ -87,9 +94,11 @@ def matrix(
     """Matrix scaling: softmax(W z + b) with the ODIR penalty (Guo et al. 2017; Kull et al. 2019).
 
     `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
+
+    >>> calibcli.fit_scaler(logits, labels, "matrix:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.07, 0.  , 0.82, 0.  , 0.  , 0.  , 0.11])
     """
-    x = _centred(_scores(predictions))
-    return _odir(predictions, job, x, lam, mu)
+    return _odir(predictions, job, _centred(_scores(predictions)), lam, mu)
 
 
 @SCALERS.add(preserves_accuracy=False, apply=apply, form=form("kk", log_probabilities=True), search=_searches)
@@ -99,35 +108,43 @@ def dirichlet(
     """Dirichlet calibration: softmax(W ln p + b) with the ODIR penalty (Kull et al. 2019).
 
     `lam` on off-diagonal weights and `mu` on biases, by 3-fold cross-validation over 1e-5..1e3 where not given.
+
+    >>> calibcli.fit_scaler(logits, labels, "dirichlet:lam=0.1,mu=0.1").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.03, 0.  , 0.85, 0.  , 0.  , 0.  , 0.12])
     """
-    x = _log_p(_scores(predictions))
-    done = _odir(predictions, job, x, lam, mu)
-    return Fitted({**done.parameters, "log_probabilities": np.array(1.0)}, done.estimates, done.notes, facts=done.facts)
+    done = _odir(predictions, job, _log_p(_scores(predictions)), lam, mu)
+    return replace(done, parameters={**done.parameters, "log_probabilities": np.array(1.0)})
 
 
-@SCALERS.add(
-    preserves_accuracy=False,
-    apply=lambda parameters, logits: _apply_platt(parameters, logits),
-    form={"slope": Form("c"), "bias": Form("c")},
-)
+def curved(k: int) -> list[int]:
+    """The classes that have a curve of their own, one against the rest: of two, the second says all."""
+    return [1] if k == 2 else list(range(k))
+
+
+def joined(score: Array) -> Array:
+    """Log-probabilities (n, K) of log-odds of the classes with a curve: of both, or of each, renormalised."""
+    if score.shape[1] == 1:
+        return log_sigmoid(np.concatenate([-score, score], axis=1))
+    return log_softmax(log_sigmoid(score))
+
+
+def _apply_platt(parameters: Parameters, logits: Array) -> Array:
+    return joined(log_odds(logits)[:, curved(logits.shape[1])] * parameters["slope"] + parameters["bias"])
+
+
+@SCALERS.add(preserves_accuracy=False, apply=_apply_platt, form={"slope": Form("c"), "bias": Form("c")})
 def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
     """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
 
     `smooth`: targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), which keep a separable fit finite (Platt 1999).
+
+    >>> calibcli.fit_scaler(logits, labels, "platt").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.02, 0.  , 0.09, 0.  , 0.  , 0.  , 0.89])
     """
-    m = log_odds(np.asarray(predictions.logits, np.float64))
-    classes = [1] if predictions.k == 2 else range(predictions.k)
-    found = [logistic(m[:, [c]], predictions.labels == c, predictions.weights, smooth) for c in classes]
-    theta = np.array(found)
-    return Fitted({"slope": theta[:, 0], "bias": theta[:, 1]})
-
-
-def _apply_platt(parameters: Parameters, logits: Array) -> Array:
-    m = log_odds(logits)
-    if logits.shape[1] == 2:
-        score = parameters["slope"] * m[:, [1]] + parameters["bias"]
-        return log_sigmoid(np.concatenate([-score, score], axis=1))
-    return log_softmax(log_sigmoid(m * parameters["slope"] + parameters["bias"]))
+    m, labels = log_odds(np.asarray(predictions.logits, np.float64)), predictions.labels
+    found = [logistic(m[:, [c]], labels == c, predictions.weights, smooth) for c in curved(predictions.k)]
+    slope, bias = np.transpose(found)
+    return Fitted({"slope": slope, "bias": bias})
 
 
 def log_odds(logits: Array) -> Array:
@@ -231,8 +248,7 @@ def _odir(predictions: Predictions, job: Job, x: Array, lam: float | None, mu: f
             found = min(job.memory["tried"], key=lambda tried: float(w @ tried.nll[job.rows]))
         (lam, mu), start, like = found.pair, found.start, job.memory["like"]
         chosen = {"lambda": lam, "mu": mu}
-    done = _fit(shape, predictions, x, lam, mu, start, like)
-    return Fitted(done.parameters, notes=done.notes, facts=chosen)
+    return replace(_fit(shape, predictions, x, lam, mu, start, like), facts=chosen)
 
 
 @dataclass(frozen=True)
@@ -260,21 +276,17 @@ class _Search:
         self.shape, self.x, self.labels, self.job = shape, x, predictions.labels, job
         self.w = np.ones(len(x)) if predictions.weights is None else predictions.weights
         self.out = [np.flatnonzero(folds == fold) for fold in range(int(folds.max()) + 1)]
-        self.fits = []
-        for fold in range(len(self.out)):
-            inside = np.flatnonzero(folds != fold)
-            self.fits.append(Regression(shape, x[inside], self.labels[inside], self.w[inside]))
+        inside = [np.flatnonzero(folds != fold) for fold in range(len(self.out))]
+        self.fits = [Regression(shape, x[rows], self.labels[rows], self.w[rows]) for rows in inside]
         self.tried: list[_Tried] = []
 
     def best(self, lam: float | None, mu: float | None) -> _Tried:
         """The best λ and μ; a given one stays."""
+        found = self._along([(p if lam is None else lam, p if mu is None else mu) for p in PENALTIES])
         if lam is None and mu is None:
-            found = self._along([(p, p) for p in PENALTIES])
             lam = found.pair[0]
             found = self._along([(lam, min(lam * 10, PENALTIES[0]))], found)
             found = self._along([(lam, lam / 10), (lam, lam / 100)], found)
-        else:
-            found = self._along([(p if lam is None else lam, p if mu is None else mu) for p in PENALTIES])
         return found
 
     def _along(self, pairs: Sequence[tuple[float, float]], best: _Tried | None = None) -> _Tried:

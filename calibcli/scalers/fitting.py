@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from calibcli import __version__
 from calibcli.errors import InputError, UsageError
 from calibcli.predictions import Predictions
-from calibcli.result import Estimate
 from calibcli.scalers.parameters import shown
-from calibcli.scalers.rows import FoldedScores, fold_of_rows, raw_argmax, subset
 from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler
+from calibcli.scalers.subsets import FoldedScores, fold_of_rows, raw_argmax, subset
 
 KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
+"""What a calibrator's file says of an estimate."""
 
 
 def fit(
@@ -54,19 +54,23 @@ def fit(
         progress(0.0, f"fitting {choice.spec}")
     step = progress or (lambda fraction, text: None)
     done = choice(predictions, Job(seed, report, level, step, {} if memory is None else memory, rows))
-    scaler = Scaler(
-        spec=choice.spec,
-        k=predictions.k,
-        parameters=done.parameters,
-        classes=tuple(map(str, predictions.classes)) if predictions.classes is not None else None,
-        metadata=_metadata(predictions) | {"estimates": [_kept(e) for e in done.estimates if e.value is not None]},
-    )
+    classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
+    about = {
+        "n": predictions.n,
+        "kind": predictions.kind,
+        "columns": int(predictions.facts.get("columns", predictions.k)),
+        "source": predictions.source,
+        "sha256": predictions.sha256,
+        "version": __version__,
+        "estimates": [{key: getattr(e, key) for key in KEPT} for e in done.estimates if e.value is not None],
+    }
+    scaler = Scaler(choice.spec, predictions.k, done.parameters, classes, about)
     if progress:
         progress(1.0, f"fitted {choice.spec}")
     if "beta" not in done.parameters:  # T and gamma are estimates
         facts, tables = shown(done.parameters, scaler.classes, scaler.k)
         done = dataclasses.replace(done, tables=[*done.tables, *tables], facts={**done.facts, **facts})
-    return Fit(scaler, *(getattr(done, f.name) for f in dataclasses.fields(done) if f.name != "parameters"))
+    return Fit(**vars(done), scaler=scaler)
 
 
 def cross_fit(
@@ -124,11 +128,10 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     Raises:
         InputError: another number of classes, other names, or the same names in another order.
     """
+    fix = "fit a calibrator on outputs of this model"
     if predictions.k != scaler.k:
-        raise InputError(
-            f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}",
-            "fit a calibrator on outputs of this model",
-        )
+        problem = f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}"
+        raise InputError(problem, fix)
     if scaler.classes is None or predictions.classes is None:
         return
     names = tuple(map(str, predictions.classes))
@@ -139,13 +142,10 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
         raise InputError(
             f"the classes are in another order: class {where} is '{names[where]}' in {predictions.source} and "
             f"'{scaler.classes[where]}' in the calibrator",
-            "reorder the columns, or fit a calibrator on outputs of this model",
+            f"reorder the columns, or {fix}",
         )
     odd = next(name for name in (*names, *scaler.classes) if (name in names) != (name in scaler.classes))
-    raise InputError(
-        f"the classes differ: '{odd}' is only in {'the data' if odd in names else 'the calibrator'}",
-        "fit a calibrator on outputs of this model",
-    )
+    raise InputError(f"the classes differ: '{odd}' is only in {'the data' if odd in names else 'the calibrator'}", fix)
 
 
 def part(progress: Progress | None, done: int, of: int, what: str = "") -> Progress | None:
@@ -165,19 +165,3 @@ def _folds(predictions: Predictions, folds: int, seed: int) -> Any:
             what += f" in {len(np.unique(predictions.groups))} groups"
         raise InputError(f"{what} cannot be split into {folds} folds", "pass more rows or groups, or fewer folds")
     return result
-
-
-def _kept(estimate: Estimate) -> dict[str, Any]:
-    """What a calibrator's file says of an estimate."""
-    return {name: getattr(estimate, name) for name in KEPT}
-
-
-def _metadata(predictions: Predictions) -> dict[str, Any]:
-    return {
-        "n": predictions.n,
-        "kind": predictions.kind,
-        "columns": int(predictions.facts.get("columns", predictions.k)),
-        "source": predictions.source,
-        "sha256": predictions.sha256,
-        "version": __version__,
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,14 +12,15 @@ import numpy as np
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
 from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile
+from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
-from calibcli.result import Cell, Curve, Estimate, Plot
+from calibcli.result import Cell, Estimate
 from calibcli.scalers import ridge, ridge_plots, search
 from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import temperature as temperature_form
 from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
-from calibcli.scalers.rows import fold_of_rows, sample, subset
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.scalers.subsets import fold_of_rows, sample, subset
 from calibcli.scalers.temperature import FEWEST, GRIDS, degenerate, effective_units, facts, per_unit, units_of
 from calibcli.scalers.temperature import apply as apply_temperature
 from calibcli.spec import Count
@@ -52,14 +54,17 @@ def focal_temperature(
 
     `objective=nll` optimises T and γ in [-0.5, 5] continuously; `grid=komisarenko` takes the first best of their
     T = 0.05..5 x 11 values of γ, as the other objectives always do. `order=phi-T` is softmax(ln φ_γ(softmax z) / T).
+
+    >>> fit = calibcli.fit_scaler(logits, labels, "focal_temperature")
+    >>> round(fit["temperature"].value, 2), round(fit["gamma"].value, 2)
+    (3.32, 0.43)
     """
     plain = fit_beta(block_source(predictions))
     if plain.status != "ok":
         done = degenerate(plain)
         gamma = Estimate(name="gamma", value=None, reason=f"{plain.status}: not identified", n=predictions.n)
-        return Fitted(
-            {**done.parameters, "gamma": np.array(0.0)}, [*done.estimates, gamma], done.notes, facts=done.facts
-        )
+        parameters = {**done.parameters, "gamma": np.array(0.0)}
+        return replace(done, parameters=parameters, estimates=[*done.estimates, gamma])
     if order == "phi-T":
         return _phi_first(predictions, objective, grid)
     if grid is not None or objective != "nll":
@@ -69,7 +74,11 @@ def focal_temperature(
 
 @SCALERS.add(preserves_accuracy=True, apply=apply, form=temperature_form(gamma=True))
 def focal(predictions: Predictions, job: Job) -> Fitted:
-    """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024)."""
+    """The focal calibration map alone, φ_γ(softmax z): γ in [-0.5, 5] by NLL, T = 1 (Komisarenko & Kull 2024).
+
+    >>> calibcli.fit_scaler(logits, labels, "focal")["gamma"].value
+    -0.5
+    """
     rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
     surface = Surface(rows.logits, rows.labels, rows.weights)
     values = np.array([surface.values(0.0, [g])[0] for g in ridge.GRID])
@@ -80,20 +89,16 @@ def focal(predictions: Predictions, job: Job) -> Fitted:
     step = 1e-4
     curvature = (surface.gradient(0.0, gamma + step)[2] - surface.gradient(0.0, gamma - step)[2]) / (2 * step)
     se = math.sqrt(float((psi[:, 1] ** 2).mean()) / rows.n) / curvature if curvature > 0 else math.nan
-    bound = gamma in (LOW, HIGH)
-    estimate = Estimate(
-        name="gamma",
-        value=gamma,
-        low=None if bound else gamma - normal_quantile((1 + job.level) / 2) * se,
-        high=None if bound else gamma + normal_quantile((1 + job.level) / 2) * se,
-        level=job.level,
-        se=None if bound else se,
-        n=rows.n,
-        how=f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance" + _of(rows, predictions),
-        reason=f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if bound else "",
-    )
-    notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if bound else []
+    reason, width = _bound(gamma), normal_quantile((1 + job.level) / 2) * se
+    ends: dict[str, float] = {} if reason else {"low": gamma - width, "high": gamma + width, "se": se}
+    how = f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance{_of(rows, predictions)}"
+    estimate = Estimate(name="gamma", value=gamma, **ends, level=job.level, n=rows.n, how=how, reason=reason)  # type: ignore[arg-type]
+    notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if reason else []
     return Fitted({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll.mean()})
+
+
+def _bound(gamma: float) -> str:
+    return f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if gamma in (LOW, HIGH) else ""
 
 
 def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
@@ -119,25 +124,14 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
     correlation = -c[0, 1] / math.sqrt(c[0, 0] * c[1, 1])  # of T, so the sign of ln β turns
     gain, gain_se = _gain(few, job.seed, best)
     notes = _notes(best, sets, gain, gain_se, z)
-    how = _of(few, predictions)
+    of = _of(few, predictions)
+    how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
+    ends = {"low": gain - z * gain_se, "high": gain + z * gain_se, "level": job.level, "se": gain_se}
     estimates = [
-        _temperature(surface, best, at, spread, few, job.level, correlation, how),
-        _gamma(best, sets, few.n, correlation, job.level, how),
+        _temperature(surface, best, at, spread, few, job.level, correlation, of),
+        _gamma(best, sets, few.n, correlation, job.level, of),
+        Estimate(name="focal_gain", value=gain, **ends, n=few.n, unit="nats", how=how + of),  # type: ignore[arg-type]
     ]
-    estimates.append(
-        Estimate(
-            name="focal_gain",
-            value=gain,
-            low=gain - z * gain_se,
-            high=gain + z * gain_se,
-            level=job.level,
-            se=gain_se,
-            n=few.n,
-            unit="nats",
-            how="NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
-            + _of(few, predictions),
-        )
-    )
     plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, sets, few.n)]
     about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain, z * gain_se)}
     return Fitted(parameters, estimates, notes, plots, facts=about)
@@ -192,10 +186,7 @@ def _gamma(
     best: Point, sets: Sequence[tuple[float, float]], n: int, correlation: float, level: float, of: str
 ) -> Estimate:
     width = normal_quantile((1 + level) / 2) ** 2 / 2
-    bound = best.gamma in (LOW, HIGH)
-    how = (
-        f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; set: profile NLL within {width:.3g}/n of the best{of}"
-    )
+    over = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
     return Estimate(
         name="gamma",
         value=best.gamma,
@@ -203,16 +194,15 @@ def _gamma(
         high=max(sets[-1][1], best.gamma),
         level=level,
         n=n,
-        how=how,
-        reason=f"bound: gamma is at the end of the range [{LOW:g}, {HIGH:g}]" if bound else "",
+        how=f"{over}; set: profile NLL within {width:.3g}/n of the best{of}",
+        reason=_bound(best.gamma),
         detail={"correlation with T": correlation, "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets)},
     )
 
 
 def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, se: float, z: float) -> list[str]:
-    low, high = sets[0][0], sets[-1][1]
-    width = f"NLL within {z * z / 2:.3g}/n"
-    notes = [f"gamma from {low:.2f} to {high:.2f} fits as well as the best ({width}): T and gamma trade off"]
+    fine = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
+    notes = [f"{fine} (NLL within {z * z / 2:.3g}/n): T and gamma trade off"]
     if best.gamma in (LOW, HIGH):
         notes.append(f"gamma = {best.gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
     if _choice(gain, z * se) == "temperature":
@@ -260,17 +250,13 @@ def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fi
         values.append(float(np.average(nll_rows(z, rows.labels, fits[-1].usable), weights=rows.weights)))
     at = int(np.argmin(values))
     how = f"minimises NLL, gamma in steps of 0.05, phi before temperature{_of(rows, predictions)}"
-    reason = "no interval is computed for this order"
+    reason, gamma = "no interval is computed for this order", float(gammas[at])
     estimates = [
-        Estimate(name="temperature", value=fits[at].temperature, n=rows.n, how=how, reason=reason),
-        Estimate(name="gamma", value=float(gammas[at]), n=rows.n, how=how, reason=reason),
+        Estimate(name=name, value=value, n=rows.n, how=how, reason=reason)
+        for name, value in (("temperature", fits[at].temperature), ("gamma", gamma))
     ]
-    parameters: Parameters = {
-        "beta": np.array(fits[at].usable),
-        "gamma": np.array(float(gammas[at])),
-        "phi_first": np.array(1.0),
-    }
-    return Fitted(parameters, estimates)
+    given = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
+    return Fitted({name: np.array(value) for name, value in given.items()}, estimates)
 
 
 def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
@@ -280,23 +266,24 @@ def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
     error = search.Error(rows, objective, bins)
     temperatures = GRIDS["komisarenko"]
     table = np.empty((len(temperatures), len(GAMMAS)))
-    for row, t in enumerate(temperatures):
+    for row, t in enumerate(temperatures.tolist()):
         if objective == "nll":
             table[row] = surface.values(-math.log(t), GAMMAS)
-            continue
-        for column, gamma in enumerate(GAMMAS):
-            table[row, column] = _objective(rows, surface, error, float(t), gamma, objective)
+        elif objective == "brier":
+            table[row] = [_brier(rows, t, gamma) for gamma in GAMMAS]
+        else:
+            table[row] = [error(surface.confidence(-math.log(t), gamma)) for gamma in GAMMAS]
     i, j = divmod(int(table.argmin()), len(GAMMAS))
     label = search.LABELS[objective]
     how = f"first smallest {label} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
-    reason = "a grid point has no interval"
+    best = float(temperatures[i])
     estimates = [
-        Estimate(name="temperature", value=float(temperatures[i]), n=rows.n, how=how, reason=reason),
-        Estimate(name="gamma", value=GAMMAS[j], n=rows.n, how=how, reason=reason),
+        Estimate(name=name, value=value, n=rows.n, how=how, reason="a grid point has no interval")
+        for name, value in (("temperature", best), ("gamma", GAMMAS[j]))
     ]
     notes = []
     if i in (0, len(temperatures) - 1) or j in (0, len(GAMMAS) - 1):
-        notes.append(f"the best point, T = {temperatures[i]:g} and gamma = {GAMMAS[j]:g}, is on the edge of the grid")
+        notes.append(f"the best point, T = {best:g} and gamma = {GAMMAS[j]:g}, is on the edge of the grid")
     plot = Plot(
         name="t_gamma_grid",
         title=f"{label} over T and gamma, n = {rows.n:,}",
@@ -307,20 +294,16 @@ def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
         y=list(temperatures),
         z=table.tolist(),
         zlabel=label,
-        curves=[Curve(label="best", kind="points", role="best", x=[GAMMAS[j]], y=[float(temperatures[i])])],
+        curves=[Curve(label="best", kind="points", role="best", x=[GAMMAS[j]], y=[best])],
     )
     parameters: Parameters = {"beta": np.array(1 / temperatures[i]), "gamma": np.array(GAMMAS[j])}
     return Fitted(parameters, estimates, notes, [plot])
 
 
-def _objective(
-    rows: Predictions, surface: Surface, error: search.Error, t: float, gamma: float, objective: str
-) -> float:
-    if objective == "brier":
-        p = np.exp(log_phi(np.asarray(rows.logits, np.float64) / t, gamma))
-        p[np.arange(len(p)), rows.labels] -= 1
-        return float(np.average((p * p).sum(axis=1), weights=rows.weights))
-    return error(surface.confidence(-math.log(t), gamma))
+def _brier(rows: Predictions, t: float, gamma: float) -> float:
+    p = np.exp(log_phi(np.asarray(rows.logits, np.float64) / t, gamma))
+    p[np.arange(len(p)), rows.labels] -= 1
+    return float(np.average((p * p).sum(axis=1), weights=rows.weights))
 
 
 def _of(rows: Predictions, whole: Predictions) -> str:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from calibcli.links import log_softmax
 from calibcli.numerics import log_sigmoid
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import log_odds, logistic
+from calibcli.scalers.affine import curved, joined, log_odds, logistic
 from calibcli.scalers.parameters import CURVES, Form
-from calibcli.scalers.rows import raw_argmax
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.scalers.subsets import raw_argmax
 from calibcli.spec import Count
 
 Of = Literal["classes", "top"]
@@ -60,28 +60,22 @@ def isotonic_curve(score: Array, hit: Array, weights: Array | None) -> tuple[Arr
     return x[knots[once]], levels[once]
 
 
-class Curves:
-    """Knots of several curves in three flat arrays, as they are saved."""
-
-    @staticmethod
-    def pack(curves: Sequence[tuple[Array, Array]], least: float) -> Parameters:
-        return {
-            "x": np.concatenate([x for x, _ in curves]),
-            "y": np.concatenate([np.clip(y, least, 1 - least) for _, y in curves]),
-            "knots": np.array([len(x) for x, _ in curves]),
-        }
-
-    @staticmethod
-    def unpack(parameters: Parameters) -> list[tuple[Array, Array]]:
-        cuts = np.cumsum(parameters["knots"])[:-1]
-        return list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
+def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Fitted:
+    """Knots of several curves in three flat arrays, as they are saved; values within [least, 1 - least]."""
+    parameters: Parameters = {
+        "x": np.concatenate([x for x, _ in curves]),
+        "y": np.concatenate([np.clip(y, least, 1 - least) for _, y in curves]),
+        "knots": np.array([len(x) for x, _ in curves]),
+    }
+    return Fitted(parameters | ({"top": np.array(1.0)} if of == "top" else {}))
 
 
 def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Parameters, Array], Array]:
     """The map that reads one curve per class (or one for the top label) with `read(p, x, y)`."""
 
     def apply(parameters: Parameters, logits: Array) -> Array:
-        curves = Curves.unpack(parameters)
+        cuts = np.cumsum(parameters["knots"])[:-1]
+        curves = list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
         if "top" in parameters:
             return _share(logits, lambda c: read(c, *curves[0]))
         if logits.shape[1] == 2:
@@ -118,10 +112,6 @@ def _share(logits: Array, function: Callable[[Array], Array]) -> Array:
     return others
 
 
-def _between(p: Array, x: Array, y: Array) -> Array:
-    return np.interp(p, x, y)
-
-
 def _bin(p: Array, x: Array, y: Array) -> Array:
     """Value of the bin (x[b], x[b + 1]] that p falls in; the first and the last reach to the ends."""
     return np.asarray(y[np.clip(np.searchsorted(x, p, side="left") - 1, 0, len(y) - 1)])
@@ -136,32 +126,36 @@ def _targets(predictions: Predictions, of: Of) -> list[tuple[Array, Array]]:
     p = _probabilities(np.asarray(predictions.logits, np.float64))
     if of == "top":
         return [(p.max(axis=1), (raw_argmax(predictions) == predictions.labels).astype(np.float64))]
-    classes = [1] if predictions.k == 2 else range(predictions.k)
-    return [(p[:, c], (predictions.labels == c).astype(np.float64)) for c in classes]
+    return [(p[:, c], (predictions.labels == c).astype(np.float64)) for c in curved(predictions.k)]
 
 
 def _isotonic(predictions: Predictions, of: Of) -> Fitted:
     curves = [isotonic_curve(p, hit, predictions.weights) for p, hit in _targets(predictions, of)]
-    parameters = Curves.pack(curves, 1 / (predictions.n + 2))  # never 0 or 1: the NLL stays finite
-    if of == "top":
-        parameters["top"] = np.array(1.0)
-    return Fitted(parameters)
+    return packed(curves, 1 / (predictions.n + 2), of)  # never 0 or 1: the NLL stays finite
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(_between), form=CURVES)
+@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(np.interp), form=CURVES)
 def isotonic(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of each class against the rest, renormalised (Zadrozny & Elkan 2002).
 
     Linear between the knots of the fit; values kept within [1/(N+2), 1 - 1/(N+2)].
+
+    >>> calibcli.fit_scaler(logits, labels, "isotonic").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.01, 0.  , 0.22, 0.  , 0.  , 0.  , 0.76])
     """
     return _isotonic(predictions, "classes")
 
 
-@SCALERS.add(preserves_accuracy=True, apply=_apply_curves(_between), form=CURVES)
+@SCALERS.add(preserves_accuracy=True, apply=_apply_curves(np.interp), form=CURVES)
 def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of correctness on the confidence of the predicted class; the others share the rest.
 
     The confidence does not fall below where another class would become the largest.
+
+    Ours: the isotonic regression of Zadrozny and Elkan (2002) on the confidence alone.
+
+    >>> calibcli.fit_scaler(logits, labels, "isotonic_top").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.  , 0.  , 0.14, 0.  , 0.  , 0.  , 0.86])
     """
     return _isotonic(predictions, "top")
 
@@ -171,6 +165,9 @@ def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = 
     """Histogram binning: equal-mass bins of each class's probability, value (n₊ + 1) / (n + 2), renormalised.
 
     `of=top` bins the confidence of the predicted class alone and keeps every predicted class (Zadrozny & Elkan 2001).
+
+    >>> calibcli.fit_scaler(logits, labels, "histogram:bins=10").predict_proba(logits)[0].round(2)
+    array([0.02, 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.01, 0.82])
     """
     curves = []
     for p, hit in _targets(predictions, of):
@@ -187,29 +184,32 @@ def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = 
         index = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, len(edges) - 1)
         count, positive = np.bincount(index, w, len(edges)), np.bincount(index, w * hit, len(edges))
         curves.append((np.maximum(edges, -1.0), (positive + 1) / (count + 2)))
-    parameters = Curves.pack(curves, 0.0)
-    if of == "top":
-        parameters["top"] = np.array(1.0)
-    return Fitted(parameters)
+    return packed(curves, 0.0, of)
 
 
-@SCALERS.add(
-    preserves_accuracy=False,
-    apply=lambda parameters, logits: _apply_beta(parameters, logits),
-    form={"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")},
-)
+def _apply_beta(parameters: Parameters, logits: Array) -> Array:
+    log_p, log_rest = _logs(logits)
+    columns = curved(logits.shape[1])
+    return joined(parameters["a"] * log_p[:, columns] - parameters["b"] * log_rest[:, columns] + parameters["c"])
+
+
+@SCALERS.add(preserves_accuracy=False, apply=_apply_beta, form={"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")})
 def beta(predictions: Predictions, job: Job) -> Fitted:
     """Beta calibration: logit = a ln p - b ln(1 - p) + c with a, b >= 0 (Kull et al. 2017).
 
     Beyond 2 classes one against the rest, renormalised.
+
+    >>> calibcli.fit_scaler(logits, labels, "beta").predict_proba(logits)[0].round(2)
+    array([0.  , 0.  , 0.  , 0.01, 0.  , 0.07, 0.  , 0.  , 0.  , 0.91])
     """
     log_p, log_rest = _logs(np.asarray(predictions.logits, np.float64))
-    found = []
-    for c in [1] if predictions.k == 2 else range(predictions.k):
-        x = np.stack([log_p[:, c], -log_rest[:, c]], axis=1)
-        found.append(_beta_fit(x, predictions.labels == c, predictions.weights))
-    theta = np.array(found)
-    return Fitted({"a": theta[:, 0], "b": theta[:, 1], "c": theta[:, 2]})
+    a, b, c = np.transpose(
+        [
+            _beta_fit(np.stack([log_p[:, c], -log_rest[:, c]], axis=1), predictions.labels == c, predictions.weights)
+            for c in curved(predictions.k)
+        ]
+    )
+    return Fitted({"a": a, "b": b, "c": c})
 
 
 def _beta_fit(x: Array, positive: Any, weights: Array | None) -> Array:
@@ -229,11 +229,3 @@ def _logs(logits: Array) -> tuple[Array, Array]:
     """ln p and ln(1 - p) of every class, at least -700."""
     m = log_odds(logits)
     return log_sigmoid(m), log_sigmoid(-m)
-
-
-def _apply_beta(parameters: Parameters, logits: Array) -> Array:
-    log_p, log_rest = _logs(logits)
-    two = logits.shape[1] == 2
-    columns = [1] if two else list(range(logits.shape[1]))
-    score = parameters["a"] * log_p[:, columns] - parameters["b"] * log_rest[:, columns] + parameters["c"]
-    return log_sigmoid(np.concatenate([-score, score], axis=1)) if two else log_softmax(log_sigmoid(score))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -13,8 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.errors import UsageError
-from calibcli.files import atomic
+from calibcli.files import atomic, known_suffix
 from calibcli.predictions import Predictions
 from calibcli.scalers.fitting import check_classes
 from calibcli.scalers.scaler import Progress, Scaler
@@ -38,17 +37,6 @@ class Written:
 
 
 Write = Callable[[NDArray[Any], slice], None]
-
-
-def known_target(path: Path) -> Path:
-    """`path`, if scores can be written to it.
-
-    Raises:
-        UsageError: another suffix.
-    """
-    if path.suffix not in SUFFIXES:
-        raise UsageError(f"cannot write scores as '{path.name}'", "use a suffix of: " + " ".join(SUFFIXES))
-    return path
 
 
 def stream(
@@ -76,7 +64,7 @@ def stream(
     check_classes(scaler, predictions)
     changed, raised, name = 0, 0, "probabilities" if probabilities else "logits"
     least = float(np.finfo(dtype).tiny)
-    with _writing(known_target(path), name, predictions, np.dtype(dtype)) as write:
+    with _writing(known_suffix(path, SUFFIXES, "scores"), name, predictions, np.dtype(dtype)) as write:
         for start, block in predictions.blocks():
             scores = scaler.map(block)
             if probabilities:
@@ -116,40 +104,63 @@ def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
 def _writing(path: Path, name: str, predictions: Predictions, dtype: np.dtype[Any]) -> Iterator[Write]:
     shape = (predictions.n, predictions.k)
     columns = _columns(predictions)
+    file: IO[Any]
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(atomic(path))
         if path.suffix == ".csv":
-            yield _csv(stack.enter_context(temporary.open("w", encoding="utf-8")), name, columns, shape[1], dtype)
+            values = predictions.facts.get("label_values")
+            if values is not None:  # as they stood in the file
+                columns["labels"] = np.asarray(values)[columns["labels"]]
+            file = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
+            yield _csv(file, name, columns, _suffixes(predictions))
             return
-        if path.suffix == ".npz":
-            archive = stack.enter_context(zipfile.ZipFile(temporary, "w", allowZip64=True))
-            if predictions.classes is not None:
-                columns["classes"] = np.asarray(predictions.classes, dtype=str)
-            for key, array in columns.items():
+        if predictions.classes is not None:
+            columns["classes"] = np.asarray(predictions.classes, dtype=str)
+        file = stack.enter_context(array_file(temporary, path.suffix, name, shape, dtype, columns))
+        yield lambda block, rows: put(file, block, dtype)
+
+
+@contextlib.contextmanager
+def array_file(
+    path: Path, suffix: str, name: str, shape: tuple[int, int], dtype: np.dtype[Any], beside: Mapping[str, NDArray[Any]]
+) -> Iterator[IO[bytes]]:
+    """An `.npz` (with the arrays `beside`) or `.npy` file, open where rows of the array `name` are to be written."""
+    file: IO[bytes]
+    with contextlib.ExitStack() as stack:
+        if suffix == ".npz":
+            archive = stack.enter_context(zipfile.ZipFile(path, "w", allowZip64=True))
+            for key, array in beside.items():
                 array = array.astype(str) if array.dtype.kind == "O" else array
                 with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
-            file: IO[bytes] = stack.enter_context(archive.open(f"{name}.npy", "w", force_zip64=True))
+            file = stack.enter_context(archive.open(f"{name}.npy", "w", force_zip64=True))
         else:
-            file = stack.enter_context(temporary.open("wb"))
+            file = stack.enter_context(path.open("wb"))
         header: Mapping[str, Any] = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_2_0(file, dict(header))
-        yield lambda block, rows: _put(file, block, dtype)
+        yield file
 
 
-def _put(file: IO[bytes], block: NDArray[Any], dtype: np.dtype[Any]) -> None:
+def put(file: IO[bytes], block: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Further rows of an array in a binary file, least byte first."""
     file.write(np.ascontiguousarray(block, dtype.newbyteorder("<")).tobytes())
 
 
-def _csv(file: IO[str], name: str, columns: Mapping[str, NDArray[Any]], k: int, dtype: np.dtype[Any]) -> Write:
+def _suffixes(predictions: Predictions) -> list[str]:
+    """What the score columns are called after: their classes, or their numbers where names are missing or numbers."""
+    names = [str(name) for name in predictions.classes or ()]
+    return names if names and not any(name.isdigit() for name in names) else [str(i) for i in range(predictions.k)]
+
+
+def _csv(file: IO[str], name: str, columns: Mapping[str, NDArray[Any]], suffixes: Sequence[str]) -> Write:
     import csv
 
     rows = csv.writer(file)
     prefix = "prob_" if name == "probabilities" else "logit_"
-    rows.writerow([*(f"{prefix}{i}" for i in range(k)), *("label" if c == "labels" else c for c in columns)])
+    rows.writerow([*(prefix + suffix for suffix in suffixes), *("label" if c == "labels" else c for c in columns)])
 
     def write(block: NDArray[Any], where: slice) -> None:
-        text = [[np.format_float_positional(v, trim="-") for v in row] for row in block] if k else []
+        text = [[np.format_float_positional(v, trim="-") for v in row] for row in block]
         others = [array[where].tolist() for array in columns.values()]
         rows.writerows([*scores, *rest] for scores, *rest in zip(text, *others, strict=True))
 

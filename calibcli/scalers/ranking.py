@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,26 @@ from calibcli.scalers.fitting import cross_fit, part
 from calibcli.scalers.scaler import SCALERS, Array, Progress
 
 NONE = "none"  # the scores as they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to fit and to report.
+
+    Attributes:
+        methods: specs; more than one, or `all`, are ranked and the first is reported.
+        specs: metrics measured before and after, or None for the default set.
+        folds: of cross-fitting.
+        level: confidence level.
+        seed, threads: of what is random; worker threads.
+    """
+
+    methods: Sequence[str] = ("temperature",)
+    specs: Sequence[str] | None = None
+    folds: int = 5
+    level: float = 0.95
+    seed: int = 0
+    threads: int | None = 1
 
 
 @dataclass(frozen=True)
@@ -48,21 +69,14 @@ def applicable(k: int) -> list[str]:
 
 
 def rank(
-    specs: Sequence[str],
-    predictions: Predictions,
-    *,
-    folds: int = 5,
-    seed: int = 0,
-    level: float = 0.95,
-    threads: int | None = 1,
-    progress: Progress | None = None,
+    specs: Sequence[str], predictions: Predictions, how: Options = Options(), progress: Progress | None = None
 ) -> Ranking:
     """Cross-fit every method and order them by NLL. Differences are paired over rows.
 
     Raises:
         UsageError: no method could be fitted.
     """
-    tried, notes = _cross_fitted(specs, predictions, folds, seed, level, threads, progress)
+    tried, notes = _cross_fitted(specs, predictions, how, progress)
     weights = predictions.weights
     order = sorted(tried, key=lambda m: (_mean(m.nll, weights), m.spec != NONE))
     methods = [m for m in order if m.spec != NONE]
@@ -71,7 +85,9 @@ def rank(
     best = next((m for m in methods if not m.worse), methods[0])
     recommended = next((m.spec for m in order if m.spec == NONE or not m.worse), NONE)
     notes += _notes(best, recommended, methods)
-    z = normal_quantile((1 + level) / 2)
+    z = normal_quantile((1 + how.level) / 2)
+    said: dict[str, Any] = {"name": "nll_difference", "level": how.level, "unit": "nats", "better": "lower"}
+    said["how"] = f"NLL minus that of {best.spec}, rows held out in {how.folds} folds, paired normal interval"
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
     for place, m in enumerate(order, 1):
@@ -79,25 +95,12 @@ def rank(
         low, high = (mean - z * se, mean + z * se) if m is not best else (None, None)
         rows.append([place, m.spec, _mean(m.nll, weights), mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
         if m is not best:
-            estimates.append(
-                Estimate(
-                    name="nll_difference",
-                    value=mean,
-                    low=low,
-                    high=high,
-                    level=level,
-                    se=se,
-                    of=f"method={m.spec}",
-                    unit="nats",
-                    better="lower",
-                    n=predictions.n,
-                    how=f"NLL minus that of {best.spec}, rows held out in {folds} folds, paired normal interval",
-                )
-            )
-    close = [e.of.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
+            ends: dict[str, Any] = {"value": mean, "low": low, "high": high, "se": se}
+            estimates.append(Estimate(**said, **ends, scope=f"method={m.spec}", n=predictions.n))
+    close = [e.scope.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
         notes.append(f"not told from {best.spec} on these rows: {', '.join(close)}")
-    title = f"Methods by NLL on held-out rows ({folds} folds, n = {predictions.n:,})"
+    title = f"Methods by NLL on held-out rows ({how.folds} folds, n = {predictions.n:,})"
     heads = ["rank", "method", "nll", "difference", "low", "high", "ece", "accuracy", "made worse"]
     table = Table(name="ranking", columns=heads, rows=rows, title=title)
     return Ranking(best.spec, recommended, best.after, estimates, table, notes)
@@ -116,13 +119,7 @@ class Tried:
 
 
 def _cross_fitted(
-    specs: Sequence[str],
-    predictions: Predictions,
-    folds: int,
-    seed: int,
-    level: float,
-    threads: int | None,
-    progress: Progress | None,
+    specs: Sequence[str], predictions: Predictions, how: Options, progress: Progress | None
 ) -> tuple[list[Tried], list[str]]:
     """The scores as they are and every method that can be fitted; and notes on the others."""
     tried, notes = [], []
@@ -130,13 +127,13 @@ def _cross_fitted(
     for done, spec in enumerate((NONE, *specs)):
         here = part(progress, done, len(specs) + 1, spec)
         try:
-            out = predictions if spec == NONE else cross_fit(spec, predictions, folds, seed, here)
-            sample = Sample.of(columns(out, class_bins=(), threads=threads))
+            out = predictions if spec == NONE else cross_fit(spec, predictions, how.folds, how.seed, here)
+            sample = Sample.of(columns(out, class_bins=(), threads=how.threads))
         except CalibError as error:
             notes.append(f"{spec} is left out: {error.problem}")
             continue
         before = before or sample
-        changed = worse(differences(before, sample, level=level)) if spec != NONE else []
+        changed = worse(differences(before, sample, level=how.level)) if spec != NONE else []
         ece, accuracy = (float(METRICS.choose(name)(sample)) for name in ("ece", "accuracy"))
         tried.append(Tried(spec, out, sample.columns.nll, ece, accuracy, [e.name for e in changed]))
     return tried, notes

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.links.focal_nll import Shifted, focal_rows
-from calibcli.numerics import bisect
+from calibcli.numerics import bisect, root
 from calibcli.scalers.scaler import Array
 
 LOW, HIGH = -0.5, 5.0  # search range of γ
@@ -57,6 +57,14 @@ class Surface:
         beta = math.exp(u)
         rows = focal_rows(self.data, beta, [gamma])[0]
         return self._mean(rows.nll), beta * self._mean(rows.d_beta), self._mean(rows.d_gamma)
+
+    def hessian(self, at: Point, step: float = 1e-4) -> Array:
+        """Second derivatives in (u, γ), (2, 2), from differences of the gradient."""
+        h = np.empty((2, 2))
+        for column, (du, dg) in enumerate(np.eye(2) * step):
+            above, below = (np.array(self.gradient(at.u + s * du, at.gamma + s * dg)[1:]) for s in (1, -1))
+            h[:, column] = (above - below) / (2 * step)
+        return (h + h.T) / 2
 
     def values(self, u: float, gammas: Sequence[float]) -> list[float]:
         """NLL at one u and several γ."""
@@ -142,24 +150,19 @@ class Surface:
         low, high = (point, after) if point.slope < 0 else (before, point)
         if low.slope >= 0 or high.slope <= 0 or low is high:  # the minimum is at an end of the range
             return self.best(point.gamma, point.u, 1e-11, point.curvature)
-        best = point
-        side = 0
-        f_low, f_high = low.slope, high.slope
-        for _ in range(40):
-            gamma = high.gamma - f_high * (high.gamma - low.gamma) / (f_high - f_low)
-            share = (gamma - low.gamma) / (high.gamma - low.gamma)
-            previous, best = best, self.best(gamma, low.u + share * (high.u - low.u), 1e-11, point.curvature)
-            if abs(best.gamma - previous.gamma) <= 1e-9 or high.gamma - low.gamma <= 1e-9:
-                break
-            if best.slope > 0:
-                high, f_high = best, best.slope
-                f_low = f_low / 2 if side == 1 else f_low
-                side = 1
-            else:
-                low, f_low = best, best.slope
-                f_high = f_high / 2 if side == -1 else f_high
-                side = -1
-        return best
+        known = {low.gamma: low, high.gamma: high}
+
+        def slope(gamma: float) -> float:
+            if gamma not in known:
+                left = max((p for p in known.values() if p.gamma < gamma), key=lambda p: p.gamma)
+                right = min((p for p in known.values() if p.gamma > gamma), key=lambda p: p.gamma)
+                share = (gamma - left.gamma) / (right.gamma - left.gamma)
+                known[gamma] = self.best(gamma, left.u + share * (right.u - left.u), 1e-11, point.curvature)
+            return known[gamma].slope
+
+        best = root(slope, low.gamma, high.gamma, 1e-9)
+        slope(best)
+        return known[best]
 
     def _mean(self, values: Array) -> float:
         return float(values.mean() if self.weights is None else np.average(values, weights=self.weights))
@@ -167,17 +170,12 @@ class Surface:
 
 def acceptable(points: Sequence[Point], limit: float) -> list[tuple[float, float]]:
     """Intervals of γ where the profile lies below `limit`, its edges interpolated linearly."""
-    inside = [p.nll <= limit for p in points]
-    sets: list[tuple[float, float]] = []
-    start: float | None = None
-    for i, point in enumerate(points):
-        if inside[i] and start is None:
-            start = point.gamma if i == 0 else _crossing(points[i - 1], point, limit)
-        if start is not None and not inside[i]:
-            sets.append((start, _crossing(point, points[i - 1], limit)))
-            start = None
-    if start is not None:
-        sets.append((start, points[-1].gamma))
+    steps = np.diff([0, *(int(p.nll <= limit) for p in points), 0])
+    sets = []
+    for first, last in zip(np.flatnonzero(steps > 0).tolist(), (np.flatnonzero(steps < 0) - 1).tolist()):
+        low = _crossing(points[first - 1], points[first], limit) if first > 0 else points[0].gamma
+        high = _crossing(points[last + 1], points[last], limit) if last + 1 < len(points) else points[-1].gamma
+        sets.append((low, high))
     return sets
 
 
@@ -201,13 +199,7 @@ class Spread:
 
 def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array, Array]]) -> Spread:
     """The sandwich at a point; `units` gives weighted sums of (N,) values over rows or groups, and how often."""
-    step = 1e-4
-    h = np.empty((2, 2))
-    for column, (du, dg) in enumerate(((step, 0.0), (0.0, step))):
-        above = surface.gradient(at.u + du, at.gamma + dg)[1:]
-        below = surface.gradient(at.u - du, at.gamma - dg)[1:]
-        h[:, column] = (np.array(above) - np.array(below)) / (2 * step)
-    h = (h + h.T) / 2
+    h = surface.hessian(at)
     unknown = np.full((2, 2), np.nan)
     if not np.isfinite(h).all() or np.linalg.eigvalsh(h).min() <= 0:
         return Spread(unknown, unknown)
@@ -254,17 +246,13 @@ def polish(whole: Surface, part: Surface, start: Point) -> Point:
     """The optimum on many rows from that on few: Newton with the Hessian of the few; γ held where it is at a bound."""
     if start.gamma in (LOW, HIGH):
         return whole.best(start.gamma, start.u)
-    h = np.empty((2, 2))
-    for column, step in enumerate(np.eye(2) * 1e-4):
-        above = part.gradient(start.u + step[0], start.gamma + step[1])[1:]
-        below = part.gradient(start.u - step[0], start.gamma - step[1])[1:]
-        h[:, column] = (np.array(above) - np.array(below)) / 2e-4
-    if np.linalg.eigvalsh((h + h.T) / 2).min() <= 0:
+    h = part.hessian(start)
+    if np.linalg.eigvalsh(h).min() <= 0:
         return whole.best(start.gamma, start.u)
     u, gamma = start.u, start.gamma
     for _ in range(8):
         _, *g = whole.gradient(u, gamma)
-        step = np.linalg.solve((h + h.T) / 2, g)
+        step = np.linalg.solve(h, g)
         u, gamma = u - step[0], float(np.clip(gamma - step[1], LOW, HIGH))
         if abs(float(step @ np.array(g))) < 1e-13:
             break

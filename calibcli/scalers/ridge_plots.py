@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibcli.result import Curve, Plot
+from calibcli.plots import Curve, Plot
 from calibcli.scalers.ridge import Point, Surface
 
 

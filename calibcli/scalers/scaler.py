@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibcli.plots import Plot
 from calibcli.predictions import Kind
-from calibcli.result import Cell, Estimate, Plot, Table
+from calibcli.result import Cell, Estimate, Numbers, Table
 from calibcli.scalers.kinds import as_logits
-from calibcli.spec import Choice, Shelf
+from calibcli.shelves import Choice, Shelf
 
 Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
 Progress = Callable[[float, str], None]
 
-SCALERS = Shelf("scaler", joint="-")
+SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers")
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.
@@ -62,6 +63,10 @@ class Fitted:
 class Scaler:
     """A fitted calibration map.
 
+    >>> scaler = calibcli.fit_scaler(logits, labels).scaler
+    >>> scaler.spec, scaler.k, scaler.kind, scaler.preserves_accuracy
+    ('temperature', 10, 'logits', True)
+
     Attributes:
         spec: canonical spec of the method.
         k: number of classes.
@@ -100,6 +105,9 @@ class Scaler:
     def __call__(self, scores: ArrayLike) -> Array:
         """Calibrated log-probabilities of scores of the kind that the fit was on.
 
+        >>> calibcli.fit_scaler(logits, labels).scaler(logits[:5]).shape
+        (5, 10)
+
         Args:
             scores: (n, K) of `kind`; (n,) where the fit was on one column. Array-like, torch tensors too.
 
@@ -112,26 +120,44 @@ class Scaler:
         return self.map(as_logits(scores, self.kind, self.k, self.columns))
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Calibrated probabilities (n, K) float64 of what `__call__` takes."""
+        """Calibrated probabilities (n, K) float64 of what `__call__` takes.
+
+        >>> calibcli.fit_scaler(logits, labels).scaler.predict_proba(logits[:1]).sum().round(6).item()
+        1.0
+
+        Raises:
+            InputError: as `__call__`.
+        """
         return np.exp(self(scores))
 
     def map(self, logits: NDArray[Any]) -> Array:
-        """Calibrated log-probabilities (n, K) of scores as `Predictions` hold them: logits or log-probabilities."""
+        """Calibrated log-probabilities (n, K) of scores as `Predictions` hold them: logits or log-probabilities.
+
+        >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
+        (5, 10)
+        """
         result: Array = self.choice.traits["apply"](self.parameters, np.asarray(logits, np.float64))
         return result
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A scaler with the numbers, notes and figures of its fit."""
+class Fit(Numbers, Fitted):
+    """A scaler with the numbers, notes and figures of its fit; a mapping of its estimates: `fit["temperature"]`.
 
-    scaler: Scaler
-    estimates: Sequence[Estimate] = ()
-    notes: Sequence[str] = ()
-    plots: Sequence[Plot] = ()
-    tables: Sequence[Table] = ()
-    facts: Mapping[str, Cell] = field(default_factory=dict)
+    >>> fit = calibcli.fit_scaler(logits, labels)
+    >>> round(fit["temperature"].value, 2), fit.scaler.spec
+    (2.81, 'temperature')
+    """
+
+    scaler: Scaler = field(kw_only=True)
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Calibrated probabilities (n, K) of scores of the kind and shape that the fit was on."""
+        """Calibrated probabilities (n, K) of scores of the kind and shape that the fit was on.
+
+        >>> calibcli.fit_scaler(logits, labels).predict_proba(logits).shape
+        (997, 10)
+
+        Raises:
+            InputError: another number of classes, or scores that cannot be of this kind.
+        """
         return self.scaler.predict_proba(scores)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.links.moments import BLOCK, WIDE, Array, chunks
-from calibcli.metrics.norms import l1
-from calibcli.metrics.sample import View
+from calibcli.links.moments import BLOCK, WIDE, Array, chunks, shift
+from calibcli.metrics.gap_norms import l1
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.predictions import Predictions
 from calibcli.scalers.objectives import block_source, brier, nll
-from calibcli.scalers.rows import raw_argmax, sample
+from calibcli.scalers.subsets import raw_argmax, sample
 
 SLACK = 1e-12  # rounding of sums over rows
 LABELS = {"nll": "NLL", "ece": "ECE", "adaece": "adaptive ECE", "brier": "Brier score"}
@@ -137,10 +137,7 @@ def confidence(predictions: Predictions, temperature: float, dtype: Any = np.flo
     for first, block in predictions.blocks():
         for start in range(0, len(block), step):
             z = block[start : start + step]
-            z = np.asarray(z, np.promote_types(z.dtype, dtype))
-            axis = 0 if predictions.k < WIDE else 1
-            d = z.T.copy() if axis == 0 else z
-            d = np.subtract(d, d.max(axis=axis, keepdims=True)).astype(dtype, copy=False)
+            d, _, axis = shift(z, predictions.labels[first + start : first + start + len(z)], dtype)
             d *= beta
             np.exp(d, out=d)
             d.sum(axis=axis, out=out[first + start : first + start + len(z)])
@@ -156,21 +153,15 @@ class Error:
     def __init__(self, predictions: Predictions, objective: str, bins: int) -> None:
         self.objective, self.bins = objective, bins
         self.weights, self.counts = predictions.weights, predictions.weight_kind == "count"
-        self.flip: Array | None = None
-        if predictions.k == 2:
-            self.flip = raw_argmax(predictions) == 0
-            self.hit = np.asarray(predictions.labels == 1)
-        else:
-            self.hit = hits(predictions) > 0
+        two = predictions.k == 2
+        self.flip = raw_argmax(predictions) == 0 if two else None
+        self.hit = np.asarray(predictions.labels == 1) if two else hits(predictions) > 0
 
     def __call__(self, confidence: Array) -> float:
-        rest = 1 - confidence
-        p, rest = (
-            (confidence, rest)
-            if self.flip is None
-            else (np.where(self.flip, rest, confidence), np.where(self.flip, confidence, rest))
-        )
-        view = View(p, rest, self.hit, self.weights, self.counts, None, values_only=True)
+        p, rest = confidence, 1 - confidence
+        if self.flip is not None:
+            p, rest = np.where(self.flip, rest, p), np.where(self.flip, p, rest)
+        view = BinaryOutcomes(p, rest, self.hit, self.weights, self.counts, None, values_only=True)
         wide = self.objective == "ece"
         return float(l1(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
 

@@ -45,8 +45,18 @@ class About:
         return "" if self.classes in (None, []) or len(self.classes or ()) == self.k else "classes are not k names"
 
 
-def save(path: str | Path, scaler: Scaler) -> None:
+def save(scaler: Scaler, path: str | Path) -> None:
     """Write `scaler` as safetensors; its metadata hold schema, spec, classes, the data's fingerprint and the version.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     calibcli.save_scaler(calibcli.fit_scaler(logits, labels).scaler, f"{folder}/scaler.safetensors")
+    ...     calibcli.load_scaler(f"{folder}/scaler.safetensors").spec
+    'temperature'
+
+    Args:
+        scaler: of `fit_scaler`, as `fit.scaler`.
+        path: of the file to write.
 
     Raises:
         UsageError: the folder does not exist or cannot be written.
@@ -69,6 +79,15 @@ def save(path: str | Path, scaler: Scaler) -> None:
 
 def load(path: str | Path) -> Scaler:
     """Read a calibrator.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     calibcli.save_scaler(calibcli.fit_scaler(logits, labels).scaler, f"{folder}/scaler.safetensors")
+    ...     calibcli.load_scaler(f"{folder}/scaler.safetensors").spec
+    'temperature'
+
+    Args:
+        path: of a file that `save_scaler` or `calib scale --save` wrote.
 
     Raises:
         InputError: the file is missing, is not safetensors, or does not hold a calibrator that this version knows.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import warnings
@@ -15,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
 from calibcli.inputs.files import pickles
@@ -50,11 +51,8 @@ def read(path: Path, *, trust: bool) -> Contents:
     """
     if path.is_dir():
         return _folder(path)
-    try:
-        with path.open("rb") as file:
-            head = file.read(16)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})", "check the path") from None
+    with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"), path.open("rb") as file:
+        head = file.read(16)
     if path.name.endswith(".index.json"):
         return _shards(path)
     if path.suffix == ".safetensors" or safetensors.signature(head, path.stat().st_size):
@@ -66,6 +64,12 @@ def read(path: Path, *, trust: bool) -> Contents:
     if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".onnx", ".h5", ".keras", ".tflite"):
         raise InputError(f"{path} is not a PyTorch checkpoint", "export its state dict to .safetensors")
     raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
+
+
+def damaged(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
+    """Refuse a file that cannot be read inside the block as `what`."""
+    errors = (SafetensorError, zipfile.BadZipFile, *UNREADABLE)
+    return refusing(errors, lambda error: f"{path} is {what} ({error})", "save or fetch it again")
 
 
 def _folder(path: Path) -> Contents:
@@ -81,11 +85,9 @@ def _folder(path: Path) -> Contents:
 
 
 def _shards(index: Path) -> Contents:
-    try:
-        weight_map = json.loads(index.read_text())["weight_map"]
-        names = sorted(set(weight_map.values()))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
-        raise InputError(f"{index} is not an index of shards", "pass the .index.json that names the shards") from None
+    fix = "pass the .index.json that names the shards"
+    with refusing(UNREADABLE, f"{index} is not an index of shards", fix):
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
             raise InputError(f"{index} names the shard '{name}' outside its folder", "keep the shards beside the index")
@@ -104,22 +106,16 @@ def _safetensors(paths: list[Path], container: str) -> Contents:
     tensors: dict[str, Tensor] = {}
     info: dict[str, str] = {}
     for path in paths:
-        try:
-            with safe_open(path, framework="pt") as file:
-                info.update(file.metadata() or {})
-                tensors.update({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, *UNREADABLE) as error:
-            raise InputError(f"{path} is not a readable safetensors file ({error})", "save or fetch it again") from None
+        with damaged(path, "not a readable safetensors file"), safe_open(path, framework="pt") as file:
+            info.update(file.metadata() or {})
+            tensors.update({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (not a mapping)
     found = meta.parse(info[meta.KEY], str(paths[0])) if meta.KEY in info else {}
     return Contents(container, tensors, metadata=found)
 
 
 def _zip(path: Path, trust: bool) -> Contents:
-    try:
-        with zipfile.ZipFile(path) as file:
-            names = file.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise InputError(f"{path} is a damaged zip file ({error})", "save or fetch it again") from None
+    with damaged(path, "a damaged zip file"), zipfile.ZipFile(path) as file:
+        names = file.namelist()
     tails = {name.partition("/")[2] for name in names} | set(names)
     if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
         return Contents("TorchScript", module=trusted.torchscript(path, trust))
@@ -136,8 +132,9 @@ def _pickle(path: Path, container: str, trust: bool) -> Contents:
     source = Source(path)
     note_checksums(source)
     source.sha256()
-    if not trust and not pickles.plain(named(source)):
-        return _inert(path, container)
+    names = set() if trust else named(source)
+    if not pickles.plain(names):
+        return _inert(path, container, names)
     try:
         with warnings.catch_warnings(action="ignore"):  # about the pickle protocols of damaged files
             tree = torch.load(path, map_location="cpu", weights_only=True)
@@ -145,7 +142,7 @@ def _pickle(path: Path, container: str, trust: bool) -> Contents:
         if trust:
             tree = trusted.unpickle(path)
         elif isinstance(error, pickle.UnpicklingError):
-            return _inert(path, container)
+            return _inert(path, container, names)
         else:
             said = str(error).partition("\n")[0][:200]
             problem = f"{path} is damaged ({type(error).__name__}: {said})"
@@ -157,9 +154,11 @@ def _pickle(path: Path, container: str, trust: bool) -> Contents:
     return Contents(f"{container} state dict", tree, _own(tree, path))
 
 
-def _inert(path: Path, container: str) -> Contents:
+def _inert(path: Path, container: str, names: set[str]) -> Contents:
     """The tensors of a pickle that holds other objects too; those are not built."""
-    refusal = trusted.refusal(path, "pickled Python objects" + trusted.named_globals(path))
+    strange = sorted(name.removeprefix(pickles.STACKED) for name in names if not pickles.plain({name}))
+    listed = f" ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''})" if strange else ""
+    refusal = trusted.refusal(path, f"pickled Python objects{listed}")
     try:
         tree, unknown = safe_unpickler.read(path)
         weights.find(tree, str(path))

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from calibcli.architectures import ARCHITECTURES
-from calibcli.errors import InputError, UsageError, did_you_mean, nearest
+from calibcli.errors import InputError, UsageError, did_you_mean, nearest, refusing
 from calibcli.inputs.code import FAILURES, from_file, from_module
 from calibcli.spec import normal
 
@@ -48,7 +48,8 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
     if arch_file is not None:
         if spec is not None:
             raise UsageError("both --arch and --arch-file were given", "pass one of them")
-        name, _, options = arch_file.rpartition(":") if _has_factory(arch_file) else (arch_file, "", "")
+        named = ".py:" in arch_file and not arch_file.endswith(".py")
+        name, _, options = arch_file.rpartition(":") if named else (arch_file, "", "")
         factory, _, options = options.partition(",")
         return _call(from_file(Path(name), factory), options, defaults, arch_file)
     if spec is None:
@@ -68,10 +69,6 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
     known = [entry.name for entry in ARCHITECTURES]
     fix = did_you_mean(normal(name), known) if nearest(normal(name), known) else f"built in: {', '.join(known)}"
     raise UsageError(f"unknown architecture '{name}'", f"{fix}; or pass --arch module:factory")
-
-
-def _has_factory(text: str) -> bool:
-    return not text.endswith(".py") and ".py:" in text
 
 
 def _from_zoo(library: str, name: str, *, explicit: bool) -> Callable[..., Any] | None:
@@ -107,12 +104,8 @@ def _call(factory: Callable[..., Any], options: str, defaults: Mapping[str, Any]
         for name in (key, *SYNONYMS.get(key, ())):
             if value is not None and name in accepted and not any(n in given for n in (key, *SYNONYMS.get(key, ()))):
                 given[name] = value
-    try:
+    with refusing(FAILURES, lambda e: f"the factory of '{spec}' failed: {type(e).__name__}: {e}", "mend its options"):
         return _module(factory(**given), spec)
-    except FAILURES as error:
-        raise InputError(
-            f"the factory of '{spec}' failed: {type(error).__name__}: {error}", "mend its options"
-        ) from None
 
 
 def _option(part: str, spec: str) -> tuple[str, Any]:

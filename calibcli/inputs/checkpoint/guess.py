@@ -54,15 +54,14 @@ def _candidates(shapes: Shapes) -> Iterator[str]:
             yield f"resnet:depth={6 * blocks[0] + 2},width={width},shortcut={shortcut},{options}"
         inner = shapes.get("layer1.0.conv1.weight", (16,))[0]
         yield f"wide_resnet:depth={6 * blocks[0] + 4},widen={inner // 16},{options}"
-    if _count(shapes, "hidden."):
-        layers = [shapes.get(f"hidden.{i}.0.weight", (0, 0)) for i in range(_count(shapes, "hidden."))]
-        hidden = "/".join(str(shape[0]) for shape in layers)
-        yield f"mlp:inputs={layers[0][-1]},hidden={hidden},classes={classes}"
-    if _count(shapes, "features."):
-        layers = [shapes.get(f"features.{i}.0.weight", (0, 0)) for i in range(_count(shapes, "features."))]
+    for part in ("hidden", "features"):
+        layers = [shapes.get(f"{part}.{i}.0.weight", (0, 0)) for i in range(_count(shapes, f"{part}."))]
         widths = "/".join(str(shape[0]) for shape in layers)
-        for norm in ("batch", "group", "none"):
-            yield f"cnn:channels={layers[0][1]},widths={widths},classes={classes},norm={norm}"
+        if layers and part == "hidden":
+            yield f"mlp:inputs={layers[0][-1]},hidden={widths},classes={classes}"
+        elif layers:
+            for norm in ("batch", "group", "none"):
+                yield f"cnn:channels={layers[0][1]},widths={widths},classes={classes},norm={norm}"
 
 
 def _count(shapes: Shapes, prefix: str) -> int:

@@ -41,9 +41,8 @@ def model(path: Path) -> tuple[nn.Module, str, list[str] | None]:
         made = getattr(transformers, name, None)
         if made is None or not name.endswith(HEADS):
             heads = ", ".join(f"...{head}" for head in HEADS)
-            raise InputError(
-                f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}"
-            )
+            problem = f"{path} is a '{name or 'model without a head'}', not a classifier"
+            raise InputError(problem, f"pass one of {heads}")
         with warnings.catch_warnings(action="ignore"):
             found: nn.Module = made.from_pretrained(path, config=config, local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError) as error:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import sha256, unchanged
 from calibcli.inputs import dataset
 from calibcli.inputs.checkpoint import huggingface, processor, weights
@@ -47,8 +47,8 @@ class Checkpoint:
     classes: list[str] | None = None
     data: dict[str, str] = field(default_factory=dict)
 
-    def open_data(self, given: str | None, *roles: str, **options: Any) -> Dataset:
-        """The data set the user named, else the one of the first of `roles` that the checkpoint names.
+    def open_data(self, given: Any, *roles: str, **options: Any) -> Dataset:
+        """The data set the user named or has, else the one of the first of `roles` that the checkpoint names.
 
         The checkpoint's preprocessing applies where the options are silent, and class names are put in its order.
 
@@ -59,7 +59,7 @@ class Checkpoint:
             UsageError: none named anywhere.
             InputError: as in `dataset.load`, or class names that the checkpoint does not know.
         """
-        source = given or next((self.data[role] for role in roles if role in self.data), None)
+        source = next((self.data[role] for role in roles if role in self.data), None) if given is None else given
         if source is None:
             raise UsageError(f"{self.source} does not say where its data lies", "pass --data FILE")
         if given is None and not Path(source.rpartition("#")[0] or source).exists():
@@ -69,6 +69,20 @@ class Checkpoint:
         if given is None:
             found.notes.insert(0, f"data: {source}, as the checkpoint says")
         return dataset.in_order(found, self.classes)
+
+    def facts(self, found: Dataset) -> dict[str, Any]:
+        """What a result says of this checkpoint and its data."""
+        return {
+            "model": self.source,
+            "architecture": self.architecture,
+            "container": self.container,
+            "data": found.source,
+            "preprocess": found.preprocess.as_dict(),
+        }
+
+    def inputs(self, found: Dataset) -> list[dict[str, str]]:
+        """Path and sha256 of what was read, for the provenance of a result."""
+        return [{"path": one.source, "sha256": one.sha256} for one in (self, found) if one.sha256]
 
 
 def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:
@@ -145,10 +159,8 @@ def members(path: Path) -> list[Path]:
     folder = path if os.path.isdir(path) else path.parent if path.name.endswith(".index.json") else None
     if folder is None:
         return [path]
-    try:
+    with refusing(OSError, lambda e: f"cannot read {folder} ({e.strerror})", "check the path"):
         return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
-    except OSError as error:
-        raise InputError(f"cannot read {folder} ({error.strerror})", "check the path") from None
 
 
 def fingerprint(path: Path) -> str:
@@ -165,17 +177,11 @@ def _filled(
     tree = contents.module.state_dict() if contents.module is not None else contents.tensors
     tensors, notes = weights.find(tree, source, key)
     light = arch_file is None and is_built_in(architecture)
-    try:
-        if light:  # nothing is allocated or drawn until the shapes are known to agree
-            with torch.device("meta"):
-                model = build(architecture)
-        else:
-            with torch.random.fork_rng(devices=[]):
-                model = build(None if arch_file else architecture, arch_file)
-    except (RuntimeError, MemoryError, OverflowError) as error:
-        raise InputError(
-            f"'{architecture}' cannot be built ({str(error) or type(error).__name__})", "check its options"
-        ) from None
+    errors, fix = (RuntimeError, MemoryError, OverflowError), "check its options"
+    # nothing is allocated or drawn until the shapes are known to agree
+    apart: Any = torch.device("meta") if light else torch.random.fork_rng(devices=[])
+    with refusing(errors, lambda e: f"'{architecture}' cannot be built ({str(e) or type(e).__name__})", fix), apart:
+        model = build(None if arch_file else architecture, arch_file)
     expected = model.state_dict()
     tensors, renamed = weights.fit_names(tensors, expected)
     tensors = weights.matched(tensors, expected, source, architecture)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli import wellformed
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.spec import Range
 
@@ -49,10 +49,8 @@ def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:
             absolute data path.
     """
     fix = "pass --arch and --data on the command line and save the checkpoint again"
-    try:
+    with refusing((ValueError, RecursionError), f"{source}: its calib metadata is not JSON", fix):
         found = json.loads(text) if isinstance(text, str) else dict(text)
-    except (ValueError, RecursionError):
-        raise InputError(f"{source}: its calib metadata is not JSON", fix) from None
     if not isinstance(found, dict):
         raise InputError(f"{source}: its calib metadata is not an object", fix)
     if found.get("schema") != SCHEMA:

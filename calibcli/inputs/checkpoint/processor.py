@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset.resize import RESAMPLE
 
 FILES = ("preprocessor_config.json", "processor_config.json")
@@ -102,17 +103,14 @@ def _hugging_face(about: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(read: Any, about: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """What `read` makes of it, with its source, after a look at every number."""
-    try:
+    fix = "check it, or remove it and pass --mean, --std and --size"
+    with refusing(FAILURES, lambda error: f"{path} is not understood ({str(error)[:60]})", fix):
         found: dict[str, Any] = read(about)
         sizes = [*found.get("size", ()), *found.get("crop", ())]
         if not all(type(n) is int and 0 < n <= 10_000 for n in sizes):
             raise ValueError("size")
         if not all(math.isfinite(v) for v in (found["scale"], *found["mean"], *found["std"])):
             raise ValueError("mean or std")
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
-        raise InputError(
-            f"{path} is not understood ({str(error)[:60]})", "check it, or remove it and pass --mean, --std and --size"
-        ) from None
     return {**found, "only": "bytes", "source": path.name}
 
 

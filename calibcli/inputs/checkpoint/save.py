@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from calibcli.errors import UsageError
-from calibcli.files import atomic
+from calibcli.files import atomic, known_suffix
 from calibcli.inputs.checkpoint import metadata as meta
 
 
@@ -29,16 +28,14 @@ def save(path: str | Path, model: nn.Module, metadata: Mapping[str, Any]) -> Non
         UsageError: another suffix, or a folder that cannot be written.
         InputError: metadata that `load` would refuse.
     """
-    path = Path(path)
+    path = known_suffix(Path(path), (".safetensors", ".pt", ".pth"), "a checkpoint")
     found = meta.parse({"schema": meta.SCHEMA, **json.loads(json.dumps(metadata))}, str(path))
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     if path.suffix == ".safetensors":
         # safetensors refuses tensors that share memory (tied weights): write each of them
         with atomic(path) as temporary:
             save_file({k: v.clone() for k, v in state.items()}, temporary, {meta.KEY: json.dumps(found)})
-    elif path.suffix in (".pt", ".pth"):
+    else:
         # an open file, not a path: torch would write the temporary name into the archive
         with atomic(path) as temporary, Path(temporary).open("wb") as file:
             torch.save({"state_dict": state, meta.KEY: found}, file)
-    else:
-        raise UsageError(f"cannot write a checkpoint as '{path.name}'", "use a suffix of: .safetensors .pt .pth")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import pickle
-import pickletools
 import sys
 import warnings
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,20 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 
-HARMLESS = ("torch._utils.", "torch.FloatStorage", "collections.OrderedDict", "__builtin__.set")
-FAILURES = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ImportError,
-    EOFError,
-    OSError,
-    pickle.UnpicklingError,
-)
+FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, EOFError, OSError,
+            pickle.UnpicklingError)  # fmt: skip
 
 
 def refusal(path: Path, what: str) -> InputError:
@@ -42,44 +29,22 @@ def refusal(path: Path, what: str) -> InputError:
     )
 
 
-def named_globals(path: Path) -> str:
-    """` (posix.system, ...)`: the names a pickle would import, read without running it."""
-    found: list[str] = []
-    with contextlib.suppress(ValueError, OSError, StopIteration, zipfile.BadZipFile, IndexError):
-        stream = io.BytesIO(_pickle_bytes(path))
-        while stream.tell() < len(stream.getbuffer()):  # a legacy file holds several pickles in a row
-            strings: list[str] = []
-            for code, argument, _ in pickletools.genops(stream):
-                if code.name == "GLOBAL":
-                    found.append(str(argument).replace(" ", "."))
-                elif code.name == "STACK_GLOBAL":
-                    found.append(".".join(strings[-2:]))
-                elif isinstance(argument, str):
-                    strings.append(argument)
-    strange = [f for f in dict.fromkeys(found) if not f.startswith(HARMLESS)]
-    return f" ({', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''})" if strange else ""
-
-
-def _pickle_bytes(path: Path, most: int = 1 << 22) -> bytes:
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            return file.read(most)
-    with zipfile.ZipFile(path) as archive:
-        name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-        with archive.open(name) as member:
-            return member.read(most)
-
-
 def unpickle(path: Path) -> Any:
     """A trusted pickle.
 
     Raises:
         InputError: it cannot be loaded.
     """
-    try:
+    with refusing(FAILURES, lambda e: f"{path} cannot be unpickled ({e})", "make the module that it names importable"):
         return torch.load(path, map_location="cpu", weights_only=False)
-    except (*FAILURES, ModuleNotFoundError) as error:
-        raise InputError(f"{path} cannot be unpickled ({error})", "make the module that it names importable") from None
+
+
+@contextlib.contextmanager
+def _readable(path: Path, what: str) -> Iterator[None]:
+    """Refuse a damaged file; warnings, such as that TorchScript is deprecated, are left out."""
+    said = refusing(FAILURES, lambda error: f"{path} is not a readable {what} file ({error})", "save it again")
+    with said, warnings.catch_warnings(action="ignore"):
+        yield
 
 
 def torchscript(path: Path, trust: bool) -> nn.Module:
@@ -90,11 +55,8 @@ def torchscript(path: Path, trust: bool) -> nn.Module:
     """
     if not trust:
         raise refusal(path, "a TorchScript program, which is code")
-    try:
-        with warnings.catch_warnings(action="ignore"):  # "TorchScript is deprecated"
-            module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except FAILURES as error:
-        raise InputError(f"{path} is not a readable TorchScript file ({error})", "save it again") from None
+    with _readable(path, "TorchScript"):
+        module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     object.__setattr__(module, "__class__", Scripted)
     return cast(nn.Module, module)
 
@@ -119,11 +81,8 @@ def exported(path: Path, trust: bool) -> nn.Module:
     """
     if not trust:
         raise refusal(path, "a torch.export program, inside which torch unpickles")
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            return Exported(*_plain(torch.export.load(str(path))))
-    except FAILURES as error:
-        raise InputError(f"{path} is not a readable torch.export file ({error})", "save it again") from None
+    with _readable(path, "torch.export"):
+        return Exported(*_plain(torch.export.load(str(path))))
 
 
 def _plain(program: torch.export.ExportedProgram) -> tuple[GraphModule, int, int]:

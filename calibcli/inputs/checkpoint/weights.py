@@ -155,10 +155,8 @@ def finite(model: nn.Module, source: str) -> None:
         k for k, v in tensors.items() if v.is_floating_point() and v.numel() and not all(map(math.isfinite, _range(v)))
     ]
     if bad:
-        raise InputError(
-            f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'",
-            "use an earlier checkpoint: the training diverged or the file is damaged",
-        )
+        problem = f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'"
+        raise InputError(problem, "use an earlier checkpoint: the training diverged or the file is damaged")
 
 
 def _range(tensor: Tensor) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.keys import SPLITS, Found
 from calibcli.inputs.dataset.resize import AS_IT_IS, Resize
 
@@ -36,13 +36,14 @@ class Pictures:
         n, height, width, *rest = self.shape
         return replace(self, resize=resize, shape=(n, *resize.shape(height, width), *rest))
 
-    def read(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        out = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        for i, row in enumerate(rows.tolist()):
-            picture = self.resize(decode(self.paths[row], grey=len(self.shape) == 3))
+    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
+        paths = self.paths[start:stop]
+        out = np.empty((len(paths), *self.shape[1:]), np.uint8)
+        for i, path in enumerate(paths):
+            picture = self.resize(decode(path, grey=len(self.shape) == 3))
             if picture.shape != out.shape[1:]:
                 size, first = picture.shape[:2], self.shape[1:3]
-                problem = f"{self.paths[row]} is {size[1]}x{size[0]}, {self.paths[0].name} is {first[1]}x{first[0]}"
+                problem = f"{path} is {size[1]}x{size[0]}, {self.paths[0].name} is {first[1]}x{first[0]}"
                 raise InputError(problem, "pass the size that the model takes, such as --size 224")
             out[i] = picture
         return out
@@ -54,19 +55,19 @@ def decode(path: Path, *, grey: bool | None = None) -> NDArray[np.uint8]:
     Raises:
         InputError: Pillow is missing, or the file is no picture.
     """
-    try:
+    with refusing(ImportError, f"{path} is a picture, and Pillow is not installed", "pip install pillow"):
         from PIL import Image
-    except ImportError:
-        raise InputError(f"{path} is a picture, and Pillow is not installed", "pip install pillow") from None
-    try:
-        with warnings.catch_warnings(action="ignore"), Image.open(path) as picture:
-            if picture.width * picture.height > PIXELS:
-                raise ValueError(f"{picture.width}x{picture.height}")
-            if grey is None:
-                grey = picture.mode in ("1", "L")
-            return np.asarray(picture.convert("L" if grey else "RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} cannot be read as a picture ({error})", "replace or remove it") from None
+    errors = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+    with (
+        refusing(errors, lambda error: f"{path} cannot be read as a picture ({error})", "replace or remove it"),
+        warnings.catch_warnings(action="ignore"),
+        Image.open(path) as picture,
+    ):
+        if picture.width * picture.height > PIXELS:
+            raise ValueError(f"{picture.width}x{picture.height}")
+        if grey is None:
+            grey = picture.mode in ("1", "L")
+        return np.asarray(picture.convert("L" if grey else "RGB"))
 
 
 def read(root: Path, split: str) -> Found:
@@ -79,12 +80,10 @@ def read(root: Path, split: str) -> Found:
         root = root / split
         if not root.is_dir():
             raise InputError(f"no folder {root}", "name a split that is there, after #")
-    try:
+    with refusing(OSError, lambda error: f"cannot read {error.filename} ({error.strerror})", "check the path"):
         folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
         members = [_pictures(folder) for folder in folders]
         _refuse_odd(root, folders, members)
-    except OSError as error:
-        raise InputError(f"cannot read {error.filename} ({error.strerror})", "check the path") from None
     paths = [path for files in members for path in files]
     labels = np.repeat(np.arange(len(folders)), [len(files) for files in members])
     names = [path.relative_to(root).as_posix() for path in paths]
@@ -114,10 +113,8 @@ def _refuse_odd(root: Path, folders: list[Path], members: list[list[Path]]) -> N
     """
     annotations = sorted(root.glob("*annotations*.txt"))
     if annotations:
-        raise InputError(
-            f"{root} has the classes of its pictures in {annotations[0].name}, which calib does not read",
-            "move every picture into a folder named after its class",
-        )
+        problem = f"{root} has the classes of its pictures in {annotations[0].name}, which calib does not read"
+        raise InputError(problem, "move every picture into a folder named after its class")
     nested = [f.name for f in folders if any(p.is_dir() and p.name != "images" for p in f.iterdir())]
     parts = [f.name for f in folders if f.name.lower() in SPLIT_NAMES]
     if (not any(members) and nested) or (folders and len(parts) == len(folders) > 1):
@@ -128,6 +125,5 @@ def _refuse_odd(root: Path, folders: list[Path], members: list[list[Path]]) -> N
         raise InputError(f"{root} has no folders of pictures", "put pictures into one folder per class")
     held = [folder.name for folder, files in zip(folders, members) if files]
     if len(held) == 1:
-        raise InputError(
-            f"{root} has pictures in one folder only, '{held[0]}'", "put pictures into one folder per class"
-        )
+        problem = f"{root} has pictures in one folder only, '{held[0]}'"
+        raise InputError(problem, "put pictures into one folder per class")

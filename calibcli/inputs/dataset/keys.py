@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, did_you_mean
-from calibcli.inputs.dataset.arrays import Rows
+from calibcli.inputs.files.arrays import Memory, Named, whole
+from calibcli.inputs.files.names import CLASSES, IDS, LABELS
+from calibcli.inputs.files.text import floats_of_text
+from calibcli.spec import normal, real
 
 INPUTS = ("images", "x", "inputs", "data", "features", "pixel_values", "tokens")
-LABELS = ("labels", "y", "label", "targets", "target", "y_true")
-IDS = ("ids", "id", "index")
-CLASSES = ("classes", "class_names", "label_names")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 SPLITS = {
     "train": ("train", "training", "tr"),
@@ -31,7 +31,7 @@ class Found:
     `integral`: the inputs are numbers of things (tokens), which stay integers.
     """
 
-    inputs: Mapping[str, Rows]
+    inputs: Mapping[str, Named]
     labels: NDArray[Any]
     sha256: str
     ids: NDArray[Any] | None = None
@@ -41,7 +41,7 @@ class Found:
 
 
 def pick(
-    arrays: Mapping[str, Rows], source: str, split: str, inputs_key: str | None, labels_key: str | None, sha256: str
+    arrays: Mapping[str, Named], source: str, split: str, inputs_key: str | None, labels_key: str | None, sha256: str
 ) -> Found:
     """Inputs by name, labels, ids and class names among a file's arrays.
 
@@ -49,8 +49,8 @@ def pick(
         InputError: none, or several candidates.
     """
     inputs, integral = _inputs(arrays, source, split, inputs_key)
-    labels = labels_key or _one(arrays, LABELS, split, source, "labels", "--labels-key")
-    ids = _candidates(arrays, IDS, split)
+    labels = labels_key or _one(arrays, LABELS, split, source, "labels", "--labels")
+    ids = _candidates(arrays, (*IDS, "index"), split)
     classes = _candidates(arrays, CLASSES, split) or _candidates(arrays, CLASSES, "")
     names = _all(arrays[classes[0]]) if classes else None
     return Found(
@@ -63,7 +63,71 @@ def pick(
     )
 
 
-def _inputs(arrays: Mapping[str, Rows], source: str, split: str, key: str | None) -> tuple[dict[str, Rows], bool]:
+def pick_columns(columns: Mapping[str, Named], source: str, split: str, label: str | None, sha256: str) -> Found:
+    """Features (N, D) float64 in the order of the columns of a table, labels, and ids where a column has that name.
+
+    Raises:
+        InputError: no label column, or a cell that is not a finite number.
+    """
+    label = label or _one(columns, (*LABELS, "class"), split, source, "labels", "--labels")
+    labels = _all(_named(columns, label, source))
+    ids = next((name for name in _candidates(columns, (*IDS, "index"), "") if name != label), None)
+    features = [name for name in columns if name not in (label, ids)]
+    values = np.empty((len(labels), len(features)))
+    for i, name in enumerate(features):
+        column = _all(columns[name])
+        values[:, i] = floats_of_text(column, name, source) if column.dtype.kind == "O" else column
+        odd = np.flatnonzero(~np.isfinite(values[:, i]))
+        if len(odd):
+            raise InputError(f"row {odd[0]} of column '{name}' in {source} is not finite", "fill or drop such rows")
+    return Found(
+        inputs={"": Memory(values)},
+        labels=labels,
+        sha256=sha256,
+        ids=_all(columns[ids]).astype(str) if ids else None,
+        notes=[f"{len(features)} feature columns, labels in '{label}'"],
+    )
+
+
+def to_labels(found: Found, source: str) -> tuple[NDArray[np.int64], list[str] | None, list[str]]:
+    """Labels as (N,) int64, names of the classes, and notes. (N, 1) is squeezed, one-hot rows, whole floats converted.
+
+    Text that is not numbers is numbered in the order of the classes, or where none are named of the alphabet.
+
+    Raises:
+        InputError: not whole numbers, negative, or of another shape.
+    """
+    notes: list[str] = []
+    labels, classes = found.labels, found.classes
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2 and bool((((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)).all()):
+        labels = labels.argmax(1)
+        notes.append("one-hot labels were converted to class numbers")
+    if labels.ndim != 1:
+        raise InputError(f"{source}: labels have shape {labels.shape}", "pass one class number per row")
+    if labels.dtype.kind == "O":
+        texts = [str(text).strip() for text in labels]
+        try:
+            labels = np.array([real(text) for text in texts])
+        except ValueError:
+            classes = classes if set(texts) <= set(classes or ()) else sorted(set(texts))
+            order = {name: code for code, name in enumerate(classes or ())}
+            labels = np.array([order[text] for text in texts])
+    if labels.dtype.kind not in "iubf":
+        raise InputError(f"{source}: labels are {labels.dtype}, not numbers", "number the classes 0 to K-1")
+    if not len(labels):
+        raise InputError(f"{source} has no rows", "pass at least one row")
+    with np.errstate(invalid="ignore"):  # NaN becomes some number, and is found below
+        numbers = labels.astype(np.int64)
+    wrong = np.flatnonzero((numbers != labels) | (numbers < 0))
+    if len(wrong):
+        problem = f"{source}: label {labels[wrong[0]]} in row {wrong[0]} is not a class number ({len(wrong)} such rows)"
+        raise InputError(problem, "number the classes 0 to K-1, and leave out rows without a class")
+    return numbers, classes, notes
+
+
+def _inputs(arrays: Mapping[str, Named], source: str, split: str, key: str | None) -> tuple[dict[str, Named], bool]:
     if key and "," in key:
         return {k: _named(arrays, k, source) for k in key.split(",")}, True
     if key:
@@ -71,34 +135,34 @@ def _inputs(arrays: Mapping[str, Rows], source: str, split: str, key: str | None
     tokens = {name: found[0] for name in TOKENS if (found := _candidates(arrays, (name,), split))}
     if "input_ids" in tokens:
         return {name: arrays[k] for name, k in tokens.items()}, True
-    name = _one(arrays, INPUTS, split, source, "inputs", "--inputs-key")
+    name = _one(arrays, INPUTS, split, source, "inputs", "--inputs")
     return {"": arrays[name]}, "tokens" in name
 
 
-def _all(rows: Rows) -> NDArray[Any]:
-    return rows.read(np.arange(rows.shape[0])) if rows.shape else np.asarray([])
+def _all(array: Named) -> NDArray[Any]:
+    return whole(array) if array.shape else np.asarray([])
 
 
-def _named(arrays: Mapping[str, Rows], key: str, source: str) -> Rows:
+def _named(arrays: Mapping[str, Named], key: str, source: str) -> Named:
     if key not in arrays:
         raise InputError(f"{source} has no array '{key}'", did_you_mean(key, arrays))
     return arrays[key]
 
 
-def splits_of(arrays: Mapping[str, Rows]) -> list[str]:
+def splits_of(arrays: Mapping[str, Named]) -> list[str]:
     """Which of train, validation and test have inputs and labels of their own."""
     return [name for name in SPLITS if _candidates(arrays, LABELS, name) and _candidates(arrays, INPUTS, name)]
 
 
-def _candidates(arrays: Mapping[str, Rows], names: Sequence[str], split: str) -> list[str]:
-    if not split:
-        return [n for n in names if n in arrays]
-    words = next((w for w in SPLITS.values() if split in w), (split,))
-    wanted = [form for n in names for w in words for form in (f"{w}_{n}", f"{n}_{w}")]
-    return [n for n in dict.fromkeys(wanted) if n in arrays]
+def _candidates(arrays: Mapping[str, Named], names: Sequence[str], split: str) -> list[str]:
+    if split:
+        words = next((w for w in SPLITS.values() if split in w), (split,))
+        names = [form for n in names for w in words for form in (f"{w}_{n}", f"{n}_{w}")]
+    spelled = {normal(name): name for name in reversed(list(arrays))}
+    return list(dict.fromkeys(name if name in arrays else spelled[name] for name in names if name in spelled))
 
 
-def _one(arrays: Mapping[str, Rows], names: Sequence[str], split: str, source: str, what: str, option: str) -> str:
+def _one(arrays: Mapping[str, Named], names: Sequence[str], split: str, source: str, what: str, option: str) -> str:
     found = _candidates(arrays, names, split)
     if len(found) == 1:
         return found[0]

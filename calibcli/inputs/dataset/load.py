@@ -10,57 +10,60 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, refusing
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
-from calibcli.inputs.dataset import folder, table, user_code
-from calibcli.inputs.dataset.arrays import SUFFIXES, Rows, open_arrays
-from calibcli.inputs.dataset.keys import Found, pick, splits_of
-from calibcli.inputs.dataset.labels import to_labels
+from calibcli.inputs.dataset import folder, user_code
+from calibcli.inputs.dataset.keys import Found, pick, pick_columns, splits_of, to_labels
 from calibcli.inputs.dataset.preprocess import Preprocess, for_array
 from calibcli.inputs.dataset.resize import Resized, needs_pillow
 from calibcli.inputs.dataset.rows import Dataset
+from calibcli.inputs.files.arrays import InFile, Memory, Named, whole
+from calibcli.inputs.files.source import Source, load_any
+
+MEMORY = "(memory)"
 
 
 def load(
-    source: str | Path,
+    source: Any,
     *,
     preprocess: Mapping[str, Any] | None = None,
     mean: str | Sequence[float] | None = None,
     std: str | Sequence[float] | None = None,
     layout: str | None = None,
     size: str | None = None,
-    inputs_key: str | None = None,
-    labels_key: str | None = None,
+    inputs: str | None = None,
+    labels: str | None = None,
     subset: int | None = None,
     seed: int = 0,
     trust: bool = False,
-    label_column: str | None = None,
 ) -> Dataset:
     """A data set.
 
     Args:
         source: `.npz .npy .safetensors .pt` arrays (`file.npz#test` takes the arrays of one split), an image folder,
-            `.csv`/`.tsv`, or `module:function` that returns a data set.
+            `.csv`/`.tsv`, or `module:function` that returns a data set; or what such a function returns.
         preprocess: a checkpoint's `preprocess`; the options below come before it.
         mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.  size: of pictures, see `resize.size_option`.
-        inputs_key, labels_key: names of the arrays.  label_column: of a CSV.
+        inputs: name of the array with the inputs; several, by comma, go to the model by name.
+        labels: name of the array or column with the labels; of a `.npy`, the file that holds them.
         subset: that many rows drawn without replacement with `seed`, in their order.
         trust: allow `.pt` files that hold pickled objects.
 
     Raises:
         InputError: unreadable, ambiguous, rows that do not agree, labels that are not classes.
     """
-    name = str(source)
-    found = _read(name, inputs_key, labels_key, label_column, trust)
-    if label_column is not None and Path(name).suffix not in (".csv", ".tsv"):
-        raise UsageError(f"--label-column is for CSV files, {name} is none", "pass --labels-key, or leave it out")
+    name = str(source) if isinstance(source, str | Path) else MEMORY
+    if name is MEMORY:
+        found = source if isinstance(source, Dataset) else user_code.read(source, name, inputs, labels)
+    else:
+        found = _read(name, inputs, labels, trust)
     if isinstance(found, Dataset):
         return _subset(found, subset, seed)
-    labels, notes = to_labels(found.labels, name)
+    y, classes, notes = to_labels(found, name)
     for key, array in found.inputs.items():
-        if array.shape[:1] != labels.shape:
+        if array.shape[:1] != y.shape:
             rows = array.shape[0] if array.shape else 0
-            raise InputError(f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels", "pair them up")
+            raise InputError(f"{name}: {rows} rows of {key or 'inputs'}, {len(y)} labels", "pair them up")
         if len(array.shape) < 2:
             raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
         if array.dtype.kind not in "fuib":
@@ -71,20 +74,20 @@ def load(
     )
     data = Dataset(
         inputs=_resized(found.inputs, applied, name),
-        labels=labels,
+        labels=y,
         preprocess=applied,
         source=name,
         sha256=found.sha256,
-        rows=np.arange(len(labels)),
-        ids=found.ids if found.ids is not None and len(found.ids) == len(labels) else None,
-        classes=found.classes,
+        rows=np.arange(len(y)),
+        ids=found.ids if found.ids is not None and len(found.ids) == len(y) else None,
+        classes=classes,
         notes=[*found.notes, *notes, *remarks],
         integral=found.integral,
     )
     return _subset(data, subset, seed)
 
 
-def _resized(inputs: Mapping[str, Rows], applied: Preprocess, source: str) -> Mapping[str, Rows]:
+def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> Mapping[str, Named]:
     """The first input in the size that the model takes; an array that has it already is left alone."""
     name, first = next(iter(inputs.items()))
     if not applied.resize:
@@ -98,39 +101,43 @@ def _resized(inputs: Mapping[str, Rows], applied: Preprocess, source: str) -> Ma
     return {**inputs, name: made}
 
 
-def _read(
-    name: str, inputs_key: str | None, labels_key: str | None, label_column: str | None, trust: bool
-) -> Found | Dataset:
+def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool) -> Found | Dataset:
     path, split = _split(name)
     if os.path.isdir(path):
+        if labels_key:
+            raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
         return folder.read(path, split)
     if not os.path.lexists(path):
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
-        try:
+        with refusing(FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "mend it"):
             made = from_module(*name.split(":"))()
-        except FAILURES as error:
-            raise InputError(f"{name} failed ({type(error).__name__}: {error})", "mend it") from None
         return made if isinstance(made, Dataset) else user_code.read(made, name, inputs_key, labels_key)
-    if path.suffix in (".csv", ".tsv"):
-        return table.read(path, label_column)
-    if path.suffix not in SUFFIXES:
-        known = " ".join((*SUFFIXES, ".csv", ".tsv"))
-        raise UsageError(f"cannot tell the format of '{path}'", f"use a suffix of: {known}; or an image folder")
-    arrays, source = open_arrays(path, trust=trust)
-    if path.suffix == ".npy":  # labels lie in a file of their own
+    source = Source(path, trust)
+    contents = load_any(source, columns=True)
+    if contents.table:
+        return pick_columns(contents.arrays, name, split, labels_key, source.sha256())
+    arrays = _by_rows(contents.arrays)
+    if contents.format == "npy":  # labels lie in a file of their own
         labels = Path(labels_key) if labels_key else path.with_suffix(".labels.npy")
         if not labels.exists():
-            raise InputError(f"{path} has no labels", f"pass --labels-key LABELS.npy, or put them into {labels}")
-        arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *open_arrays(labels)[0].values())))
+            raise InputError(f"{path} has no labels", f"pass --labels LABELS.npy, or put them into {labels}")
+        arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *load_any(Source(labels)).arrays.values())))
         labels_key = None
     return pick(arrays, name, split, inputs_key, labels_key, source.sha256())
 
 
+def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
+    """The arrays of a file as rows are read: those stored column after column would take a read for each column."""
+    if list(arrays) == ["item0", "item1"]:  # torch.save((inputs, labels))
+        arrays = dict(zip(("inputs", "labels"), arrays.values()))
+    by_columns = {n: a for n, a in arrays.items() if isinstance(a, InFile) and a.fortran and len(a.shape) > 1}
+    return {**arrays, **{name: Memory(whole(array)) for name, array in by_columns.items()}}
+
+
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
-    path = Path(source)
-    return splits_of(open_arrays(path, trust=trust)[0]) if os.path.isfile(path) and path.suffix in SUFFIXES else []
+    return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
 
 
 def _split(name: str) -> tuple[Path, str]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.errors import InputError, UsageError
-from calibcli.inputs.dataset.arrays import Rows
+from calibcli.errors import UsageError, refusing
+from calibcli.inputs.files.arrays import Named
 
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
 LARGEST = 10_000
@@ -82,7 +82,7 @@ AS_IT_IS = Resize()
 class Resized:
     """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), resized when read."""
 
-    array: Rows
+    array: Named
     resize: Resize
     channels_first: bool
 
@@ -97,10 +97,10 @@ class Resized:
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.uint8)
 
-    def read(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        block = self.array.read(rows)
+    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
+        block = self.array.read(start, stop)
         last = np.moveaxis(block, 1, -1) if self.channels_first else block
-        out = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        out = np.empty((len(block), *self.shape[1:]), np.uint8)
         for i, picture in enumerate(last):
             made = self.resize(np.ascontiguousarray(picture))
             out[i] = np.moveaxis(made, -1, 0) if self.channels_first else made
@@ -111,10 +111,8 @@ def needs_pillow(what: str) -> None:
     """Raises:
     InputError: Pillow is not installed.
     """
-    try:
+    with refusing(ImportError, f"{what} are to be resized, and Pillow is not installed", "pip install pillow"):
         import PIL  # noqa: F401
-    except ImportError:
-        raise InputError(f"{what} are to be resized, and Pillow is not installed", "pip install pillow") from None
 
 
 def size_option(text: str) -> Resize:
@@ -126,9 +124,8 @@ def size_option(text: str) -> Resize:
     found = re.fullmatch(r"(?:([0-9]{1,5})(?:([/x])([0-9]{1,5}))?|none)", text.strip().lower())
     numbers = [int(n) for n in (found[1], found[3]) if n] if found else [0]
     if not all(0 < n <= LARGEST for n in numbers):
-        raise UsageError(
-            f"--size {text[:40]} is no size", "pass 224, 256/224 (shorter side, then middle), 224x192 or none"
-        )
+        problem = f"--size {text[:40]} is no size"
+        raise UsageError(problem, "pass 224, 256/224 (shorter side, then middle), 224x192 or none")
     if not numbers:
         return AS_IT_IS
     if found and found[2] == "x":

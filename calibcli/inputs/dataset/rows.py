@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibcli.errors import InputError, did_you_mean
-from calibcli.inputs.dataset.arrays import Rows
 from calibcli.inputs.dataset.preprocess import Preprocess
+from calibcli.inputs.files.arrays import Named, gather
 
 Inputs = Tensor | dict[str, Tensor]
 Index = NDArray[np.int64]
@@ -32,7 +32,7 @@ class Dataset:
         rows: indices into the stored arrays, (N,).  integral: integers stay integers (tokens, masks).
     """
 
-    inputs: Mapping[str, Rows]
+    inputs: Mapping[str, Named]
     labels: Index
     preprocess: Preprocess
     source: str
@@ -71,7 +71,7 @@ class Dataset:
         stored = self.rows[index]
         labels = torch.from_numpy(self.labels[index]).to(device)
         tensors = {
-            name: self._tensor(array.read(stored), number == 0, device, dtype)
+            name: self._tensor(gather(array, stored), number == 0, device, dtype)
             for number, (name, array) in enumerate(self.inputs.items())
         }
         return tensors.get("", tensors), labels

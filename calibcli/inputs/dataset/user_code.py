@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from calibcli.errors import InputError
-from calibcli.inputs.dataset.arrays import Held, Rows
 from calibcli.inputs.dataset.keys import Found, pick
+from calibcli.inputs.files.arrays import Memory, Named
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Items:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    def read(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        return np.stack([array(self.get(self.data[row])) for row in rows.tolist()])
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return np.stack([array(self.get(self.data[row])) for row in range(start, stop)])
 
 
 def array(value: Any) -> NDArray[Any]:
@@ -48,7 +48,7 @@ def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None)
     if isinstance(made, tuple | list) and len(made) == 2 and not isinstance(made[0], tuple | list):
         made = {"inputs": made[0], "labels": made[1]}
     if isinstance(made, Mapping):
-        arrays: dict[str, Rows] = {str(k): Held(array(v)) for k, v in made.items()}
+        arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in made.items()}
         found = pick(arrays, source, "", inputs_key, labels_key, "")
     elif isinstance(made, IterableDataset) or not (hasattr(made, "__getitem__") and hasattr(made, "__len__")):
         fix = "return a Dataset with __len__ and __getitem__, or (inputs, labels) arrays"
@@ -69,7 +69,7 @@ def _items(made: Any, source: str) -> Found:
     known = next((v for n in ("targets", "labels") if (v := getattr(made, n, None)) is not None), None)
     if known is None or len(known) != len(made):
         known = [int(made[i][1]) for i in range(len(made))]
-    inputs: dict[str, Rows] = {}
+    inputs: dict[str, Named] = {}
     for name in first[0] if isinstance(first[0], Mapping) else [""]:
         get: Callable[[Any], Any] = partial(_field, name)
         example = array(get(first))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.source import Source
-from calibcli.predictions import Array, Ints
+from calibcli.predictions import Array, ArrayScores, Ints
 
 PIECE = 1 << 23  # bytes read at once
 DIMENSIONS = 32  # most that every NumPy holds
 LONGEST = 1 << 48
+NEAR = 1 << 16  # bytes between two rows that are read along
 
 
 class Named(Protocol):
@@ -41,6 +42,7 @@ class Contents:
         ragged: names of scores whose rows are padded with -inf because they differ in length.
         classes: names of the score columns where the file tells them.
         scores, labels, ids: names that this format's convention fixes.
+        table: every array is a column of a table.
         about: remarks.  metadata: of the file.
     """
 
@@ -53,26 +55,13 @@ class Contents:
     scores: str = ""
     labels: str = ""
     ids: str = ""
+    table: bool = False
     about: Sequence[str] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """An array in memory."""
-
-    array: Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.array.dtype
-
-    def read(self, start: int, stop: int) -> Array:
-        return self.array[start:stop]
+class Memory(ArrayScores):
+    """An array of any shape in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,19 +168,7 @@ class Picked:
         return self.inner.dtype
 
     def read(self, start: int, stop: int) -> Array:
-        index = self.index[start:stop]
-        if len(index) == 0:
-            return self.inner.read(0, 0)
-        out = np.empty((len(index), *self.inner.shape[1:]), self.dtype)
-        step = rows_of(self.inner)
-        done = 0
-        while done < len(index):  # rows may lie far apart: never read more than a piece at once
-            first = int(index[done])
-            last = int(np.searchsorted(index, first + step))
-            block = self.inner.read(first, int(index[last - 1]) + 1)
-            out[done:last] = block[index[done:last] - first]
-            done = last
-        return out
+        return gather(self.inner, self.index[start:stop], NEAR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,23 +205,68 @@ class Column:
                 return self.inner.read(start, max(start, stop))[::step]
         rows = np.asarray(index)
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows % len(self)
-        shape, rows = rows.shape, rows.reshape(-1)
-        order = np.argsort(rows, kind="stable")
-        out, step = np.empty(len(rows), self.dtype), rows_of(self.inner)
-        for start in range(0, len(self), step):  # piece by piece: all of it may be more than memory
-            first, last = np.searchsorted(rows, (start, start + step), sorter=order)
-            if first < last:
-                where = order[first:last]
-                out[where] = self.inner.read(start, min(start + step, len(self)))[rows[where] - start]
-        return out.reshape(shape)
+        return gather(self.inner, rows.reshape(-1), NEAR).reshape(rows.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return whole(self.inner).astype(dtype or self.dtype, copy=False)
 
 
-def rows_of(array: Named) -> int:
-    """Rows that make up a piece."""
-    return max(1, PIECE // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
+def rows_of(array: Named, size: int = 0) -> int:
+    """Rows that make up a piece, or `size` bytes."""
+    return max(1, (size or PIECE) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
+
+
+def gather(array: Named, rows: Ints, near: int = 1) -> Array:
+    """The given rows, in any order, never more than a piece read at once.
+
+    Args:
+        near: rows that lie less than so many bytes apart are read with what is between them.
+    """
+    if isinstance(array, Memory):
+        return np.asarray(array.array[rows])
+    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    order = np.argsort(rows, kind="stable")
+    at = np.asarray(rows)[order]
+    gaps = np.flatnonzero(np.diff(at) > rows_of(array, near)) + 1
+    most, done = rows_of(array), 0
+    for end in (*gaps.tolist(), len(at)):
+        while done < end:
+            first = int(at[done])
+            last = min(end, int(np.searchsorted(at, first + most)))
+            out[order[done:last]] = array.read(first, int(at[last - 1]) + 1)[at[done:last] - first]
+            done = last
+    return out
+
+
+def blocks(array: Named) -> Iterator[tuple[int, Array]]:
+    """(first row, next rows) in order, piece by piece."""
+    step = rows_of(array)
+    for start in range(0, array.shape[0], step):
+        yield start, array.read(start, start + step)
+
+
+def texts_of(values: Array) -> Array:
+    """(N,) array of str; bytes are decoded."""
+    if values.dtype.kind == "S":
+        return np.char.decode(values, "utf-8", "replace")
+    if values.dtype.kind == "f":
+        return np.array([f"{v:.12g}" for v in values.tolist()])
+    return values.astype(str)
+
+
+def distinct(values: Array) -> int:
+    """Number of different values (numbers by sorting: several times faster than a hash table here)."""
+    if values.dtype.kind == "O":
+        return len(set(values.tolist()))
+    ordered = np.sort(values)
+    return int((ordered[1:] != ordered[:-1]).sum()) + 1 if len(ordered) else 0
+
+
+def column_of(texts: Sequence[Any]) -> Array:
+    """(N,) array of the objects in a list."""
+    out = np.empty(len(texts), dtype=object)
+    out[:] = texts
+    return out
 
 
 def whole(array: Named) -> Array:

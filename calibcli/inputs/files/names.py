@@ -1,22 +1,38 @@
-"""What arrays are called in files."""
+"""What arrays are called in files, and classes by their user."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from calibcli.errors import refusing
+
 SCORES = {
-    "logits": "logits",
-    "y_logits": "logits",
-    "test_logits": "logits",
-    "predictions": "",
-    "preds": "",
-    "y_pred": "",
-    "probs": "probabilities",
-    "probabilities": "probabilities",
-    "y_prob": "probabilities",
-    "y_proba": "probabilities",
-    "scores": "",
+    **dict.fromkeys(("logits", "y_logits", "test_logits"), "logits"),
+    **dict.fromkeys(("probs", "probabilities", "y_prob", "y_proba"), "probabilities"),
+    **dict.fromkeys(("predictions", "preds", "y_pred", "scores", "outputs"), ""),
     "log_probs": "log_probabilities",
-    "outputs": "",
 }
 LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
+
+
+def class_names(given: str | Sequence[str]) -> list[str]:
+    """Class names from a list, from `a,b,c`, or from a file with one per line (or a JSON list).
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if not isinstance(given, str):
+        return [str(name) for name in given]
+    if "," in given or not os.path.isfile(given):
+        return [name.strip() for name in given.split(",")]
+    errors = (OSError, ValueError, RecursionError)
+    with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "one name per line"):
+        text = Path(given).read_text(encoding="utf-8-sig")
+        if text.lstrip().startswith("["):
+            return [str(name) for name in json.loads(text)]
+    return [line.strip() for line in text.splitlines() if line.strip()]

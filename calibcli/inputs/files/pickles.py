@@ -23,6 +23,7 @@ SPREAD = 10_000_000  # most values in a container when nothing is shared
 PICKLES = 5  # of a file in the format before torch 1.6: magic number, version, system, objects, keys of the storages
 LEAF = 0
 TORCH_OWN = ("collections.OrderedDict", "collections.Counter", "__builtin__.set", "builtins.set", "builtins.complex")
+STACKED = "STACK_GLOBAL "  # before a name put together from texts, which torch does not write
 MEMOIZE = 0x94
 PUTS = (0x71, 0x72)
 # bytes after an opcode; below 0: of the length of the text that follows
@@ -68,6 +69,7 @@ class Walk:
         self.stack: list[int] = []
         self.marks: list[int] = []
         self.memo: dict[int, int] = {}
+        self.texts = ("", "")
         self.leaves: list[int] = [0]
         self.inner: list[list[int]] = [[]]
 
@@ -84,9 +86,8 @@ class Walk:
                     self.ended = code.name == "STOP"
                     self._take(code, argument)
         if self.total > OPCODES or self.at >= MOST or self._spread() > SPREAD:
-            raise InputError(
-                f"{where} would be unpickled into too many objects", "save tensors alone, and names as short lists"
-            )
+            problem = f"{where} would be unpickled into too many objects"
+            raise InputError(problem, "save tensors alone, and names as short lists")
 
     def _leaf(self) -> bool:
         """Take a text, a number or a memo entry, which most opcodes are, in little time."""
@@ -96,7 +97,8 @@ class Walk:
             return False
         if size < 0:  # a text after its length in -size bytes
             long = int.from_bytes(data[at + 1 : at + 1 - size], "little")
-            size = long - size
+            start, size = at + 1 - size, long - size
+            self.texts = (self.texts[1], data[start : start + long].decode(errors="replace"))
         self.at = at + 1 + size
         if self.at > len(data):
             raise IndexError
@@ -141,7 +143,7 @@ class Walk:
         if code.name == "GLOBAL":
             self.globals.add(str(argument).replace(" ", "."))
         elif code.name == "STACK_GLOBAL":
-            self.globals.add(code.name)  # its names are texts on the stack; torch does not write it
+            self.globals.add(STACKED + ".".join(self.texts))
 
     def _to_mark(self) -> list[int]:
         at = self.marks.pop()

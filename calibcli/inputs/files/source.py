@@ -1,27 +1,60 @@
-"""A file to read from: opened once, read at offsets (never mapped), so that all formats can be read piece by piece."""
+"""A file to read from: opened once, read at offsets (never mapped), so that all formats can be read piece by piece.
+
+Each format is one file of `formats/`, found by its name, which is its suffix. A file of `formats/` has
+
+    SUFFIXES = (".npz",)                          of its files
+    read(source) -> Contents                      its arrays by name, none of them read before it must be
+
+and may have
+
+    columns(source) -> Contents                   of a table: every column by itself, as a data set has them
+    signature(head, size) -> bool                 whether a file of `size` bytes with these first ones is one of its own
+    guess(head) -> bool                           the same where any text may be meant: asked last
+    BY_SUFFIX = True                              where its files have its suffix, whatever their bytes
+
+and imports what is heavy inside `read`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import io
 import itertools
 import os
+import pkgutil
+import shutil
 import stat
 import sys
 import tempfile
 import threading
+import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, cast
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, printable, refusing
+from calibcli.inputs.files import formats
+
+if TYPE_CHECKING:
+    from calibcli.inputs.files.arrays import Contents
 
 MEMORY = 8 << 30  # most bytes that what must be decoded (compressed, text) may take in memory
 COPY = 1 << 20
+NAME = 100  # longest name of an array that is shown whole
+NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
+OTHERS = {
+    b"\x1f\x8b": ("compressed with gzip", "unpack it first, or pipe it: gunzip -c FILE | calib metrics -"),
+    b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
+}
+PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
+PICKLE = ("a pickle, which is code; it was not opened", "save arrays: np.savez(path, logits=..., labels=...)")
 
 
 def memory_limit() -> int:
@@ -33,6 +66,17 @@ def memory_limit() -> int:
         with contextlib.suppress(ValueError, OSError):  # "max": no limit
             present.append(int(Path(path).read_text()))
     return min(present) // 2
+
+
+def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
+    """Refuse what takes more memory than there is; `what` names it, with its size.
+
+    Raises:
+        InputError: `size` bytes are more than `memory_limit`.
+    """
+    limit = memory_limit()
+    if size > limit:
+        raise InputError(f"{what}, more than the {limit / 1e9:.3g} GB allowed here", fix)
 
 
 def is_pickle(head: bytes) -> bool:
@@ -59,25 +103,25 @@ class Source:
 
     Args:
         path: file name, or `-` for stdin.
+        trust: whether code in the file may run; None where no option allows it.
 
     Raises:
         InputError: missing, a folder, not readable, or empty.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
+    def __init__(self, path: str | Path, trust: bool | None = None) -> None:
+        self.path, self.trust = str(path), trust
         self.digest = ""
         self.stored: list[Stored] = []
         self.name = "stdin" if self.path == "-" else self.path
-        try:
+        errors = (OSError, ValueError, AttributeError)  # a NUL in the name; a closed stdin
+        with refusing(errors, lambda error: f"cannot read {self.name} ({_reason(error)})", "check the path"):
             self.file: IO[bytes] = _spool(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
                 self.file = _spool(self.file)
-        except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
-            raise InputError(f"cannot read {self.name} ({_reason(error)})", "check the path") from None
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "was it written to the end?")
@@ -179,21 +223,10 @@ class Digests:
         return [{"path": path, "sha256": digest.result()} for path, digest in self.found]
 
 
-class Twice(Exception):
-    """A JSON object has two members of one name."""
-
-
-def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """`object_pairs_hook` of `json.loads`, which alone keeps the last of two members of one name.
-
-    Raises:
-        Twice: there are two.
-    """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise Twice(next(name for name in names if names.count(name) > 1))
-    return found
+def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
+    """One of several files."""
+    digests = [file["sha256"] for file in files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 class _At(io.RawIOBase):
@@ -224,11 +257,73 @@ class _At(io.RawIOBase):
 
 def _spool(stream: IO[bytes]) -> IO[bytes]:
     copy = tempfile.TemporaryFile()  # noqa: SIM115
-    while block := stream.read(COPY):
-        copy.write(block)
+    shutil.copyfileobj(stream, copy, COPY)
     copy.flush()
     return copy
 
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
+
+
+@cache
+def module(name: str) -> ModuleType:
+    """The file of the format `name`."""
+    return importlib.import_module(f"calibcli.inputs.files.formats.{name}")
+
+
+def suffixes(name: str) -> tuple[str, ...]:
+    """Of the files of the format `name`."""
+    return cast(tuple[str, ...], module(name).SUFFIXES)
+
+
+def by_suffix(suffix: str) -> str:
+    """The format whose files end in `suffix`, or ""; the one of that name is asked first."""
+    likely = [name for name in NAMES if f".{name}" == suffix]
+    return next((name for name in (*likely, *NAMES) if suffix in suffixes(name)), "")
+
+
+def format_of(source: Source) -> str:
+    """The format of a file: by the first bytes where they tell, else by suffix.
+
+    Raises:
+        InputError: none that is known.
+    """
+    head = source.pread(min(source.size, 512), 0)
+    own = by_suffix(Path(source.path).suffix.lower())
+    if own and _is(own, head, source.size):
+        return own
+    found = next((name for name in NAMES if not _only_by_suffix(name) and _is(name, head, source.size)), "")
+    if found or (own and _only_by_suffix(own)):
+        return found or own
+    other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+    if other or is_pickle(head):
+        what, fix = other or PICKLE
+        raise InputError(f"{source.name} is {what}", fix)
+    found = own or next((name for name in NAMES if hasattr(module(name), "guess") and module(name).guess(head)), "")
+    if not found:
+        *most, last = (suffixes(name)[0] for name in NAMES)
+        raise InputError(f"cannot tell what {source.name} is", f"pass {', '.join(most)} or {last}")
+    return found
+
+
+def load_any(source: Source, columns: bool = False) -> Contents:
+    """The arrays of a file by the reader of its format; of tables the `columns`, or those of scores as one array."""
+    form = module(format_of(source))
+    read = getattr(form, "columns", form.read) if columns else form.read
+    with warnings.catch_warnings(action="ignore"):  # what NumPy and torch say about odd headers is no result
+        contents: Contents = read(source)
+    if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):
+        return contents
+    arrays = {printable(name.replace("\n", "?"), NAME): array for name, array in contents.arrays.items()}
+    if len(arrays) < len(contents.arrays):
+        raise InputError(f"{source.name} holds arrays whose names begin alike", f"give them names below {NAME} letters")
+    return replace(contents, arrays=arrays)
+
+
+def _is(name: str, head: bytes, size: int) -> bool:
+    return hasattr(module(name), "signature") and module(name).signature(head, size)
+
+
+def _only_by_suffix(name: str) -> bool:
+    return getattr(module(name), "BY_SUFFIX", False)

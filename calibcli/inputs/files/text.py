@@ -8,29 +8,23 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, Named
-from calibcli.inputs.files.source import Source, memory_limit
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
+from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.predictions import Array
 from calibcli.spec import real
 
 ROWS = 4096  # parsed at once
 EXPANSION = 6  # bytes in memory for a byte of text, at worst about
 PREFIXES = {
-    "logit": "logits",
-    "logits": "logits",
-    "prob": "probabilities",
-    "probs": "probabilities",
-    "proba": "probabilities",
-    "p": "probabilities",
-    "log_prob": "log_probabilities",
-    "log_probs": "log_probabilities",
-    "logprob": "log_probabilities",
-    "score": "",
-    "scores": "",
+    **dict.fromkeys(("logit", "logits"), "logits"),
+    **dict.fromkeys(("prob", "probs", "proba", "p"), "probabilities"),
+    **dict.fromkeys(("log_prob", "log_probs", "logprob"), "log_probabilities"),
+    **dict.fromkeys(("score", "scores"), ""),
 }
 NUMBERED = re.compile(r"^([a-z_]+?)[_.\-\[]?(\d{1,7})\]?$")
 SUFFIXED = re.compile(r"^(logit|prob|proba|log_prob|score)_(.+)$")
@@ -45,28 +39,22 @@ def delimiter(head: bytes) -> str:
     return "\t" if first.count(b"\t") > first.count(b",") else ","
 
 
-def table(source: Source, delimiter: str) -> Contents:
-    """Columns by name; those of a score group as one (N, K) array.
+def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
+    """Columns by name; where `grouped`, those of a score group as one (N, K) array.
 
     Raises:
         InputError: larger than memory, no header or rows, ragged rows, or score cells that are not numbers.
     """
-    limit = memory_limit()
-    if source.size * EXPANSION > limit:
-        raise InputError(
-            f"{source.name} is {source.size / 1e9:.3g} GB of text, more than can be held ({limit / 1e9:.3g} GB)",
-            "save the scores as .npy or uncompressed .npz: these are read piece by piece",
-        )
+    refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     rows = _rows(source, delimiter)
     header = [cell.strip() for cell in next(rows)]
-    if len(header) == 1 and _number(header[0]):  # one column of labels may do without a name
+    if len(header) == 1 and is_number(header[0]):  # one column of labels may do without a name
         rows, header = _rows(source, delimiter), [source.stem]
-    if len(header) > 1 and all(_number(cell) for cell in header):
-        raise InputError(
-            f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}",
-            "name the columns in the first row: logit_0,logit_1,...,label",
-        )
-    groups, classes = score_groups(header, source.name)
+    if len(header) > 1 and all(is_number(cell) for cell in header):
+        problem = f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}"
+        raise InputError(problem, "name the columns in the first row: logit_0,logit_1,...,label")
+    groups, classes = score_groups(header if grouped else [], source.name)
+    refuse_twice(header, source.name)
     in_group = {i for columns in groups.values() for i in columns}
     others = [i for i in range(len(header)) if i not in in_group]
     numbers: dict[str, list[Array]] = {name: [] for name in groups}
@@ -87,24 +75,20 @@ def table(source: Source, delimiter: str) -> Contents:
         raise InputError(f"{source.name} has a header but no rows", "was it written to the end?")
     arrays: dict[str, Named] = {name: Memory(np.concatenate(parts)) for name, parts in numbers.items()}
     for i in others:
-        column = np.empty(done, dtype=object)
-        column[:] = texts[i]
-        arrays[header[i]] = Memory(column)
+        arrays[header[i]] = Memory(column_of(texts[i]))
     kinds = {name: PREFIXES.get(name, "") for name in groups}
-    return Contents("tsv" if delimiter == "\t" else "csv", arrays, kinds=kinds, decimals=decimals, classes=classes)
+    form = "tsv" if delimiter == "\t" else "csv"
+    return Contents(form, arrays, kinds=kinds, decimals=decimals, classes=classes, table=True)
 
 
 def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
     """Columns that together are the scores: (prefix -> columns in class order), (prefix -> class names).
 
     Raises:
-        InputError: columns of a group are missing or named twice.
+        InputError: columns of a group are missing.
     """
     found: dict[str, dict[int, int]] = {}
     named: dict[str, list[tuple[str, int]]] = {}
-    twice = [name for name, count in Counter(header).items() if count > 1 and name]
-    if twice:
-        raise InputError(f"{where} has two columns '{twice[0][:40]}'", "give every column its own name")
     for i, name in enumerate(header):
         numbered = NUMBERED.match(name.lower())
         suffixed = SUFFIXED.match(name)
@@ -119,10 +103,8 @@ def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]
         missing = [k for k in wanted if k not in columns]
         if missing or first > 1:
             absent = missing[0] if missing else 0
-            raise InputError(
-                f"{where} has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}",
-                "write one column per class, numbered from 0",
-            )
+            problem = f"{where} has score columns {prefix}_{first} .. {prefix}_{max(columns)} but not {prefix}_{absent}"
+            raise InputError(problem, "write one column per class, numbered from 0")
         if len(columns) > 1:
             groups[prefix] = [columns[k] for k in wanted]
     classes = {}
@@ -131,6 +113,15 @@ def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]
             groups[prefix] = [i for _, i in pairs]
             classes[prefix] = [name for name, _ in pairs]
     return groups, classes
+
+
+def refuse_twice(header: Sequence[str], where: str) -> None:
+    """Raises:
+    InputError: two columns have one name.
+    """
+    twice = [name for name, count in Counter(header).items() if count > 1 and name]
+    if twice:
+        raise InputError(f"{where} has two columns '{twice[0][:40]}'", "give every column its own name")
 
 
 def floats_of_text(column: Array, name: str, where: str) -> Array:
@@ -146,7 +137,8 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
     """Rows of cells, the header first; blank lines are passed over."""
     text = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
     count = 0
-    try:
+    errors = (UnicodeDecodeError, csv.Error, OSError)
+    with refusing(errors, lambda e: f"{source.name} is not a text table ({str(e)[:80]})", "save it as UTF-8 CSV"):
         first = text.readline()
         if delimiter not in first:
             delimiter = next((d for d in ("\t", ";", ",", "|") if d in first), delimiter)
@@ -155,8 +147,6 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
             if row:
                 count += 1
                 yield row
-    except (UnicodeDecodeError, csv.Error, OSError) as error:
-        raise InputError(f"{source.name} is not a text table ({str(error)[:80]})", "save it as UTF-8 CSV") from None
     if count == 0:
         raise InputError(f"{source.name} has no rows", "was it written to the end?")
 
@@ -165,10 +155,8 @@ def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[
     chunk: list[list[str]] = []
     for number, row in enumerate(rows):
         if len(row) != width:
-            raise InputError(
-                f"row {number} of {where} has {len(row)} cells, the header {width}",
-                "is the file truncated, or a cell with the delimiter not quoted?",
-            )
+            problem = f"row {number} of {where} has {len(row)} cells, the header {width}"
+            raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
         chunk.append(row)
         if len(chunk) * width >= ROWS * 16 or len(chunk) == ROWS:
             yield chunk
@@ -187,11 +175,26 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
             try:
                 out[r, c] = np.nan if cell.strip().lower() in MISSING else real(cell)
             except ValueError:
-                raise InputError(
-                    f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number",
-                    "leave only numbers in the score columns",
-                ) from None
+                problem = f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number"
+                raise InputError(problem, "write it as a number, or leave the column out") from None
     return out
+
+
+class Twice(Exception):
+    """A JSON object has two members of one name."""
+
+
+def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """`object_pairs_hook` of `json.loads`, which alone keeps the last of two members of one name.
+
+    Raises:
+        Twice: there are two.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise Twice(next(name for name in names if names.count(name) > 1))
+    return found
 
 
 def decimals_of(cell: str) -> int:
@@ -204,7 +207,8 @@ def decimals_of(cell: str) -> int:
         return digits
 
 
-def _number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether text is a number."""
     try:
         real(cell)
     except ValueError:

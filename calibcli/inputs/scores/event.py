@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Converted, Named, rows_of
-from calibcli.inputs.scores import shape
+from calibcli.inputs.files.arrays import Converted, Named, blocks, texts_of
+from calibcli.inputs.files.text import is_number
+from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.keys import carried
-from calibcli.inputs.scores.labels import WHOLE
-from calibcli.inputs.scores.reading import Reading
+from calibcli.inputs.scores.per_row import WHOLE
 from calibcli.predictions import Array, ArrayScores, MappedScores, Predictions
 from calibcli.spec import normal
 
@@ -28,11 +28,13 @@ class Two:
         classes: two names, or None where labels are numbers and nothing names them.
         labels: the array as it is to be read, None where there is none.
         first: the event is the first of the classes: columns and labels change places once they are read.
+        turned: labels that are numbers change places while they are read.
     """
 
     classes: list[str] | None
     labels: Named | None
     first: bool = False
+    turned: bool = False
 
 
 def two(reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str) -> Two:
@@ -53,10 +55,8 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         return Two(classes, labels)
     names = _names(labels, name)
     if width == 1 and classes is None and len(names) > 2:
-        raise InputError(
-            f"one score per row but labels '{name}' have {len(names)} names or more ({', '.join(names)})"[:200],
-            "save the scores of every class as an array (N, K)",
-        )
+        problem = f"one score per row but labels '{name}' have {len(names)} names or more ({', '.join(names)})"[:200]
+        raise InputError(problem, "save the scores of every class as an array (N, K)")
     base = reading.label_base or 0
     numbers = [str(base), str(base + 1)]
     if width == 2 or classes is not None:
@@ -64,10 +64,8 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         event = _known(reading.event, shown)
         own = carried(column) if width == 1 and labels is not None else ""
         if own and _same(own, shown[0]):
-            raise InputError(
-                f"column '{column}' is of {shown[0]!r}, --classes makes {shown[1]!r} the class of the scores",
-                f"pass --classes {shown[1]},{shown[0]}",
-            )
+            problem = f"column '{column}' is of {shown[0]!r}, --classes makes {shown[1]!r} the class of the scores"
+            raise InputError(problem, f"pass --classes {shown[1]},{shown[0]}")
         if event == shown[0]:
             return Two(shown, labels, first=True)
         return Two(classes, labels)
@@ -89,9 +87,9 @@ def _numbered(reading: Reading, column: str, labels: Named | None, numbers: list
                 f"--event {numbers[0]} if it is P(y = {numbers[0]}), --event {numbers[1]} to measure the other class; "
                 f"name it prob_{numbers[1]} if it is P(y = {numbers[1]})",
             )
-        return Two(numbers[::-1], _other_way(labels, numbers), first=event == numbers[1])
+        return Two(numbers[::-1], _other_way(labels, numbers), first=event == numbers[1], turned=True)
     if event == numbers[0]:  # what the column is of is said by --event alone
-        return Two(numbers[::-1], _other_way(labels, numbers))
+        return Two(numbers[::-1], _other_way(labels, numbers), turned=True)
     if not reading.label_base:
         return Two(None, labels)
     plain = None if labels is None else Converted(labels, _number, labels.shape[1:], np.dtype(np.float64))
@@ -131,13 +129,14 @@ def swapped(found: Predictions) -> Predictions:
     else:
         turned = MappedScores(scores, _turned)
     counts = {str(1 - int(c)): rows for c, rows in found.facts["class_rows"].items()}
-    labels = found.labels if not found.facts["labelled"] else 1 - np.asarray(found.labels[:])
+    values = found.facts["label_values"]
+    labels = found.labels if values is None else 1 - np.asarray(found.labels[:])
     return dataclasses.replace(
         found,
         scores=turned,
         labels=labels,
         classes=list(found.classes or ())[::-1],
-        facts={**found.facts, "class_rows": dict(sorted(counts.items()))},
+        facts={**found.facts, "class_rows": dict(sorted(counts.items())), "label_values": values and values[::-1]},
     )
 
 
@@ -150,12 +149,11 @@ def _names(labels: Named | None, name: str) -> list[str]:
     if labels is None or labels.dtype.kind not in "USO" or len(labels.shape) > 2:
         return []
     found: set[str] = set()
-    for start in range(0, labels.shape[0], rows_of(labels)):
-        block = shape.texts(labels.read(start, start + rows_of(labels)).reshape(-1))
-        found.update(str(text).strip() for text in block.tolist())
+    for _, block in blocks(labels):
+        found.update(str(text).strip() for text in texts_of(block.reshape(-1)).tolist())
         if len(found) >= MOST:
             break
-    return [] if all(WHOLE.match(text) or _real(text) for text in found) else sorted(found)
+    return [] if all(WHOLE.match(text) or is_number(text) for text in found) else sorted(found)
 
 
 def _other_way(labels: Named | None, numbers: list[str]) -> Named | None:
@@ -169,8 +167,8 @@ def _other_way(labels: Named | None, numbers: list[str]) -> Named | None:
 def _number(block: Array) -> Array:
     if block.dtype.kind not in "USO":
         return block.astype(np.float64)
-    texts = shape.texts(block.reshape(-1)).tolist()
-    odd = next((text for text in texts if not _real(text)), None)
+    texts = texts_of(block.reshape(-1)).tolist()
+    odd = next((text for text in texts if not is_number(text)), None)
     if odd is not None:
         raise InputError(f"label {odd[:40]!r} is not a number, others are", "give every row a label of one kind")
     return np.array([float(text) for text in texts]).reshape(block.shape)
@@ -193,11 +191,3 @@ def _known(event: str | None, names: Sequence[str]) -> str | None:
 def _same(a: str, b: str) -> bool:
     """Names that differ in case, spaces, `-` and `_` alone."""
     return normal(a).replace(" ", "_") == normal(b).replace(" ", "_")
-
-
-def _real(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

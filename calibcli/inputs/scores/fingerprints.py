@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import InputError
-from calibcli.predictions import Array, Predictions
+from calibcli.inputs.scores.mistakes import Hashes, mix, multipliers
+from calibcli.predictions import Predictions
 
-Hashes = npt.NDArray[np.uint64]
 OVERLAP = 0.01
 
 
@@ -80,7 +80,7 @@ def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
     return out
 
 
-def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --crossfit 5") -> str:
+def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --folds 5") -> str:
     """A note (or "") when few rows of `test` are also in `fit`; `way_out` is what else the error advises.
 
     Raises:
@@ -92,26 +92,6 @@ def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --
         f"({found.share:.1%}) are also in {fit.source}; {found.by_chance:.1%} would be by chance, as rows tie"
     )
     if found.beyond_chance:
-        raise InputError(
-            f"{text}: numbers on rows that were fitted on look better than they are",
-            "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""),
-        )
+        problem = f"{text}: numbers on rows that were fitted on look better than they are"
+        raise InputError(problem, "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""))
     return text if found.rows else ""
-
-
-def distinct(values: Hashes) -> int:
-    """Number of different values (by sorting: several times faster than a hash table here)."""
-    ordered = np.sort(values)
-    return int((ordered[1:] != ordered[:-1]).sum()) + 1 if len(ordered) else 0
-
-
-def multipliers(k: int) -> Hashes:
-    return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-
-
-def mix(block: Array, odd: Hashes) -> Hashes:
-    bits = np.ascontiguousarray(block.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
-    mixed = bits.astype(np.uint64) @ odd
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return np.asarray(mixed ^ (mixed >> np.uint64(32)))

@@ -1,20 +1,29 @@
-"""Recorded outputs that are already arrays: the same checks as for files."""
+"""Recorded outputs that are already arrays: the same checks as for files; and whatever of the two Python is given."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypedDict, Unpack, cast
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.device import array
-from calibcli.errors import did_you_mean
+from calibcli.errors import InputError, did_you_mean, refusing
 from calibcli.inputs.files.arrays import Contents, Memory
 from calibcli.inputs.files.source import Source
-from calibcli.inputs.scores.logits import Reading, predictions
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import recorded
+from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import Predictions
+
+Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
+"""What Python may be asked about: predictions, the file or files of them, or an array."""
+F = TypeVar("F", bound=Callable[..., Any])
+OF_FILES = ("scores", "shards", "multilabel")
 
 
 class _Arrays:
@@ -32,8 +41,12 @@ class _Arrays:
         return digest.hexdigest()
 
 
-class Arrays(TypedDict, total=False):
-    """What may be said of arrays, as keywords; see `of_arrays`."""
+class How(TypedDict, total=False):
+    """What may be said of recorded outputs, as keywords: the fields of `Reading`.
+
+    Of a file, `weights`, `ids` and `group` are names in it and `by` is a list of names; of arrays they are arrays (N,),
+    and `by` is a mapping of them: `by={"site": sites}`.
+    """
 
     kind: str | None
     classes: Sequence[str] | str | None
@@ -46,12 +59,21 @@ class Arrays(TypedDict, total=False):
     weight_kind: str
     ids: npt.ArrayLike | None
     group: npt.ArrayLike | None
+    by: Mapping[str, npt.ArrayLike] | Sequence[str] | None
+    scores: str | None
+    shards: bool
+    multilabel: bool
 
 
-class Sliced(Arrays, total=False):
-    """`Arrays`, and columns that tell parts of the rows."""
-
-    by: Mapping[str, npt.ArrayLike] | None
+def spread(function: F) -> F:
+    """Show the keywords of `How` in place of `**how`, to `help` and editors that look at the signature."""
+    own = inspect.signature(function)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    free = {name: kind for name, kind in How.__annotations__.items() if name not in own.parameters}
+    more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in free.items()]
+    kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+    return function
 
 
 def known(how: Mapping[str, Any], keywords: Collection[str], function: str) -> None:
@@ -66,31 +88,96 @@ def known(how: Mapping[str, Any], keywords: Collection[str], function: str) -> N
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}': {near}")
 
 
-def of_arrays(scores: npt.ArrayLike, labels: npt.ArrayLike, **how: Unpack[Sliced]) -> Predictions:
-    """Check arrays as `inputs.scores.logits.read` checks files.
+def is_path(scores: object) -> bool:
+    """Whether this names a file, or several."""
+    several = isinstance(scores, list | tuple) and bool(scores) and isinstance(scores[0], Path)
+    return several or isinstance(scores, str | Path)
+
+
+def given(
+    function: Callable[..., Any],
+    scores: Scores,
+    labels: Any = None,
+    how: How | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    need_labels: bool = True,
+) -> Predictions:
+    """Predictions of what a function, which has `spread` keywords, was given: themselves, a file, or arrays.
+
+    Raises:
+        InputError: a file or arrays that are refused.
+        TypeError: labels that are missing or too many, or an unknown keyword.
+    """
+    how = how or {}
+    name = function.__name__
+    known(how, inspect.signature(function).parameters, name)
+    if isinstance(scores, Predictions):
+        if labels is not None or how:
+            raise TypeError(f"{name}(predictions) takes neither labels nor options of arrays: these are read already")
+        return scores
+    if is_path(scores):
+        path = cast("str | Path | Sequence[str | Path]", scores)
+        return recorded.read(path, progress=progress, need_labels=need_labels, labels=labels, **how)
+    if labels is None and need_labels:
+        raise TypeError(f"labels are missing: {name}(scores, labels)")
+    return of_arrays(cast(npt.ArrayLike, scores), labels, **how)
+
+
+def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unpack[How]) -> Predictions:
+    """Check arrays as `inputs.scores.recorded.read` checks files.
+
+    >>> rows = calibcli.from_arrays([[2.0, 0.0], [0.0, 1.0]], [0, 1], ids=["a", "b"])
+    >>> rows.n, rows.k, rows.kind
+    (2, 2, 'logits')
 
     Args:
         scores: (N, K) logits, probabilities or log-probabilities (recognised; `kind=` overrides), or for two classes
             (N,) or (N, 1) probabilities or log-odds of class 1. Any array-like, torch tensors on any device included.
-        labels: (N,) integers in [0, K), or (N, K) one-hot.
-        how: `kind classes event label_base ignore_label drop_nonfinite clip weight_kind` as for `read`; `weights`,
-            `ids`, `group` and the columns of `by` are arrays (N,): `by={"site": sites}`.
+        labels: (N,) integers in [0, K), or (N, K) one-hot; None where there are none.
+        how: as `How` says, of arrays.
 
     Raises:
         InputError: what is wrong with the arrays, and what to pass.
         TypeError: a keyword that is not one of these.
     """
-    known(how, Sliced.__annotations__, "from_arrays")
-    given: dict[str, Any] = dict(how)
-    arrays = {"scores": array(scores), "labels": array(labels)}
-    extra = {name: array(given[name]) for name in ("weights", "ids", "group") if given.get(name) is not None}
-    slices = {str(name): array(column) for name, column in (given.pop("by", None) or {}).items()}
-    given.update({name: name for name in extra})
+    known(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
+    options: dict[str, Any] = dict(how)
+    arrays = {"scores": plain(scores, "scores")}
+    if labels is not None:
+        arrays["labels"] = plain(labels, "labels")
+    extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
+    by = options.pop("by", None) or {}
+    if not isinstance(by, Mapping):
+        raise TypeError(f"by is {type(by).__name__}: of arrays it is a mapping of them, by={{'site': sites}}")
+    slices = {str(name): plain(column, f"by['{name}']") for name, column in by.items()}
+    options.update({name: name for name in extra})
     contents = Contents(
         format="arrays",
         arrays={name: Memory(one) for name, one in {**slices, **arrays, **extra}.items()},
         scores="scores",
-        labels="labels",
+        labels="labels" if labels is not None else "",
     )
     source = cast(Source, _Arrays(*arrays.values()))
-    return predictions([contents], [source], Reading(**given, by=tuple(slices)))
+    reading = Reading(**options, by=tuple(slices), need_labels=labels is not None)
+    return predictions([contents], [source], reading)
+
+
+def plain(values: Any, name: str) -> npt.NDArray[Any]:
+    """Values as an array.
+
+    Raises:
+        InputError: a path, masked or complex values, rows of different lengths, or scores that are not numbers.
+    """
+    if isinstance(values, str | Path):
+        raise InputError(f"{name} are a text, '{str(values)[:60]}', not an array", "of a file: calibcli.read(path)")
+    if isinstance(values, np.ma.MaskedArray) and bool(np.ma.getmaskarray(values).any()):
+        masked = int(np.ma.getmaskarray(values).sum())
+        raise InputError(f"{masked} of the {name} are masked", "leave those rows out, or fill them in")
+    errors = (ValueError, TypeError)
+    with refusing(errors, lambda error: f"{name} are no array ({str(error)[:100]})", "pass rows of one length"):
+        found: npt.NDArray[Any] = array(values)
+    if found.dtype.kind == "c":
+        raise InputError(f"{name} are complex numbers", "pass their real part")
+    if name == "scores" and found.dtype.kind not in "fiub":
+        raise InputError(f"scores are {found.dtype}, not numbers", "pass logits or probabilities as float32 or float64")
+    return found

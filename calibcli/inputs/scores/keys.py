@@ -1,17 +1,26 @@
-"""Which array is the scores and which the labels: known names, one candidate each, else an error that names them."""
+"""How recorded outputs are to be read: which arrays are scores and labels, by known names, and scores as (N, K)."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from calibcli.errors import InputError, did_you_mean
-from calibcli.inputs.files.arrays import Contents, Named
+import numpy as np
+
+from calibcli.columns import SMALL
+from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, Named, whole
 from calibcli.inputs.files.names import LABELS, SCORES
+from calibcli.inputs.files.text import floats_of_text
+from calibcli.predictions import Array, ArrayScores, Floats, Kind, Scores, two_columns
 from calibcli.spec import normal
 
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
+WEAK = ("p", "y_score", "y_scores", *SINGLE)  # scores where nothing else is
 SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
 OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
 NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
@@ -20,6 +29,23 @@ EVERY_CLASS = "save the scores of every class as an array (N, K): logits or prob
 VERDICTS = ("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy")
 TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",
             "pred_confidence", "top_confidence", "max_confidence")  # fmt: skip
+CLIP = 1e-15
+HOLD = 128 << 20  # bytes of scores that are read at once and kept; larger ones stay in the file
+KINDS: tuple[Kind, ...] = ("logits", "probabilities", "log_probabilities")
+
+
+def kind_option(kind: str | None) -> Kind | None:
+    """The kind that `--kind` names; None: recognise it.
+
+    Raises:
+        UsageError: no such kind.
+    """
+    if kind is None or normal(kind) == "auto":
+        return None
+    for known in KINDS:
+        if normal(kind) in (known, {"probabilities": "probs", "log_probabilities": "log_probs"}.get(known)):
+            return known
+    raise UsageError(f"--kind {kind} is not a kind of scores", did_you_mean(normal(kind), KINDS))
 
 
 def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
@@ -42,10 +68,8 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         verdict = [name for name in contents.arrays if normal(name) in VERDICTS]
         with_it = f" and whether it was right ('{verdict[0]}')" if verdict else ""
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}'){with_it}", EVERY_CLASS)
-    raise InputError(
-        f"no scores in {where}: it holds {describe(contents)}",
-        "choose them with --scores KEY, or name them logits or probs",
-    )
+    problem = f"no scores in {where}: it holds {describe(contents)}"
+    raise InputError(problem, "choose them with --scores KEY, or name them logits or probs")
 
 
 def refuse_verdicts(scores: str, labels: str, where: str) -> None:
@@ -71,8 +95,12 @@ def candidates(contents: Contents) -> list[str]:
     """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
     if contents.scores:
         return [contents.scores]
-    found = [name for name, array in contents.arrays.items() if name in contents.kinds or _may_score(name, array)]
-    return found or [name for name, a in contents.arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
+    arrays = contents.arrays
+    return (
+        [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
+        or [name for name, a in arrays.items() if normal(name) in WEAK and (len(a.shape) == 2 or _scalars(a))]
+        or [name for name, a in arrays.items() if carried(name) and a.shape[1:] == () and _scalars(a)]
+    )
 
 
 def carried(name: str) -> str:
@@ -109,10 +137,8 @@ def named(contents: Contents, name: str, option: str, where: str) -> str:
         if normal(known) == normal(name):
             return known
     known_names = list(contents.arrays)
-    raise InputError(
-        f"{option} {name}: no such array in {where}, it holds {describe(contents)}",
-        did_you_mean(name, known_names[:20]),
-    )
+    problem = f"{option} {name}: no such array in {where}, it holds {describe(contents)}"
+    raise InputError(problem, did_you_mean(name, known_names[:20]))
 
 
 def first_of(contents: Contents, names: Iterable[str], fits: Callable[[Named], bool]) -> str | None:
@@ -131,7 +157,7 @@ def declared_kind(contents: Contents, name: str) -> str:
     if key not in SCORES and key not in SINGLE and carried(name):
         key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
         return "probabilities" if key.startswith("p") else SINGLE_KINDS.get(key, "")
-    return SCORES.get(key, SINGLE_KINDS.get(key, "probabilities" if key in SINGLE else ""))
+    return SCORES.get(key, SINGLE_KINDS.get(key, "probabilities" if key in (*SINGLE, "p") else ""))
 
 
 def describe(contents: Contents, limit: int = 8) -> str:
@@ -164,3 +190,103 @@ def _scalars(array: Named) -> bool:
 def _list(names: list[str]) -> str:
     quoted = [f"'{n}'" for n in names[:4]]
     return ", ".join(quoted[:-1]) + " and " + quoted[-1]
+
+
+def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Named:
+    """`raw` as (N, K) real numbers; (N,) becomes (N, 1).
+
+    Args:
+        labels: how many labels there are, to recognise transposed scores.
+
+    Raises:
+        InputError: transposed, of another shape, text, or class numbers instead of scores.
+    """
+    if raw.dtype.kind in "USO":
+        if len(raw.shape) != 1:
+            raise InputError(f"'{name}' in {where} is text", "save the scores as float32")
+        raw = Memory(floats_of_text(whole(raw), name, where))
+    dims = len(raw.shape)
+    if dims == 3 and raw.shape[1] == 1:
+        middle = raw
+        raw = Converted(middle, lambda block: block[:, 0], (middle.shape[2],), middle.dtype)
+        dims = 2
+    if dims not in (1, 2):
+        problem = f"scores '{name}' in {where} have shape {shape_text(raw)}"
+        raise InputError(problem, "pass one row per sample: shape (N, K); tokens or pixels: reshape to (N * T, K)")
+    if raw.shape[0] == 0 or (dims == 2 and raw.shape[1] == 0):
+        raise InputError(f"scores '{name}' in {where} are empty: {shape_text(raw)}", "was the file written to the end?")
+    if dims == 2 and labels is not None and raw.shape[0] != labels and raw.shape[1] == labels:
+        raise InputError(f"scores '{name}' are {tuple(raw.shape)} with {labels:,} labels: transposed", f"save {name}.T")
+    if dims == 2 and labels is not None and raw.shape[0] != labels:
+        problem = f"{raw.shape[0]:,} rows of scores ('{name}') but {labels:,} labels"
+        raise InputError(problem, "pass the labels of exactly these rows, in the same order")
+    if raw.dtype.kind == "b":
+        raise InputError(f"scores '{name}' in {where} are true or false", "save the logits or probabilities")
+    if raw.dtype.kind in "iu" and _hard(raw):
+        problem = f"scores '{name}' in {where} are predicted classes, not scores ({shape_text(raw)})"
+        raise InputError(problem, "save the logits or probabilities of every class")
+    if raw.dtype.kind in "iu" or raw.dtype.itemsize > 8:
+        raw = Converted(raw, lambda block: block.astype(np.float64), raw.shape[1:], np.dtype(np.float64))
+    if dims == 1:
+        one = raw
+        return Converted(one, lambda block: block[:, None], (1,), one.dtype)
+    return raw
+
+
+def as_scores(scores: Named, kind: Kind, clip: bool = False) -> Scores:
+    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2."""
+    n, k = scores.shape
+    wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
+    streamed = Streamed(scores, kind, np.dtype(np.float64 if wide else np.float32), clip)
+    if isinstance(scores, Memory | Lazy) and kind == "logits" and k > 1:
+        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=streamed.dtype))
+    if n * max(k, 2) * streamed.dtype.itemsize <= HOLD:
+        return ArrayScores(streamed.read(0, n))
+    return streamed
+
+
+def held(array: Named) -> Named:
+    """`array` in memory when it is small."""
+    small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
+    return Memory(whole(array)) if small and not isinstance(array, Memory) else array
+
+
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """Scores of a file as they are measured. Probabilities become logarithms, one column becomes two."""
+
+    inner: Named
+    kind: Kind
+    dtype: np.dtype[Any]
+    clip: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.inner.shape
+        return n, max(k, 2)
+
+    def read(self, start: int, stop: int) -> Array:
+        block = self.inner.read(start, stop)
+        wide = np.float64 if self.dtype.itemsize > 4 else np.float32
+        block = np.ascontiguousarray(block, dtype=wide)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.inner.shape[1] == 1:
+                block = self._two(block[:, 0].astype(np.float64)).astype(wide)
+            elif self.kind == "probabilities":
+                block = np.log(np.maximum(block, CLIP if self.clip else 0))
+            elif self.clip and self.kind == "log_probabilities":
+                block = np.maximum(block, np.asarray(np.log(CLIP), wide))
+        return block
+
+    def _two(self, score: Floats) -> Floats:
+        """(n, 2) scores of one column."""
+        pair = two_columns(score, self.kind)
+        return np.maximum(pair, np.log(CLIP)) if self.clip and self.kind != "logits" else pair
+
+
+def _hard(raw: Named) -> bool:
+    """Whether integers are class numbers or one-hot rather than scores."""
+    head = raw.read(0, min(raw.shape[0], 1000))
+    if len(raw.shape) == 1 or raw.shape[1] == 1:
+        return True
+    return bool(((head == 0) | (head == 1)).all() and (head.sum(axis=1) == 1).all())

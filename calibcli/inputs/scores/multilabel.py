@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.files.arrays import Contents, Converted, Memory, Named
+from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Source
-from calibcli.inputs.scores import assemble, keys, shape
-from calibcli.inputs.scores.reading import Reading, changed
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import keys
+from calibcli.inputs.scores.recorded import Paths, label_array, load, open_all, predictions, reading_of
 from calibcli.predictions import Predictions
+
+
+def read(path: Paths, *, progress: Callable[[float, str], None] | None = None, **how: Any) -> dict[str, Predictions]:
+    """Read (N, L) scores with (N, L) targets of 0 and 1: one binary data set per label, by its name.
+
+    Arguments and errors as in `recorded.read`.
+    """
+    reading = reading_of(how)
+    sources = open_all(path, reading.shards)
+    return split([load(source) for source in sources], sources, reading, progress)
 
 
 def split(
@@ -35,7 +49,7 @@ def split(
     file = contents[0]
     score_name = keys.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]
-    label_name, targets, _ = assemble.label_array(contents, sources, reading, score_name)
+    label_name, targets, _ = label_array(contents, sources, reading, score_name)
     if targets is None:
         raise InputError(f"no targets in {where}: it holds {keys.describe(file)}", "choose them with --labels KEY")
     if len(scores.shape) != 2 or scores.shape != targets.shape:
@@ -45,7 +59,7 @@ def split(
             "both must be (N, L), one column per label",
         )
     count = scores.shape[1]
-    names = shape.class_names(reading.classes) if reading.classes else file.classes.get(score_name)
+    names = class_names(reading.classes) if reading.classes else file.classes.get(score_name)
     names = list(names) if names else [str(i) for i in range(count)]
     if len(names) != count or len(set(names)) < count:
         raise InputError(f"{len(set(names))} different names for {count} labels", "name every label once, in order")
@@ -61,8 +75,8 @@ def split(
             scores=score_name,
             labels=label_name,
         )
-        alone = changed(reading, classes=None, labels=label_name, scores=score_name)
-        out[name] = assemble.predictions([one], sources, alone, progress)
+        alone = dataclasses.replace(reading, classes=None, labels=label_name, scores=score_name)
+        out[name] = predictions([one], sources, alone, progress)
     return out
 
 

@@ -26,9 +26,13 @@ class Foreign:
     commands: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def refusal(self, where: str) -> InputError:
-        """The error of a command that reads recorded outputs."""
-        return InputError(f"{where} is {self.what}, not recorded outputs", f"it goes to: {self.commands}")
+
+def refuse(found: Foreign | None, source: Source) -> None:
+    """Raises:
+    InputError: the file is something else than recorded outputs.
+    """
+    if found is not None:
+        raise InputError(f"{source.name} is {found.what}, not recorded outputs", f"it goes to: {found.commands}")
 
 
 def before_reading(source: Source) -> Foreign | None:

@@ -1,20 +1,258 @@
-"""Weights, ids, groups and slices: further arrays with one value per row."""
+"""What belongs to a row: its label as a code 0..K-1, weight, id, group and slices; what is wrong is said by row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from calibcli.errors import UsageError
-from calibcli.inputs.files.arrays import Contents, Memory, Named, whole
+from calibcli.errors import InputError, UsageError, nearest
+from calibcli.inputs.files.arrays import (
+    Column,
+    Contents,
+    Converted,
+    Memory,
+    Named,
+    blocks,
+    distinct,
+    rows_of,
+    texts_of,
+    whole,
+)
 from calibcli.inputs.files.names import IDS
 from calibcli.inputs.files.source import Source
-from calibcli.inputs.scores import keys, shape
-from calibcli.inputs.scores.labels import HELD
-from calibcli.inputs.scores.reading import Reading
+from calibcli.inputs.files.text import is_number
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import keys
+from calibcli.inputs.scores.keys import shape_text
+from calibcli.inputs.scores.weights import weights
 from calibcli.predictions import Array, Ints
+
+HELD = 20_000_000  # labels beyond this many stay in the file
+OBSERVED = "pass the class that was observed, one integer per row"
+WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Codes of all rows. `dropped`: mask of the rows to leave out, or None. `names`: they were names of classes."""
+
+    codes: Any
+    dropped: Array | None = None
+    notes: Sequence[str] = ()
+    counts: Mapping[int, int] = field(default_factory=dict)
+    names: bool = False
+
+
+def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] | None, how: Reading) -> Labels:
+    """Check labels against (N, C) scores and convert them to int64 codes in [0, K), where K = max(C, 2).
+
+    Args:
+        classes: names of the classes, to translate labels that are names.
+        how: what the first class is called (`label_base`, 0 or 1), and which label drops its row (`ignore_label`).
+
+    Raises:
+        InputError: any of the mistakes that labels can have.
+    """
+    (n, columns), label_base, ignore_label = scores.shape, how.label_base, how.ignore_label
+    k = max(columns, 2)
+    notes: list[str] = []
+    labels = _one_dimension(labels, name, n, notes)
+    if labels.shape[0] != n:
+        problem = f"{n:,} rows of scores but {labels.shape[0]:,} labels ('{name}')"
+        raise InputError(problem, "pass the labels of exactly these rows, in the same order")
+    if labels.dtype.kind == "b" and k > 2:
+        problem = f"labels '{name}' are true or false, there are {k} classes: whether the model was right?"
+        raise InputError(problem, OBSERVED)
+    convert = _translator(labels, name, classes, notes)
+    base = label_base or 0
+    ignored = None if ignore_label is None else ignore_label - base
+    codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
+    seen = _survey(codes, ignored, k)
+    if not seen.counts and seen.negative is None and seen.beyond is None:
+        raise InputError(f"all {n:,} labels are {ignore_label}", "pass rows that have labels")
+    if seen.beyond and label_base is None:
+        _counted_from_one(codes, ignored, seen, k, scores)
+    _refuse_outside(seen, name, k, columns, base)
+    dropped = None
+    if ignored is not None:
+        dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
+        total = int(dropped.sum())
+        notes.append(f"{total:,} rows with label {ignore_label} dropped")
+        dropped = dropped if total else None
+    held = whole(codes) if n <= HELD else Column(codes)
+    return Labels(held, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
+
+
+def _refuse_outside(seen: _Seen, name: str, k: int, columns: int, base: int) -> None:
+    """Raises:
+    InputError: a label that is none of the classes.
+    """
+    if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
+        raise InputError(
+            f"one score per row but labels up to {seen.largest + base}: only the score of the top class?",
+            "save the scores of every class as an array (N, K)"
+            + ("; labels 1 and 2: --label-base 1" if not base else ""),
+        )
+    if seen.negative:
+        value = seen.negative[1] + base
+        drop = "two classes called -1 and 1: --classes=-1,1; " if (value, k) == (-1, 2) else ""
+        problem = f"label {value} in row {seen.negative[0]} ('{name}') is negative"
+        raise InputError(problem, "check --label-base" if base else f"{drop}--ignore-label {value} drops such rows")
+    if seen.beyond:
+        raise InputError(
+            f"label {seen.beyond[1] + base} in row {seen.beyond[0]} ('{name}') is outside {base}..{k - 1 + base}, "
+            f"as there are {k} score columns",
+            "do the scores and labels belong together? if the first class is called 1: --label-base 1",
+        )
+
+
+def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
+    shape = labels.shape
+    if len(shape) == 1:
+        return labels
+    if len(shape) == 2 and shape[1] == 1:
+        notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({shape[0]},)")
+        return Converted(labels, lambda block: block[:, 0], (), labels.dtype)
+    if len(shape) == 2 and shape[0] == 1 and shape[1] == n:
+        notes.append(f"labels '{name}' have shape {tuple(shape)}: read as ({n},)")
+        return Memory(whole(labels)[0])
+    if len(shape) != 2 or labels.dtype.kind not in "biuf":
+        problem = f"labels '{name}' have shape {shape_text(labels)}"
+        raise InputError(problem, "pass one label per row: shape (N,), integers")
+    ones, hard, simplex, first_soft = True, True, True, -1
+    for start in range(0, shape[0], rows_of(labels)):
+        block = labels.read(start, start + rows_of(labels)).astype(np.float64)
+        zero_one = ((block == 0) | (block == 1)).all(axis=1)
+        hard &= bool(zero_one.all())
+        ones &= bool((zero_one & (block.sum(axis=1) == 1)).all())
+        inside = (block >= -1e-6).all(axis=1) & (np.abs(block.sum(axis=1) - 1) < 1e-2)
+        simplex &= bool(inside.all())
+        if first_soft < 0 and not zero_one.all():
+            first_soft = start + int(np.flatnonzero(~zero_one)[0])
+    if ones:
+        notes.append(f"labels '{name}' are one-hot {tuple(shape)}: converted to class numbers")
+        return Converted(labels, lambda block: block.argmax(axis=1), (), np.dtype(np.int64))
+    if hard:
+        problem = f"labels '{name}' {tuple(shape)} have rows with several classes or none: multi-label targets"
+        raise InputError(problem, "add --multilabel to measure every label as a binary problem of its own")
+    if simplex:
+        raise InputError(f"labels '{name}' {tuple(shape)} are soft targets (row {first_soft} is not one-hot)", OBSERVED)
+    problem = f"labels '{name}' have shape {shape_text(labels)} and are neither one-hot nor 0/1"
+    raise InputError(problem, "pass one integer label per row")
+
+
+def _translator(labels: Named, name: str, classes: Sequence[str] | None, notes: list[str]) -> Callable[[Array], Ints]:
+    """A function from a block of labels as they are to int64."""
+    kind = labels.dtype.kind
+    if kind in "biu":
+        return _integers
+    if kind == "f":
+        _whole_numbers(labels, name)
+        return lambda block: block.astype(np.int64)
+    texts: set[str] = set()
+    for _, block in blocks(labels):
+        texts.update(_texts(block).tolist() if block.dtype.kind != "O" else map(str, block.tolist()))
+        if len(texts) > 1_000_000:
+            break
+    known = {text: i for i, text in enumerate(classes)} if classes else {}
+    if known and all(t in known or t.strip() in known for t in texts):
+        table = {t: known.get(t, known.get(t.strip(), 0)) for t in texts}
+        return _lookup(table)
+    if all(WHOLE.match(t) for t in texts):
+        return _lookup({t: int(float(t)) for t in texts})
+    odd = next(t for t in sorted(texts) if not WHOLE.match(t) and t.strip() not in known)
+    if classes:
+        near = nearest(odd, classes)
+        raise InputError(
+            f"label {odd[:40]!r} ('{name}') is not one of the {len(classes)} classes",
+            f"did you mean {near!r}?" if near else "give --classes every name, in the order of the score columns",
+        )
+    if all(is_number(t) for t in texts):
+        raise InputError(f"labels '{name}' are not whole numbers ({odd[:20]}): soft targets?", OBSERVED)
+    shown = ", ".join(sorted(texts)[:4])[:80]
+    problem = f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})"
+    raise InputError(problem, "pass --classes A,B,C: all class names in the order of the score columns")
+
+
+def _counted_from_one(labels: Named, ignored: int | None, seen: _Seen, k: int, scores: Named) -> None:
+    if seen.largest != k or 0 in seen.counts:
+        return
+    block = scores.read(0, min(labels.shape[0], 20_000))
+    best = block.argmax(axis=1) if block.shape[1] > 1 else (block[:, 0] > 0.5).astype(np.int64)
+    codes = labels.read(0, len(best))
+    usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
+    if not usable.any():
+        return
+    shifted, plain = np.mean((codes - 1 == best)[usable]), np.mean((codes == best)[usable])
+    if shifted > plain:
+        raise InputError(
+            f"labels run from 1 to {k} for {k} classes; less one they match the top class in {shifted:.0%} of the "
+            f"rows, as they are in {plain:.0%}",
+            "pass --label-base 1",
+        )
+
+
+@dataclass
+class _Seen:
+    """Rows per class, and (row, code) of the first label below 0 and of the first above k - 1."""
+
+    counts: dict[int, int]
+    negative: tuple[int, int] | None = None
+    beyond: tuple[int, int] | None = None
+    largest: int = -1
+
+
+def _survey(labels: Named, ignored: int | None, k: int) -> _Seen:
+    total = np.zeros(k, np.int64)
+    seen = _Seen({})
+    for start, codes in blocks(labels):
+        usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
+        low = np.flatnonzero(usable & (codes < 0))
+        high = np.flatnonzero(usable & (codes >= k))
+        if len(low) and seen.negative is None:
+            seen.negative = (start + int(low[0]), int(codes[low[0]]))
+        if len(high) and seen.beyond is None:
+            seen.beyond = (start + int(high[0]), int(codes[high[0]]))
+        if usable.any():
+            seen.largest = max(seen.largest, int(codes[usable].max()))
+        total += np.bincount(codes[usable & (codes >= 0) & (codes < k)], minlength=k)
+    seen.counts = {i: int(c) for i, c in enumerate(total) if c}
+    return seen
+
+
+def _whole_numbers(labels: Named, name: str) -> None:
+    for start, block in blocks(labels):
+        with np.errstate(invalid="ignore"):
+            odd = np.flatnonzero(~(np.floor(block) == block) | (np.abs(block) > 2**53))
+        if len(odd):
+            value = float(block[odd[0]])
+            row = start + int(odd[0])
+            if np.isnan(value):
+                raise InputError(f"label in row {row} ('{name}') is NaN", "give every row a label, or drop the row")
+            problem = f"labels '{name}' are not whole numbers (row {row} has {value:g}): soft targets?"
+            raise InputError(problem, OBSERVED)
+
+
+def _integers(block: Array) -> Ints:
+    if block.dtype == np.uint64:
+        return np.minimum(block, np.uint64(2**62)).astype(np.int64)
+    return block.astype(np.int64)
+
+
+def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
+    def convert(block: Array) -> Ints:
+        texts = block.tolist() if block.dtype.kind == "O" else _texts(block).tolist()
+        return np.fromiter((table[str(t)] for t in texts), np.int64, len(texts))
+
+    return convert
+
+
+def _texts(block: Array) -> Array:
+    return np.char.decode(block, "utf-8", "replace") if block.dtype.kind == "S" else block
 
 
 def columns(
@@ -31,8 +269,8 @@ def columns(
 
     def column(name: str, option: str) -> Array:
         parts: list[Named] = [c.arrays[keys.named(c, name, option, s.name)] for c, s in zip(contents, sources)]
-        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([shape.texts(whole(p)) for p in parts]))
-        return shape.per_row(array, name, option, n, keep)
+        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
+        return _per_row(array, name, option, n, keep)
 
     def fits(array: Named) -> bool:
         return array.shape == (n,) and array.dtype.kind in "iuUSO"
@@ -44,16 +282,30 @@ def columns(
         ids = None if ids in (score_name, label_name) else ids
     if ids:
         out["ids"] = column(ids, "--ids")
-        unique = shape.distinct(out["ids"])
+        unique = distinct(out["ids"])
         if unique < len(out["ids"]):
             notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
     if reading.weights:
         if reading.weight_kind not in ("sampling", "count"):
             raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
-        out["weights"] = shape.weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
+        out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
         out["weight_kind"] = reading.weight_kind
     if reading.group:
         out["groups"] = np.unique(column(reading.group, "--group"), return_inverse=True)[1].astype(np.int64)
     if reading.by:
-        out["slices"] = {name: shape.texts(column(name, "--by")) for name in reading.by}
+        out["slices"] = {name: texts_of(column(name, "--by")) for name in reading.by}
     return out
+
+
+def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:
+    """One value per row, of the rows that are kept.
+
+    Raises:
+        InputError: another shape.
+    """
+    if len(array.shape) == 2 and array.shape[1] == 1:
+        array = Memory(whole(array)[:, 0])
+    if array.shape != (n,):
+        raise InputError(f"{option} {name} has shape {shape_text(array)} for {n:,} rows", "pass one value per row")
+    values = whole(array)
+    return values if keep is None else values[keep]

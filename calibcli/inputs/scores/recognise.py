@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calibcli import scalers
-from calibcli.inputs.files.arrays import Contents
-from calibcli.inputs.files.readers import load_any
-from calibcli.inputs.files.source import Source
-from calibcli.inputs.scores import logits, other_files
-from calibcli.inputs.scores.assemble import label_array, predictions
+from calibcli.inputs.files.arrays import Contents, distinct
+from calibcli.inputs.files.source import Source, load_any
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import other_files, recorded
 from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
-from calibcli.inputs.scores.reading import Reading, changed
-from calibcli.inputs.scores.shape import distinct
+from calibcli.inputs.scores.label_names import by_label_names
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers import kinds, parameters
@@ -28,17 +27,17 @@ def inspect(
     """Read the files as every command would, and say what was found; also path and sha256 of each.
 
     Raises:
-        InputError, UsageError: as `logits.read` and `logits.read_multilabel`.
+        InputError, UsageError: as `recorded.read` and `multilabel.read`.
     """
     how = {name: value for name, value in reading.items() if name != "multilabel"}
     single: str | Path | Sequence[str | Path] = paths[0] if len(paths) == 1 else paths
     wanted = Reading(**{**how, "need_labels": False})
-    sources = logits.open_all(single, wanted.shards)
+    sources = recorded.open_all(single, wanted.shards)
     contents = []
     for source in sources:
         other = other_files.before_reading(source)
         if other is None:
-            contents.append(load_any(source))
+            contents.append(by_label_names(load_any(source), source.name))
             other = (
                 None if candidates(contents[-1]) or wanted.scores else other_files.after_reading(contents[-1], source)
             )
@@ -48,8 +47,8 @@ def inspect(
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
             return Result(command="inspect", facts=facts), [{"path": source.path, "sha256": source.sha256()}]
     name = pick_scores(contents[0], wanted.scores, sources[0].name)
-    labelled = label_array(contents, sources, wanted, name)[1] is not None
-    wanted = changed(wanted, need_labels=labelled)
+    labelled = recorded.label_array(contents, sources, wanted, name)[1] is not None
+    wanted = dataclasses.replace(wanted, need_labels=labelled)
     if reading.get("multilabel"):
         from calibcli.inputs.scores.multilabel import split
 
@@ -61,9 +60,9 @@ def inspect(
         facts = {**result.facts, "labels": len(labels), "classes": list(labels)}
         result = Result(command="inspect", tables=[result.tables[0], table], notes=result.notes, facts=facts)
     else:
-        found = predictions(contents, sources, wanted, progress)
+        found = recorded.predictions(contents, sources, wanted, progress)
         result = outputs(found, contents[0])
-    return result, logits.provenance(found)
+    return result, recorded.provenance(found)
 
 
 def _calibrator(source: Source) -> Result:

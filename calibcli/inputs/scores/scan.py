@@ -1,4 +1,4 @@
-"""One pass over the scores in small memory: what they are (logits, probabilities, ...) and what is wrong with them."""
+"""What scores are, logits, probabilities or log-probabilities, told from all rows in one pass of small memory."""
 
 from __future__ import annotations
 
@@ -8,17 +8,84 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Named, rows_of
-from calibcli.inputs.scores.fingerprints import Hashes, distinct, mix, multipliers
-from calibcli.predictions import Array, Floats, Ints, Kind
+from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
+from calibcli.predictions import Array, Kind
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
-LARGE = 6e4  # float16 ends at 65504
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
-MARKS = 8  # score columns that mark a row, beside the score of its label
 PAIRS = 1_000_000  # rows that the comparison of predicted class and label looks at, at most about
+NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 Progress = Callable[[float, str], None]
+Row = Callable[[int], int]
+
+
+@dataclass
+class Unit:
+    """Rows as probabilities.
+
+    Attributes:
+        tolerance: of their sums.  outside: rows with a value outside [0, 1].
+        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
+        worst: largest |sum - 1| seen in a row within [0, 1].
+        squashed: whether every probability lies where softmax of probabilities puts it.
+        spread: largest range of scores within a block.
+    """
+
+    k: int
+    tolerance: float
+    outside: int = 0
+    off: Spot = field(default_factory=Spot)
+    off_sum: float = math.nan
+    empty: Spot = field(default_factory=Spot)
+    worst: float = 0.0
+    squashed: bool = True
+    spread: float = 0.0
+
+    @property
+    def others(self) -> int:
+        return self.outside + self.off.count
+
+    @property
+    def softmaxed_twice(self) -> tuple[float, float]:
+        """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
+        return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
+
+    def add(self, block: Array, low: float, high: float, row: Row) -> None:
+        inside = np.ones(len(block), bool)
+        if low < UNIT_LOW or high > UNIT_HIGH:
+            inside = (block.min(axis=1) >= UNIT_LOW) & (block.max(axis=1) <= UNIT_HIGH)
+            self.outside += int((~inside).sum())
+        sums = block.sum(axis=1, dtype=np.float64)
+        gap = np.abs(sums - 1)
+        off = np.flatnonzero(inside & (gap > self.tolerance))
+        if len(off) and not self.off.count:
+            self.off_sum = float(sums[off[0]])
+        self.off.add(off, row)
+        self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
+        if inside.any():
+            self.worst = max(self.worst, float(gap[inside].max()))
+        (least, most), slack = self.softmaxed_twice, 1e-6 + self.tolerance * 0.01
+        self.squashed &= low >= least - slack and high <= most + slack
+        self.spread = max(self.spread, high - low)
+
+
+@dataclass
+class Logs:
+    """Rows as log-probabilities: whether one lies above 0, or has a |logsumexp| beyond the tolerance."""
+
+    tolerance: float
+    possible: bool = True
+
+    def add(self, block: Array, high: float) -> None:
+        if high > 0:
+            self.possible = False
+            return
+        top = block.max(axis=1)
+        lse = top + np.log(np.exp(block - top[:, None]).sum(axis=1, dtype=np.float64))
+        self.possible = bool((np.abs(lse) <= self.tolerance).all())
 
 
 @dataclass
@@ -27,85 +94,79 @@ class Scan:
 
     Attributes:
         n, k: shape.  low, high: range of the finite scores.
-        nan, infinite, masked: rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores.
-        first_nan, first_infinite, first_masked: the first such rows, or -1.
-        bad: indices of the rows with NaN or infinite, if asked to `collect` them.
-        outside: rows with a value outside [0, 1].  off: rows in [0, 1] whose sum is not one; first_off and its sum.
-        worst_sum: largest |sum - 1| seen in a row within [0, 1].
-        positive: rows with a value above 0.  unnormalised: rows <= 0 whose |logsumexp| is beyond the tolerance.
-        squashed: whether every probability lies where softmax of probabilities puts it.
-        sum_tolerance, log_tolerance: what was allowed.
-        spread: largest range of scores within a block.
-        zeros: rows whose label has probability 0; first_zero.
-        predicted, compared: argmax and label of a subset of the rows (every one when there are few).
-        empty: rows of zeros among probabilities.
-        tied: rows in which several scores are the largest.  tied_right: those where the label's is among them.
-        right: rows whose label alone has the largest score.
-        margins: of two classes, score of the second less that of the first (one column: that alone), of `compared`.
-        marks: fingerprints of the labelled rows (empty for long files).
+        unit, logs: as probabilities and log-probabilities.
+        nonfinite, impossible, ties, order, repeated: what may be wrong with the rows.
     """
 
     n: int
     k: int
-    sum_tolerance: float
-    log_tolerance: float
-    collect: bool = False
+    unit: Unit
+    logs: Logs
+    nonfinite: Nonfinite
     low: float = math.inf
     high: float = -math.inf
-    nan: int = 0
-    infinite: int = 0
-    masked: int = 0
-    first_nan: int = -1
-    first_infinite: int = -1
-    first_masked: int = -1
-    bad: list[Ints] = field(default_factory=list)
-    outside: int = 0
-    off: int = 0
-    first_off: int = -1
-    first_off_sum: float = math.nan
-    worst_sum: float = 0.0
-    positive: int = 0
-    unnormalised: int = 0
-    squashed: bool = True
-    spread: float = 0.0
-    zeros: int = 0
-    first_zero: int = -1
-    predicted: list[Ints] = field(default_factory=list)
-    compared: list[Ints] = field(default_factory=list)
-    empty: int = 0
-    first_empty: int = -1
-    tied: int = 0
-    tied_right: int = 0
-    right: int = 0
-    margins: list[Floats] = field(default_factory=list)
-    marks: list[Hashes] = field(default_factory=list)
+    impossible: Impossible = field(default_factory=Impossible)
+    ties: Ties = field(default_factory=Ties)
+    order: Order = field(default_factory=Order)
+    repeated: Repeated = field(default_factory=Repeated)
 
     @property
     def finite(self) -> int:
-        return self.n - self.nan - self.infinite
-
-    @property
-    def repeated(self) -> int:
-        """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count."""
-        marks = np.concatenate(self.marks) if self.marks else np.empty(0, np.uint64)
-        return len(marks) - distinct(marks)
+        return self.n - self.nonfinite.count
 
     @property
     def in_unit(self) -> bool:
         """Every score lies in [0, 1]."""
-        return self.low >= UNIT_LOW and self.high <= UNIT_HIGH and not self.masked
+        return self.low >= UNIT_LOW and self.high <= UNIT_HIGH and not self.nonfinite.masked.count
 
     @property
     def kind(self) -> Kind | None:
         """What the rows are, or None: in [0, 1] but not summing to one."""
-        allowed = SHARE_OFF * self.finite
-        if self.k > 1 and self.outside + self.off <= allowed:
+        if self.k > 1 and self.unit.others <= SHARE_OFF * self.finite:
             return "probabilities"
         if self.k == 1:
             return "probabilities" if self.in_unit else "logits"
-        if self.positive == 0 and self.unnormalised == 0:
+        if self.logs.possible:
             return "log_probabilities"
         return None if self.in_unit else "logits"
+
+    def add(self, block: Array, labels: Array | None, start: int, compare: bool) -> None:
+        """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
+        low, high = float(block.min()), float(block.max())
+        rows = np.empty(0, np.int64)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            keep = self.nonfinite.usable(block, start)
+            block = block[keep]
+            labels = None if labels is None else labels[keep]
+            rows = np.flatnonzero(keep) + start
+            if len(block) == 0:
+                return
+            finite = block[np.isfinite(block)]
+            low, high = float(finite.min()), float(finite.max())
+
+        def row(i: int) -> int:
+            return int(rows[i]) if len(rows) else start + i
+
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        if self.k > 1:  # each given up once it is lost
+            if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
+                self.unit.add(block, low, high, row)
+            else:
+                self.unit.squashed = False
+            if self.logs.possible:
+                self.logs.add(block, high)
+        if labels is None:
+            return
+        one = block[:, 0]
+        at_label = block[np.arange(len(block)), labels] if self.k > 1 else np.where(labels == 1, one, 1 - one)
+        if self.k > 1:
+            self.ties.add(block, at_label)
+        if low < 0 or high <= UNIT_HIGH:
+            self.impossible.add(np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW))), row)
+        if self.n <= HASHED:
+            self.repeated.add(block, at_label, labels)
+        if compare:
+            self.order.add(block, labels)
 
 
 def scan(
@@ -129,7 +190,7 @@ def scan(
     step = rows_of(scores)
     coarse = _coarse(scores.read(0, min(n, 1000)), scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
-    found = Scan(n, k, tolerance, 1e-2 if coarse else 1e-3, collect)
+    found = Scan(n, k, Unit(k, tolerance), Logs(1e-2 if coarse else 1e-3), Nonfinite(n, collect))
     every = max(1, math.ceil(n / PAIRS))
     with np.errstate(all="ignore"):
         for number, start in enumerate(range(0, n, step)):
@@ -137,116 +198,71 @@ def scan(
             if block.dtype not in (np.float32, np.float64):
                 block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
             part = None if labels is None else np.asarray(labels[start : start + len(block)])
-            _block(found, block, part, start, compare=number % every == 0 or n <= PAIRS)
+            found.add(block, part, start, compare=number % every == 0 or n <= PAIRS)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     return found
 
 
-def _block(found: Scan, block: Array, labels: Array | None, start: int, compare: bool) -> None:
-    low, high = float(block.min()), float(block.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        keep = _finite_rows(found, block, start)
-        block = block[keep]
-        labels = None if labels is None else labels[keep]
-        rows = np.flatnonzero(keep) + start
-        if len(block) == 0:
-            return
-        finite = block[np.isfinite(block)]
-        low, high = float(finite.min()), float(finite.max())
-    else:
-        rows = np.empty(0, np.int64)
-    found.low, found.high = min(found.low, low), max(found.high, high)
-    if found.k > 1:
-        _kind(found, block, low, high, lambda i: int(rows[i]) if len(rows) else start + i)
-    if labels is not None:
-        if found.k > 1:
-            at_label = block[np.arange(len(block)), labels]
-        else:
-            at_label = np.where(labels == 1, block[:, 0], 1 - block[:, 0])
-        _ties(found, block, at_label)
-        if low < 0 or high <= UNIT_HIGH:
-            zero = np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW)))
-            if len(zero) and found.first_zero < 0:
-                found.first_zero = int(rows[zero[0]]) if len(rows) else start + int(zero[0])
-            found.zeros += len(zero)
-        if found.n <= HASHED:
-            columns = np.unique(np.linspace(0, found.k - 1, MARKS).astype(np.int64))
-            seen = block[:, columns]
-            telling = (at_label != 1) & ((seen != seen[:, :1]).any(axis=1) | (found.k == 1))
-            seen = np.column_stack([seen, at_label, labels])[telling]
-            found.marks.append(mix(seen, multipliers(seen.shape[1])))
-        if compare:
-            top = block.argmax(axis=1) if found.k > 1 else (block[:, 0] > 0.5).astype(np.int64)
-            found.predicted.append(top.astype(np.int64))
-            found.compared.append(labels.astype(np.int64))
-            if found.k <= 2:
-                found.margins.append(np.asarray(block[:, -1] - (block[:, 0] if found.k == 2 else 0), np.float64))
+def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:
+    """The kind of scores, from all rows; a name that says otherwise is an error, `forced` overrides.
+
+    Raises:
+        InputError: the rows fit no kind, or not the one that the name claims.
+    """
+    kind = found.kind
+    if forced:
+        high, low = (1e-3, -math.inf) if forced == "log_probabilities" else (UNIT_HIGH, UNIT_LOW)
+        if forced != "logits" and (found.high > high or found.low < low):
+            problem = f"--kind {forced}, but scores of '{name}' run from {found.low:.4g} to {found.high:.4g}"
+            raise InputError(problem, "leave --kind out, or pass --kind logits")
+        return forced
+    if found.k == 1 and declared == "logits":
+        return "logits"
+    if kind is None:
+        off = found.unit.off
+        raise InputError(
+            f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
+            f"{found.unit.off_sum:.4g} ({off.count:,} of {found.finite:,} rows)",
+            "probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
+        )
+    if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
+        problem = f"the name '{name}' says {NAMES[declared]} but the rows are {NAMES[kind]} ({evidence(found, kind)})"
+        raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
+    return kind
 
 
-def _ties(found: Scan, block: Array, at_label: Array) -> None:
-    """Counts the rows whose predicted class is one of several; one column has its ties among the `margins`."""
+def evidence(found: Scan, kind: Kind) -> str:
+    """The numbers behind the decision."""
     if found.k == 1:
-        return
-    top = block.max(axis=1)
-    right = at_label == top
-    several = np.zeros(len(block), bool)
-    if np.count_nonzero(block == top[:, None]) > len(block):
-        several = np.count_nonzero(block == top[:, None], axis=1) > 1
-    found.tied += int(several.sum())
-    found.tied_right += int((several & right).sum())
-    found.right += int((right & ~several).sum())
+        return f"one column in [{found.low:.4g}, {found.high:.4g}]"
+    if kind == "probabilities":
+        others = found.unit.others
+        rows = "all rows" if others == 0 else f"all but {others:,} of {found.finite:,} rows"
+        return (
+            f"{rows} lie in [0, 1] and sum to 1 within {found.unit.tolerance:.2g} (largest deviation "
+            f"{found.unit.worst:.2g})"
+        )
+    if kind == "log_probabilities":
+        return f"no score above 0 and |logsumexp| <= {found.logs.tolerance:.0e} in every row"
+    inside = found.low >= UNIT_LOW and found.high <= UNIT_HIGH
+    return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
 
 
-def _finite_rows(found: Scan, block: Array, start: int) -> Array:
-    """Mask of the rows that can be used; counts the others."""
-    nan = np.isnan(block).any(axis=1)
-    endless = ~nan & ((block == np.inf).any(axis=1) | (block == -np.inf).all(axis=1))
-    masked = ~nan & ~endless & (block == -np.inf).any(axis=1)
-    for name, rows in (("nan", nan), ("infinite", endless), ("masked", masked)):
-        index = np.flatnonzero(rows)
-        if len(index):
-            if getattr(found, f"first_{name}") < 0:
-                setattr(found, f"first_{name}", start + int(index[0]))
-            setattr(found, name, getattr(found, name) + len(index))
-    if found.collect:
-        found.bad.append(np.flatnonzero(nan | endless) + start)
-    return np.asarray(~(nan | endless))
+def double_softmax(found: Scan, kind: Kind, forced: bool) -> list[str]:
+    """A note, or for 10 classes and more an error, when every p is where softmax of probabilities puts it.
 
-
-def _kind(found: Scan, block: Array, low: float, high: float, row: Callable[[int], int]) -> None:
-    """Counts that decide between probabilities, log-probabilities and logits; each given up once it is lost."""
-    if found.outside + found.off <= SHARE_OFF * found.n or found.in_unit:
-        inside = np.ones(len(block), bool)
-        if low < UNIT_LOW or high > UNIT_HIGH:
-            inside = (block.min(axis=1) >= UNIT_LOW) & (block.max(axis=1) <= UNIT_HIGH)
-            found.outside += int((~inside).sum())
-        sums = block.sum(axis=1, dtype=np.float64)
-        gap = np.abs(sums - 1)
-        off = np.flatnonzero(inside & (gap > found.sum_tolerance))
-        if len(off) and found.first_off < 0:
-            found.first_off, found.first_off_sum = row(int(off[0])), float(sums[off[0]])
-        found.off += len(off)
-        zero = np.flatnonzero(inside & (sums <= 0))
-        if len(zero) and found.first_empty < 0:
-            found.first_empty = row(int(zero[0]))
-        found.empty += len(zero)
-        if inside.any():
-            found.worst_sum = max(found.worst_sum, float(gap[inside].max()))
-        least, most = 1 / (math.e + found.k - 1), math.e / (math.e + found.k - 1)
-        slack = 1e-6 + found.sum_tolerance * 0.01
-        found.squashed &= low >= least - slack and high <= most + slack
-        found.spread = max(found.spread, high - low)
-    else:
-        found.squashed = False
-    if found.positive == 0 and found.unnormalised == 0:
-        if high > 0:
-            found.positive += int((block > 0).any(axis=1).sum())
-        if found.positive == 0:
-            top = block.max(axis=1)
-            lse = top + np.log(np.exp(block - top[:, None]).sum(axis=1, dtype=np.float64))
-            off = np.flatnonzero(~(np.abs(lse) <= found.log_tolerance))
-            found.unnormalised += len(off)
+    Raises:
+        InputError: K >= 10 and the kind was not given.
+    """
+    if kind != "probabilities" or found.k < 2 or not found.unit.squashed or found.unit.spread < 1e-6:
+        return []
+    low, high = found.unit.softmaxed_twice
+    text = f"every probability lies in [{low:.3g}, {high:.3g}], where softmax of probabilities puts it"
+    if found.k < 10 or forced:
+        return [f"{text}: was softmax applied twice?"]
+    problem = f"{text} (here {found.low:.3g} to {found.high:.3g}): softmax was applied twice"
+    raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:

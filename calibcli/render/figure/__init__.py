@@ -16,11 +16,12 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from calibcli.plots import Plot
 from calibcli.render.figure import panel, style
 from calibcli.render.figure.marks import Axes
 from calibcli.render.figure.panel import Handles
 from calibcli.render.formats import table
-from calibcli.result import Plot, Result
+from calibcli.result import Result
 
 WIDE, HIGH, SQUARE = 4.9, 3.0, 4.4  # inches of a panel of its own
 SMALL = 2.1  # side of one of several panels
@@ -150,10 +151,10 @@ class _Page:
             return 0.0
         high = STRIP * share
         axes = above.inset_axes((0, -(high + STRIP_GAP) / box[3], 1, high / box[3]), sharex=above)
-        ticks = above.xaxis.get_major_locator(), above.xaxis.get_major_formatter()
+        locator, formatter = above.xaxis.get_major_locator(), above.xaxis.get_major_formatter()
         panel.draw(axes, strip, self.colours, small=True)
-        above.xaxis.set_major_locator(ticks[0])  # the shared axis keeps the ticks of the panel
-        above.xaxis.set_major_formatter(ticks[1])
+        above.xaxis.set_major_locator(locator)  # the shared axis keeps the ticks of the panel
+        above.xaxis.set_major_formatter(formatter)
         if counts:
             panel.write_counts(axes, strip)
         above.tick_params(labelbottom=False)

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
 
+from calibcli.plots import Curve, Plot
 from calibcli.render.figure import style
-from calibcli.result import Curve, Plot
 
 Axes = Any  # matplotlib's own types differ between the versions we support
 ORDER = {"bars": 2.0, "band": 3.0, "vline": 3.5, "hline": 3.5, "steps": 4.0, "line": 5.0, "points": 6.0}
@@ -23,51 +23,132 @@ OUTLINE = [Stroke(linewidth=3.2, foreground="#303048", alpha=0.7), Normal()]  # 
 
 def draw(axes: Axes, curve: Curve, colour: str, plot: Plot, place: tuple[int, int], small: bool) -> Any:
     """Draw one curve and return its legend handle. `place`: its position among curves that stand beside each other."""
-    x, y = _array(curve.x), _array(curve.y)
-    if curve.kind not in ("hline", "vline"):
-        x = x[: max(len(y), len(_array(curve.low)))] if curve.kind != "steps" else x
-        y = np.append(y, np.full(max(0, len(x) - len(y)), np.nan))
-    low, high, base = (_padded(s, len(x)) for s in (curve.low, curve.high, curve.base))
-    order = ORDER[curve.kind] + (0.4 if curve.role == "gap" else 0.2 if curve.role == "smooth" else 0.0)
-    flip = plot.flip
-    if curve.kind == "bars":
-        usual = by_chance(plot, curve)
-        return _bars(axes, curve, (x, y, low, high, base, usual), colour, place, flip, order, bool(plot.labels))
-    if curve.kind == "points":
-        return _points(axes, curve, (x, y, low, high), colour, place, flip, order, plot, small)
-    if curve.kind == "band":
-        if low is None or high is None:
+    mark = _Mark(axes, curve, colour, plot, place, small)
+    straight = curve.kind in ("vline", "hline")
+    return mark.straight() if straight else getattr(mark, curve.kind)()
+
+
+class _Mark:
+    """A curve's arrays, and where and in which order it is drawn; each kind of curve has a method of that name."""
+
+    def __init__(self, axes: Axes, curve: Curve, colour: str, plot: Plot, place: tuple[int, int], small: bool) -> None:
+        self.axes, self.curve, self.colour, self.plot, self.small = axes, curve, colour, plot, small
+        self.k, self.several = place
+        x, y = _array(curve.x), _array(curve.y)
+        if curve.kind not in ("hline", "vline"):
+            x = x[: max(len(y), len(_array(curve.low)))] if curve.kind != "steps" else x
+            y = np.append(y, np.full(max(0, len(x) - len(y)), np.nan))
+        self.x, self.y = x, y
+        self.low, self.high, self.base = (_padded(s, len(x)) for s in (curve.low, curve.high, curve.base))
+        self.ends = self.low is not None and self.high is not None
+        self.order = ORDER[curve.kind] + (0.4 if curve.role == "gap" else 0.2 if curve.role == "smooth" else 0.0)
+        self.flip = plot.flip
+
+    def bars(self) -> Patch:
+        curve, x, n = self.curve, self.x, len(self.x)
+        align, left = "edge", x
+        width = _padded(curve.width, n)
+        if not curve.width:
+            step = float(np.min(np.diff(np.sort(x)))) if n > 1 and len(np.unique(x)) == n else 1.0
+            width, align = np.full(n, 0.76 * (1.0 if self.plot.labels else step) / self.several), "center"
+            left = self._beside(width)
+        start = np.zeros(n) if self.base is None else self.base
+        fine = np.isfinite(self.y) & np.isfinite(start)
+        look: dict[str, Any] = {"facecolor": self.colour, "edgecolor": "white", "linewidth": 0.7, "alpha": 0.85}
+        if curve.role == "model" and curve.width:
+            look |= {"alpha": 0.45, "linewidth": 0.7 if n <= CROWDED else 0}
+        if curve.role == "gap":
+            look = {"facecolor": style.PALE_GAP, "edgecolor": self.colour, "hatch": "////", "linewidth": 0.7}
+            if n > CROWDED:
+                look = {"facecolor": style.MID_GAP, "linewidth": 0}
+        usual = by_chance(self.plot, curve)
+        usual = np.zeros(n, dtype=bool) if usual is None else fine & usual
+        for drawn, how in ((fine & ~usual, look), (usual, QUIET)):
+            self._blocks(left[drawn], start[drawn], self.y[drawn], width[drawn], align=align, zorder=self.order, **how)
+        if self.ends:
+            self._whiskers(left + (width / 2 if align == "edge" else 0), style.INK, self.order + 0.3, 0.9)
+        return Patch(**look)
+
+    def points(self) -> Line2D:
+        self.x = self._beside(0.76 / self.several) if self.several > 1 else self.x
+        star, heat = self.curve.role == "best", self.plot.kind == "heat"
+        look: dict[str, Any] = {
+            "marker": "*" if star else "o",
+            "markersize": (13 if star else 6) * (0.6 if self.small or len(self.x) > 60 else 1),
+            "markerfacecolor": "white" if heat else self.colour,
+            "markeredgecolor": "black" if heat else "white",
+            "markeredgewidth": 0.8,
+            "linestyle": "none",
+        }
+        if self.ends:
+            self._whiskers(self.x, self.colour, self.order - 0.1, 1.6)
+        self._plot(self.x, self.y, zorder=self.order, clip_on=not star, **look)
+        return Line2D([], [], **look)
+
+    def band(self) -> Patch | None:
+        if not self.ends:
             return None
-        _fill(axes, curve, x, low, high, colour, flip, order)
-        return Patch(facecolor=colour, alpha=FILL.get(curve.role, 0.2) + 0.05, linewidth=0)
-    look = _line_style(curve)
-    if curve.kind in ("vline", "hline"):
-        upright = (curve.kind == "vline") != flip
-        for v in x if curve.kind == "vline" else y[np.isfinite(y)]:
-            (axes.axvline if upright else axes.axhline)(v, color=colour, zorder=order, **look)
-        return Line2D([], [], color=colour, **look)
-    if curve.kind == "steps":
-        n = min(len(x), len(y))
-        xs, ys = (x[:n], y[:n])
-        if len(curve.x) == len(curve.y) + 1:
-            ys = np.append(_array(curve.y), _array(curve.y)[-1:])
-        axes.plot(
-            *_flipped(xs, ys, flip), color=colour, zorder=order, drawstyle="steps-pre" if flip else "steps-post", **look
-        )
-        return Line2D([], [], color=colour, **look)
-    effects = OUTLINE if plot.kind == "heat" else None
-    if low is not None and high is not None:
-        _fill(axes, curve, x, low, high, colour, flip, order - 1)
-    axes.plot(*_flipped(x, y, flip), color=colour, zorder=order, path_effects=effects, **look)
-    if (alone := _alone(y)).any():  # a line needs two points
-        axes.plot(*_flipped(x[alone], y[alone], flip), color=colour, zorder=order, linestyle="none", marker="o", ms=4)
-    return Line2D([], [], color=colour, path_effects=effects, **look)
+        self._fill(self.order)
+        return Patch(facecolor=self.colour, alpha=FILL.get(self.curve.role, 0.2) + 0.05, linewidth=0)
 
+    def straight(self) -> Line2D:
+        look, vertical = _line_style(self.curve), self.curve.kind == "vline"
+        rule = self.axes.axvline if vertical != self.flip else self.axes.axhline
+        for v in self.x if vertical else self.y[np.isfinite(self.y)]:
+            rule(v, color=self.colour, zorder=self.order, **look)
+        return Line2D([], [], color=self.colour, **look)
 
-def _alone(y: Any) -> Any:
-    """Points of a line that have no neighbour to be joined to."""
-    fine = np.append(np.append(False, np.isfinite(y)), False)
-    return fine[1:-1] & ~fine[:-2] & ~fine[2:]
+    def steps(self) -> Line2D:
+        look, n = _line_style(self.curve), min(len(self.x), len(self.y))
+        x, y = self.x[:n], self.y[:n]
+        if len(self.curve.x) == len(self.curve.y) + 1:
+            y = np.append(_array(self.curve.y), _array(self.curve.y)[-1:])
+        drawn = "steps-pre" if self.flip else "steps-post"
+        self._plot(x, y, color=self.colour, zorder=self.order, drawstyle=drawn, **look)
+        return Line2D([], [], color=self.colour, **look)
+
+    def line(self) -> Line2D:
+        look, effects = _line_style(self.curve), OUTLINE if self.plot.kind == "heat" else None
+        if self.ends:
+            self._fill(self.order - 1)
+        how: dict[str, Any] = {"color": self.colour, "zorder": self.order}
+        self._plot(self.x, self.y, **how, path_effects=effects, **look)
+        fine = np.append(np.append(False, np.isfinite(self.y)), False)
+        alone = fine[1:-1] & ~fine[:-2] & ~fine[2:]
+        if alone.any():  # a line needs two points
+            self._plot(self.x[alone], self.y[alone], **how, linestyle="none", marker="o", ms=4)
+        return Line2D([], [], color=self.colour, path_effects=effects, **look)
+
+    def _plot(self, x: Any, y: Any, **how: Any) -> None:
+        self.axes.plot(*((y, x) if self.flip else (x, y)), **how)
+
+    def _beside(self, width: Any) -> Any:
+        return self.x + (self.k - (self.several - 1) / 2) * width
+
+    def _blocks(self, left: Any, low: Any, high: Any, width: Any, **how: Any) -> None:
+        side = {"left" if self.flip else "bottom": low}
+        (self.axes.barh if self.flip else self.axes.bar)(left, high - low, width, **side, **how)
+
+    def _whiskers(self, x: Any, colour: str, order: float, width: float) -> None:
+        fine = np.isfinite(self.low) & np.isfinite(self.high) & np.isfinite(x)
+        lines = self.axes.hlines if self.flip else self.axes.vlines
+        lines(x[fine], self.low[fine], self.high[fine], color=colour, linewidth=width, zorder=order)
+
+    def _fill(self, order: float) -> None:
+        """A band; one block per bin where it has bins, behind the bars, its ends above them."""
+        x, low, high = self.x, self.low, self.high
+        fine = np.isfinite(low) & np.isfinite(high)
+        look: dict[str, Any] = {"color": self.colour, "alpha": FILL.get(self.curve.role, 0.2), "linewidth": 0}
+        if not self.curve.width:
+            (self.axes.fill_betweenx if self.flip else self.axes.fill_between)(
+                x, low, high, where=fine, zorder=order, **look
+            )
+            return
+        left, wide = x[fine], _padded(self.curve.width, len(x))[fine]
+        self._blocks(left, low[fine], high[fine], wide, align="edge", **look, zorder=1.5)
+        lines, thin = self.axes.vlines if self.flip else self.axes.hlines, len(left) > CROWDED
+        for end in (low[fine], high[fine]):
+            lines(end, left, left + wide, color=self.colour, linewidth=0.6 if thin else 1.1, zorder=order)
 
 
 def by_chance(plot: Plot, curve: Curve) -> Any:
@@ -77,97 +158,6 @@ def by_chance(plot: Plot, curve: Curve) -> Any:
         return None
     low, high, accuracy = (_padded(s, len(curve.x)) for s in (band.low, band.high, curve.base))
     return None if low is None or high is None else (accuracy >= low) & (accuracy <= high)
-
-
-def _bars(
-    axes: Axes,
-    curve: Curve,
-    data: tuple[Any, ...],
-    colour: str,
-    place: tuple[int, int],
-    flip: bool,
-    order: float,
-    categories: bool,
-) -> Patch:
-    x, y, low, high, base, usual = data
-    k, several = place
-    if curve.width:
-        width, align = _padded(curve.width, len(x)), "edge"
-        left = x
-    else:
-        step = float(np.min(np.diff(np.sort(x)))) if len(x) > 1 and len(np.unique(x)) == len(x) else 1.0
-        width, align = np.full(len(x), 0.76 * (1.0 if categories else step) / several), "center"
-        left = x + (k - (several - 1) / 2) * width
-    start = np.zeros(len(x)) if base is None else base
-    fine = np.isfinite(y) & np.isfinite(start)
-    look: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.7, "alpha": 0.85}
-    if curve.role == "model" and curve.width:
-        look |= {"alpha": 0.45, "linewidth": 0.7 if len(x) <= CROWDED else 0}
-    if curve.role == "gap":
-        look = {"facecolor": style.PALE_GAP, "edgecolor": colour, "hatch": "////", "linewidth": 0.7}
-        if len(x) > CROWDED:
-            look = {"facecolor": style.MID_GAP, "linewidth": 0}
-    bars = axes.barh if flip else axes.bar
-    usual = np.zeros(len(x), dtype=bool) if usual is None else fine & usual
-    for drawn, how in ((fine & ~usual, look), (usual, QUIET)):
-        side = {"left" if flip else "bottom": start[drawn]}
-        bars(left[drawn], (y - start)[drawn], width[drawn], **side, align=align, zorder=order, **how)
-    if low is not None and high is not None:
-        middle = left + (width / 2 if align == "edge" else 0)
-        _whiskers(axes, middle, y, low, high, style.INK, flip, order + 0.3)
-    return Patch(**look)
-
-
-def _points(
-    axes: Axes,
-    curve: Curve,
-    data: tuple[Any, ...],
-    colour: str,
-    place: tuple[int, int],
-    flip: bool,
-    order: float,
-    plot: Plot,
-    small: bool,
-) -> Line2D:
-    x, y, low, high = data
-    k, several = place
-    x = x + (k - (several - 1) / 2) * 0.76 / several if several > 1 else x
-    star = curve.role == "best"
-    heat = plot.kind == "heat"
-    look: dict[str, Any] = {
-        "marker": "*" if star else "o",
-        "markersize": (13 if star else 6) * (0.6 if small or len(x) > 60 else 1),
-        "markerfacecolor": "white" if heat else colour,
-        "markeredgecolor": "black" if heat else "white",
-        "markeredgewidth": 0.8,
-        "linestyle": "none",
-    }
-    if low is not None and high is not None:
-        _whiskers(axes, x, y, low, high, colour, flip, order - 0.1, 1.6)
-    axes.plot(*_flipped(x, y, flip), zorder=order, clip_on=not star, **look)
-    return Line2D([], [], **look)
-
-
-def _whiskers(
-    axes: Axes, x: Any, y: Any, low: Any, high: Any, colour: str, flip: bool, order: float, width: float = 0.9
-) -> None:
-    fine = np.isfinite(low) & np.isfinite(high) & np.isfinite(x)
-    (axes.hlines if flip else axes.vlines)(x[fine], low[fine], high[fine], color=colour, linewidth=width, zorder=order)
-
-
-def _fill(axes: Axes, curve: Curve, x: Any, low: Any, high: Any, colour: str, flip: bool, order: float) -> None:
-    fill = axes.fill_betweenx if flip else axes.fill_between
-    look: dict[str, Any] = {"color": colour, "alpha": FILL.get(curve.role, 0.2), "linewidth": 0, "zorder": order}
-    if curve.width:  # one block per bin, behind the bars, its ends above them
-        fine = np.isfinite(low) & np.isfinite(high)
-        left, wide = x[fine], _padded(curve.width, len(x))[fine]
-        bars, lines = (axes.barh, axes.vlines) if flip else (axes.bar, axes.hlines)
-        side = {"left" if flip else "bottom": low[fine]}
-        bars(left, (high - low)[fine], wide, align="edge", **side, **{**look, "zorder": 1.5})
-        for end in (low[fine], high[fine]):
-            lines(end, left, left + wide, color=colour, linewidth=1.1 if len(left) <= CROWDED else 0.6, zorder=order)
-        return
-    fill(x, low, high, where=np.isfinite(low) & np.isfinite(high), **look)
 
 
 def _line_style(curve: Curve) -> dict[str, Any]:
@@ -186,7 +176,3 @@ def _padded(series: Sequence[float | None] | None, n: int) -> Any:
         return None
     values = _array(series)[:n]
     return np.append(values, np.full(n - len(values), np.nan))
-
-
-def _flipped(x: Any, y: Any, flip: bool) -> tuple[Any, Any]:
-    return (y, x) if flip else (x, y)

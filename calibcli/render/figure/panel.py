@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from calibcli.plots import Curve, Plot
 from calibcli.render.figure import marks, style
 from calibcli.render.figure.marks import OUTLINE, Axes
-from calibcli.result import Curve, Plot
 
 Handles = dict[str, Any]
 

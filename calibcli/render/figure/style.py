@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from calibcli.plots import Curve
 from calibcli.render import stream
-from calibcli.result import Curve
 
 INK = "#26303a"
 FAINT = "#d5dae0"
@@ -24,11 +24,7 @@ ROLES = {
     "best": "#111111",
     "ridge": "#ffffff",
 }
-FAINT_GAP, PALE_GAP, MID_GAP = (
-    "#fdf3ec",
-    "#fbe6d8",
-    "#f0ab7c",
-)  # opaque, so that a gap looks the same on and above a bar
+FAINT_GAP, PALE_GAP, MID_GAP = "#fdf3ec", "#fbe6d8", "#f0ab7c"  # opaque: the same on and above a bar
 PARAMETERS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,

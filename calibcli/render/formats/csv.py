@@ -10,7 +10,7 @@ from calibcli.result import Cell, Check, Estimate, Result, Table
 
 SUFFIXES = (".csv",)
 REPORT = "estimates.csv"
-FIELDS = ["name", "of", "value", "low", "high", "level", "sided", "unit", "better"]
+FIELDS = ["name", "scope", "value", "low", "high", "level", "sided", "unit", "better"]
 FIELDS += ["null", "null_high", "se", "n", "how", "reason"]
 JUDGED = ["rule", "limit", "verdict"]
 
@@ -38,7 +38,7 @@ def _row(estimate: Estimate | None, check: Check | None = None) -> list[Cell]:
     if check is None:
         return [*cells, None, None, None]
     if estimate is None:
-        cells[FIELDS.index("of")], cells[FIELDS.index("reason")] = check.of, check.message
+        cells[FIELDS.index("scope")], cells[FIELDS.index("reason")] = check.scope, check.message
     return [*cells, check.rule, check.limit, check.outcome]
 
 

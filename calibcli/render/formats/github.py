@@ -40,13 +40,9 @@ def show(result: Result) -> None:
 
 def _command(check: Check) -> str:
     level = "error" if check.fatal else "warning"
-    where = {}
-    if check.file:
-        where["file"] = _in_repository(check.file)
-        if check.line:
-            where["line"] = str(check.line)
-    where["title"] = verdicts.title(check)
-    properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
+    line = str(check.line) if check.file and check.line else ""
+    where = {"file": check.file and _in_repository(check.file), "line": line, "title": verdicts.title(check)}
+    properties = ",".join(f"{key}={_property(value)}" for key, value in where.items() if value)
     return f"::{level} {properties}::{_data(verdicts.sentence(check))}"
 
 

@@ -18,21 +18,11 @@ def render(result: Result) -> str:
     kinds = [_kind(c) for c in checks]
     seconds = f"{float(result.provenance.get('seconds') or 0):.3f}"
     stamp = str(result.provenance.get("started") or "1970-01-01T00:00:00Z").rstrip("Z")[:19]
-    counts = {
-        "tests": str(len(checks)),
-        "failures": str(kinds.count("failure")),
-        "errors": str(kinds.count("error")),
-    }
+    failures, errors, skipped = (str(kinds.count(kind)) for kind in ("failure", "error", "skipped"))
+    counts = {"tests": str(len(checks)), "failures": failures, "errors": errors}
     suites = ET.Element("testsuites", {"name": "calib", "time": seconds, **counts})
-    own = {
-        "name": f"calib {result.command}",
-        "package": "calib",
-        "id": "0",
-        "timestamp": stamp,
-        "hostname": "localhost",
-        "time": seconds,
-        "skipped": str(kinds.count("skipped")),
-    }
+    own = {"name": f"calib {result.command}", "package": "calib", "id": "0", "timestamp": stamp}
+    own |= {"hostname": "localhost", "time": seconds, "skipped": skipped}
     suite = ET.SubElement(suites, "testsuite", {**own, **counts})
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="input", value=stream.clean(heading(result)))
@@ -55,7 +45,7 @@ def _kind(check: Check) -> str:
 
 
 def _case(check: Check, kind: str) -> ET.Element:
-    name = stream.clean(check.rule) + (f" ({stream.clean(check.of)})" if check.of else "")
+    name = stream.clean(check.rule) + (f" ({stream.clean(check.scope)})" if check.scope else "")
     case = ET.Element("testcase", name=name, classname="calib.gate", time="0.000")
     if kind:
         said = verdicts.sentence(check)

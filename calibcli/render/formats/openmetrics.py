@@ -15,7 +15,7 @@ OUTCOMES = ("pass", "fail", "inconclusive", "not_run")
 
 def render(result: Result) -> str:
     """Fixed decimals (more only where fewer would put a number on the other side of its limit)."""
-    limits = {(c.estimate.name, c.estimate.of): c.limit for c in result.checks if c.estimate is not None}
+    limits = {(c.estimate.name, c.estimate.scope): c.limit for c in result.checks if c.estimate is not None}
     lines: list[str] = []
     for family, key, text in (
         ("calib_estimate", "value", "Point estimate of a metric."),
@@ -27,16 +27,16 @@ def render(result: Result) -> str:
         lines += _family(family, "gauge", text)
         seen = set()
         for e in result.estimates:
-            labels = _labels({"metric": e.name, "of": e.of})
+            labels = _labels({"metric": e.name, "scope": e.scope})
             value = getattr(e, key)
             if value is not None and labels not in seen:
                 seen.add(labels)
-                lines.append(f"{family}{labels} {_number(value, limits.get((e.name, e.of)))}")
+                lines.append(f"{family}{labels} {_number(value, limits.get((e.name, e.scope)))}")
     if result.checks:
         lines += _family("calib_gate_limit", "gauge", "Limit of a gate.")
         for i, check in enumerate(result.checks, 1):
             if check.limit is not None:
-                lines.append(f"calib_gate_limit{_gate(i, check)} {_number(check.limit, None)}")
+                lines.append(f"calib_gate_limit{_labels(_names(i, check))} {_number(check.limit, None)}")
         lines += _family("calib_gate", "stateset", "Verdict of a gate.")
         for i, check in enumerate(result.checks, 1):
             for outcome in OUTCOMES:
@@ -53,11 +53,7 @@ def _family(name: str, kind: str, text: str) -> list[str]:
 
 
 def _names(i: int, check: Check) -> dict[str, str]:
-    return {"gate": str(i), "rule": check.rule, "of": check.of}
-
-
-def _gate(i: int, check: Check) -> str:
-    return _labels(_names(i, check))
+    return {"gate": str(i), "rule": check.rule, "scope": check.scope}
 
 
 def _labels(labels: Mapping[str, str]) -> str:

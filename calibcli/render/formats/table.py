@@ -11,7 +11,7 @@ import shutil
 import sys
 from typing import Literal
 
-from calibcli.render import layout, sheet, stream, terminal
+from calibcli.render import sheet, stream, terminal
 from calibcli.result import Result
 
 SUFFIXES = (".txt",)
@@ -24,7 +24,7 @@ ROWS = 60  # of a table beside the estimates on a terminal
 def render(result: Result, encoding: str = "utf-8") -> str:
     """Plain text; every line as long as it needs to be."""
     blocks = [[heading(result), *_facts(result)]]
-    blocks += [layout.text(s, encoding) for s in sheet.sheets(result)]
+    blocks += [terminal.text(s, encoding) for s in sheet.sheets(result)]
     blocks += terminal.diagrams(result, WIDTH, encoding)
     if result.notes:
         blocks.append([f"note: {stream.clean(note)}" for note in result.notes])
@@ -80,7 +80,7 @@ def _rich(result: Result, encoding: str) -> None:
         console.print()
         more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
         s = dataclasses.replace(s, rows=s.rows[: len(s.rows) - more])
-        for line in layout.lines(s, encoding, width):
+        for line in terminal.lines(s, encoding, width):
             pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
             pieces.rstrip()
             console.print(pieces, soft_wrap=True)

@@ -1,1 +1,1 @@
-"""Input formats: each is one file, found by its name; see `calibcli.inputs.files.readers`."""
+"""Input formats: each is one file, found by its name; see `calibcli.inputs.files.source`."""

@@ -17,3 +17,8 @@ def guess(head: bytes) -> bool:
 def read(source: Source) -> Contents:
     """Columns by name; those of a score group as one (N, K) array."""
     return text.table(source, ",")
+
+
+def columns(source: Source) -> Contents:
+    """Every column by itself."""
+    return text.table(source, ",", grouped=False)

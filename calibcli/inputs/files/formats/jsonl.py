@@ -7,6 +7,7 @@ differ in length; missing choices are padded with -inf, which is probability 0.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, Named
+from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
 from calibcli.inputs.files.names import LABELS, SCORES
-from calibcli.inputs.files.source import Source, Twice, memory_limit, once
-from calibcli.inputs.files.text import decimals_of
+from calibcli.inputs.files.source import Source, refuse_large
+from calibcli.inputs.files.text import Twice, decimals_of, once
 from calibcli.predictions import Array
 from calibcli.spec import normal, real, whole
 
@@ -39,12 +40,7 @@ def read(source: Source) -> Contents:
     Raises:
         InputError: not JSON lines, rows that differ in their keys, or samples without scores of each choice.
     """
-    limit = memory_limit()
-    if source.size * EXPANSION > limit:
-        raise InputError(
-            f"{source.name} is {source.size / 1e9:.3g} GB of text, more than can be held",
-            "save the scores as .npy or uncompressed .npz: these are read piece by piece",
-        )
+    refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     rows = _rows(source)
     first = next(rows, None)
     if first is None:
@@ -55,16 +51,15 @@ def read(source: Source) -> Contents:
     texts: dict[str, list[str]] = {}
     for key, value in first.items():
         (lists if isinstance(value, list) and value else texts)[key] = []
-    for count, row in enumerate(_chain(first, rows)):
+    for count, row in enumerate(itertools.chain([first], rows)):
         for key in (*lists, *texts):
             if key not in row:
                 raise InputError(f"row {count} of {source.name} has no '{key}'", "write the same keys in every row")
         for key, values in lists.items():
             value = row[key]
             if not isinstance(value, list):
-                raise InputError(
-                    f"'{key}' in row {count} of {source.name} is {str(value)[:30]}, not a list", "write a list"
-                )
+                problem = f"'{key}' in row {count} of {source.name} is {str(value)[:30]}, not a list"
+                raise InputError(problem, "write a list")
             values.append(value)
         for key, cells in texts.items():
             cells.append(_cell(row[key]))
@@ -76,16 +71,15 @@ def read(source: Source) -> Contents:
             table, uneven = _padded(values)
         except (ValueError, TypeError, OverflowError):
             if normal(key) in SCORES or normal(key) in LABELS:
-                raise InputError(
-                    f"'{key}' in {source.name} holds lists that are not numbers", "write numbers"
-                ) from None
+                problem = f"'{key}' in {source.name} holds lists that are not numbers"
+                raise InputError(problem, "write numbers") from None
             continue
         arrays[key] = Memory(table)
         if uneven:
             ragged.add(key)
             about.append(_choices(key, [len(row) for row in values], source))
     for key, cells in texts.items():
-        arrays[key] = Memory(_column(cells))
+        arrays[key] = Memory(column_of(cells))
     decimals = {
         key: max(decimals_of(repr(v)) for row in lists[key][:1000] for v in row) for key in lists if key in arrays
     }
@@ -116,7 +110,7 @@ def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, 
     ids: list[str] = []
     verdicts: list[Any] = []
     filters: dict[str, int] = {}
-    for row in _chain(first, rows):
+    for row in itertools.chain([first], rows):
         name = str(row.get("filter", "none"))
         filters[name] = filters.get(name, 0) + 1
         if name != next(iter(filters)):
@@ -139,8 +133,8 @@ def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, 
         about.append(f"{min(lengths)} to {max(lengths)} choices per question: the others have probability 0")
     arrays: dict[str, Named] = {
         "filtered_resps": Memory(table),
-        "target": Memory(_column(labels)),
-        "doc_id": Memory(_column(ids)),
+        "target": Memory(column_of(labels)),
+        "doc_id": Memory(column_of(ids)),
     }
     return Contents(
         "jsonl, lm-eval samples",
@@ -167,10 +161,8 @@ def _likelihoods(row: Mapping[str, Any], here: str) -> list[float]:
                 raise TypeError
             values.append(real(choice[0]) if isinstance(choice[0], str) else float(choice[0]))
     except (TypeError, ValueError, IndexError, OverflowError):
-        raise InputError(
-            f"{here}: filtered_resps holds no [log-likelihood, is_greedy] per choice: a generation task?",
-            "only multiple-choice tasks score every choice",
-        ) from None
+        problem = f"{here}: filtered_resps holds no [log-likelihood, is_greedy] per choice: a generation task?"
+        raise InputError(problem, "only multiple-choice tasks score every choice") from None
     return values
 
 
@@ -264,16 +256,10 @@ def _rows(source: Source) -> Iterator[dict[str, Any]]:
                     fix += " (a list in one file is not JSON lines)"
                 raise InputError(f"row {number} of {source.name} is not JSON", fix) from None
             if not isinstance(row, dict):
-                raise InputError(
-                    f"row {number} of {source.name} is a JSON {type(row).__name__}", "write one JSON object per line"
-                )
+                problem = f"row {number} of {source.name} is a JSON {type(row).__name__}"
+                raise InputError(problem, "write one JSON object per line")
             yield row
             number += 1
-
-
-def _chain(first: Any, rows: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rows
 
 
 def _padded(rows: list[list[Any]]) -> tuple[Array, bool]:
@@ -292,12 +278,6 @@ def _padded(rows: list[list[Any]]) -> tuple[Array, bool]:
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return out, any(len(row) < width for row in rows)
-
-
-def _column(cells: list[str]) -> Array:
-    out = np.empty(len(cells), dtype=object)
-    out[:] = cells
-    return out
 
 
 def _cell(value: Any) -> str:

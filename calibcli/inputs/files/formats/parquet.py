@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, Named
-from calibcli.inputs.files.source import Source, memory_limit
-from calibcli.inputs.files.text import PREFIXES, score_groups
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
+from calibcli.inputs.files.source import Source, refuse_large
+from calibcli.inputs.files.text import PREFIXES, refuse_twice, score_groups
 from calibcli.predictions import Array
 
 SUFFIXES = (".parquet",)
@@ -20,34 +20,26 @@ def signature(head: bytes, size: int) -> bool:
     return head.startswith(b"PAR1")
 
 
-def read(source: Source) -> Contents:
+def read(source: Source, grouped: bool = True) -> Contents:
     """Columns by name; those of a score group as one (N, K) array, a column of lists likewise.
 
     Raises:
         InputError: pyarrow is not installed, the file is damaged, or larger than memory when decoded.
     """
-    try:
+    fix = "pip install 'calibcli[parquet]', or save it as .npz"
+    with refusing(ImportError, f"{source.name} is parquet, which needs pyarrow", fix):
         import pyarrow as pa
         from pyarrow import parquet
-    except ImportError:
-        raise InputError(
-            f"{source.name} is parquet, which needs pyarrow", "pip install 'calibcli[parquet]', or save it as .npz"
-        ) from None
-    limit = memory_limit()
-    try:
+    errors = (pa.ArrowException, OSError, ValueError)
+    with refusing(errors, lambda e: f"{source.name} is not readable parquet ({str(e)[:80]})", "write it again"):
         file = parquet.ParquetFile(source.reader())
         about = file.metadata
         size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        if size > limit:
-            raise InputError(
-                f"{source.name} takes {size / 1e9:.3g} GB when decoded, more than the {limit / 1e9:.3g} GB allowed",
-                "save the scores as .npy or uncompressed .npz: these are read piece by piece",
-            )
+        refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
         table = file.read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{source.name} is not readable parquet ({str(error)[:80]})", "write it again") from None
     names = [str(name) for name in table.column_names]
-    groups, classes = score_groups(names, source.name)
+    groups, classes = score_groups(names if grouped else [], source.name)
+    refuse_twice(names, source.name)
     used = {i for columns in groups.values() for i in columns}
     arrays: dict[str, Named] = {}
     for name, columns in groups.items():
@@ -57,7 +49,12 @@ def read(source: Source) -> Contents:
         if i not in used:
             arrays[name] = Memory(_column(table.column(i), name, source))
     kinds = {name: PREFIXES.get(name, "") for name in groups}
-    return Contents("parquet", arrays, kinds=kinds, classes=classes)
+    return Contents("parquet", arrays, kinds=kinds, classes=classes, table=True)
+
+
+def columns(source: Source) -> Contents:
+    """Every column by itself."""
+    return read(source, grouped=False)
 
 
 def _column(column: Any, name: str, source: Source) -> Array:
@@ -74,6 +71,4 @@ def _column(column: Any, name: str, source: Source) -> Array:
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         numbers: Array = column.to_numpy()
         return numbers if numbers.dtype != object else numbers.astype(np.float64)
-    out = np.empty(len(column), dtype=object)
-    out[:] = ["" if v is None else str(v) for v in column.to_pylist()]
-    return out
+    return column_of(["" if v is None else str(v) for v in column.to_pylist()])

@@ -1,4 +1,4 @@
-"""PyTorch files with tensors: loaded with `weights_only=True`, so that nothing in them can run. Imports torch."""
+"""PyTorch files with tensors: loaded with `weights_only=True` unless trusted, so that nothing in them can run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.arrays import Contents, Memory, Named, known_shape
-from calibcli.inputs.files.formats import npz
-from calibcli.inputs.files.formats.npz import MEMBERS, distinct_members, stored_part
-from calibcli.inputs.files.source import Source, memory_limit
+from calibcli.inputs.files.formats.numpy import MEMBERS, distinct_members, stored_part
+from calibcli.inputs.files.source import Source, refuse_large
 
 if TYPE_CHECKING:
     import torch
 
 SUFFIXES = (".pt", ".pth")
 BY_SUFFIX = True  # zip archives and pickles of any kind, and tar files of old: its bytes alone do not tell it
+PIECEWISE = "save it as .safetensors or .npy: these are read piece by piece"
 UNREADABLE = (
     *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, OSError),
     *(AssertionError, NotImplementedError, RecursionError, ArithmeticError, MemoryError, struct.error),
@@ -33,7 +33,7 @@ UNREADABLE = (
 
 def signature(head: bytes, size: int) -> bool:
     """A zip archive."""
-    return npz.signature(head, size)
+    return head.startswith(b"PK")
 
 
 def read(source: Source) -> Contents:
@@ -46,20 +46,21 @@ def read(source: Source) -> Contents:
 
     code = InputError(
         f"{source.name} holds pickled Python objects, which are code; it was not loaded",
-        "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)",
+        "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)"
+        + ("" if source.trust is None else ", or pass --trust if you trust the file"),
     )
     _bounded(source)
-    if not pickles.plain(named(source)):
+    if not source.trust and not pickles.plain(named(source)):
         raise code
     try:
         with source.reader() as file, warnings.catch_warnings(action="ignore"):
-            tree = torch.load(file, map_location="cpu", weights_only=True)
+            tree = torch.load(file, map_location="cpu", weights_only=not source.trust)
     except UNREADABLE as error:
         if isinstance(error, pickle.UnpicklingError):
             raise code from None
-        raise InputError(
-            f"{source.name} is damaged ({str(error).partition(chr(10))[0][:100]})", "save it again"
-        ) from None
+        problem = f"{source.name} is damaged ({str(error).partition(chr(10))[0][:100]})"
+        raise InputError(problem, "save it again") from None
+    tree = getattr(tree, "tensors", tree)  # a TensorDataset, when trusted
     if isinstance(tree, torch.Tensor):
         return Contents("pt", {source.stem: _array(tree, source.stem, source)}, scores=source.stem)
     if isinstance(tree, list | tuple):
@@ -96,32 +97,22 @@ def _flat(tree: Mapping[Any, Any], source: Source) -> list[tuple[str, Any]]:
 def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:
     import torch
 
-    limit = memory_limit()
     if tensor.is_sparse or tensor.is_quantized or tensor.is_complex() or tensor.layout != torch.strided:
         raise InputError(f"tensor '{name}' in {source.name} is not a plain array", "save it dense, as float32")
-    if tensor.numel() * max(tensor.element_size(), 4) > limit:
-        raise InputError(
-            f"tensor '{name}' in {source.name} has shape {tuple(tensor.shape)}, more than the {limit / 1e9:.3g} GB "
-            f"allowed here",
-            "save it as .safetensors or .npy: these are read piece by piece",
-        )
+    size = tensor.numel() * max(tensor.element_size(), 4)
+    refuse_large(size, f"tensor '{name}' in {source.name} has shape {tuple(tensor.shape)}", PIECEWISE)
     if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         tensor = tensor.float()
-    try:
-        known_shape(tensor.shape, name, source.name)
+    known_shape(tensor.shape, name, source.name)
+    errors = (RuntimeError, TypeError, ValueError)
+    with refusing(errors, lambda e: f"tensor '{name}' in {source.name}: {str(e)[:80]}", "save it as float32"):
         return Memory(tensor.detach().contiguous().numpy())
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"tensor '{name}' in {source.name}: {str(error)[:80]}", "save it as float32") from None
 
 
 def _bounded(source: Source) -> None:
     """Refuse what would take more memory than there is, before torch decompresses it."""
-    limit, size = memory_limit(), note_checksums(source)
-    if size > limit:
-        raise InputError(
-            f"{source.name} takes {size / 1e9:.3g} GB when loaded, more than the {limit / 1e9:.3g} GB allowed here",
-            "save it as .safetensors or .npy: these are read piece by piece",
-        )
+    size = note_checksums(source)
+    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when loaded", PIECEWISE)
 
 
 def note_checksums(source: Source) -> int:
@@ -162,8 +153,7 @@ def named(source: Source) -> set[str]:
 
 @contextlib.contextmanager
 def _zip(source: Source) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(source.reader()) as archive:
-            yield archive
-    except (*UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{source.name} is damaged ({str(error)[:80]})", "save it again") from None
+    errors = (*UNREADABLE, zipfile.BadZipFile, zlib.error)
+    damaged = refusing(errors, lambda error: f"{source.name} is damaged ({str(error)[:80]})", "save it again")
+    with damaged, zipfile.ZipFile(source.reader()) as archive:
+        yield archive

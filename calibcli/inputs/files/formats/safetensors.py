@@ -11,25 +11,17 @@ import numpy as np
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, InFile, Memory, Named, known_shape
 from calibcli.inputs.files.names import CLASSES, IDS
-from calibcli.inputs.files.source import Source, Twice, once
+from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.text import Twice, once
 from calibcli.spec import normal
 
 SUFFIXES = (".safetensors",)
 HEADER = 100_000_000  # longest header the format allows
+WIDTHS = {"8": 1, "16": 2, "32": 4, "64": 8}  # bytes
 DTYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "u1",
-    "BOOL": "?",
+    **{f"{kind}{bits}": f"<{kind.lower()}{size}" for kind in "IU" for bits, size in WIDTHS.items()},
+    **{f"F{bits}": f"<f{size}" for bits, size in WIDTHS.items() if size > 1},
+    **{"BF16": "<u2", "BOOL": "?"},
 }
 
 

@@ -1,0 +1,148 @@
+"""Fit calibration maps and apply them, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, Unpack
+
+import numpy.typing as npt
+
+from calibcli import scalers
+from calibcli.errors import UsageError, did_you_mean
+from calibcli.files import known_suffix, may_write, sha256, unchanged
+from calibcli.inputs.scores import recorded
+from calibcli.inputs.scores.from_arrays import How, Scores, given, is_path, spread
+from calibcli.predictions import Predictions
+from calibcli.result import Result
+from calibcli.scalers import Fit, Scaler
+from calibcli.scalers import load as load_scaler
+from calibcli.scalers import save as save_scaler
+from calibcli.scalers.output import SUFFIXES
+
+__all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler"]
+
+Progress = Callable[[float, str], None]
+KINDS = ("probabilities", "logits")
+DTYPES = ("float32", "float64")
+
+
+@spread
+def fit_scaler(
+    scores: Scores,
+    /,
+    labels: npt.ArrayLike | None = None,
+    spec: str = "temperature",
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Fit:
+    """Fit a calibration map: `fit.predict_proba(scores)` are probabilities (N, K), `fit["temperature"]` an estimate.
+
+    The scaler takes what the fit took: logits, probabilities or log-probabilities, one column or K.
+
+    >>> fit = fit_scaler([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0], [0.0, 4.0]], [0, 1, 1, 1])
+    >>> float(fit.scaler([[4.0, 0.0]]).round(4)[0, 0])  # three of four right: log 0.75
+    -0.2877
+    >>> fit_scaler([0.9, 0.9, 0.1, 0.8], [1, 0, 0, 1], "platt").predict_proba([0.9]).round(3).tolist()
+    [[0.411, 0.589]]
+
+    Args:
+        scores, labels, how: as for `measure`.
+        spec: e.g. `temperature`, `focal_temperature`, `vector`.
+        level: confidence level of the intervals.  seed: of what is random.  progress: called with (fraction, text).
+
+    Raises:
+        InputError: arrays that are refused, or that the method cannot be fitted to.  UsageError: an unknown method.
+        TypeError: an unknown keyword, or a method that is not a text.
+    """
+    if not isinstance(spec, str):
+        raise TypeError(f"a method is a text, not {type(spec).__name__}: fit_scaler(scores, labels, 'temperature')")
+    return scalers.fit(
+        spec, given(fit_scaler, scores, labels, how, progress), level=level, seed=seed, progress=progress
+    )
+
+
+@spread
+def apply(
+    calibrator: str | Path | Scaler | Fit,
+    scores: Scores,
+    /,
+    labels: npt.ArrayLike | None = None,
+    *,
+    save: str | Path,
+    kind_out: Literal["probabilities", "logits"] = "probabilities",
+    dtype: Literal["float32", "float64"] = "float32",
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Write calibrated scores of rows of any number, which stream through in blocks.
+
+    Of an array in memory, `fit.predict_proba(scores)` and `load_scaler(path).predict_proba(scores)` do as much.
+
+    >>> import numpy as np, tempfile
+    >>> fit = fit_scaler([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0], [0.0, 4.0]], [0, 1, 1, 1])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = apply(fit, [[4.0, 0.0]], save=f"{folder}/new.npz")
+    ...     np.load(f"{folder}/new.npz")["probabilities"].round(2).tolist(), result.facts["method"]
+    ([[0.75, 0.25]], 'temperature')
+
+    Args:
+        calibrator: of `fit_scaler` or `load_scaler`, or a file of `save_scaler`.
+        scores, labels, how: as for `measure`; labels, where there are any, are copied beside the scores.
+        save: .npz, .npy or .csv.
+        kind_out: write probabilities, or logits (log-probabilities).  dtype: of what is written.
+
+    Raises:
+        InputError: inputs that are refused, or classes that are not the calibrator's.
+        UsageError: a choice or a path that cannot be.
+    """
+    if kind_out not in KINDS:
+        raise UsageError(f"--as {kind_out} is not a choice", did_you_mean(kind_out, KINDS))
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
+    if how.get("multilabel"):
+        raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
+    target, files = known_suffix(Path(save), SUFFIXES, "scores"), []
+    paths = [calibrator, *(scores if isinstance(scores, list | tuple) and is_path(scores) else [scores]), labels]
+    may_write([target], [path for path in paths if isinstance(path, str | Path)])
+    if isinstance(calibrator, str | Path):
+        with unchanged(calibrator):
+            scaler = load_scaler(calibrator)
+            files = [{"path": os.fspath(calibrator), "sha256": sha256(calibrator)}]
+    else:
+        scaler = calibrator.scaler if isinstance(calibrator, Fit) else calibrator
+    rows = given(apply, scores, labels, how, progress, need_labels=False)
+    written = scalers.stream(
+        scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress
+    )
+    facts = {
+        "method": scaler.spec,
+        "written": f"{rows.n:,} rows of {rows.k} {kind_out}, {dtype}",
+        "n": rows.n,
+        "classes": rows.k,
+        "keeps predicted classes": scaler.preserves_accuracy,
+        "predicted classes changed": written.changed,
+    }
+    return Result(
+        command="apply",
+        notes=[*rows.notes, *_remarks(scaler, rows, written.raised, dtype)],
+        facts=facts,
+        artefacts={"scores": str(target)},
+        provenance={"inputs": [*files, *recorded.provenance(rows)]},
+    )
+
+
+def _remarks(scaler: Scaler, rows: Predictions, raised: int, dtype: str) -> Iterator[str]:
+    """What a reader of the written file should know."""
+    if scaler.classes and rows.classes is None:
+        names = ", ".join(scaler.classes[:4]) + (", ..." if scaler.k > 4 else "")
+        yield f"the calibrator was fitted on classes with names ({names}), these have none: taken to be in that order"
+    if raised:
+        yield (
+            f"{raised:,} rows hold probabilities too small for {dtype}: the smallest number stands in "
+            "for them; --as logits keeps them"
+        )

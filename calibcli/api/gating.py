@@ -1,0 +1,154 @@
+"""Judge and compare, from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Unpack, cast
+
+import numpy.typing as npt
+
+from calibcli.errors import UsageError
+from calibcli.gate import compare as comparing
+from calibcli.gate import session
+from calibcli.gate.input_files import read_result
+from calibcli.gate.request import Request
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import recorded
+from calibcli.inputs.scores.from_arrays import How, Scores, given, spread
+from calibcli.predictions import Predictions
+from calibcli.result import Result
+
+__all__ = ["check", "compare"]
+
+Progress = Callable[[float, str], None]
+Limits = Mapping[str, float]
+
+
+@spread
+def check(
+    scores: Scores | Result | None = None,
+    /,
+    labels: npt.ArrayLike | None = None,
+    *,
+    max: Limits | None = None,
+    min: Limits | None = None,
+    baseline: str | Path | None = None,
+    margin: Limits | None = None,
+    scope: str = "",
+    min_n: int | None = None,
+    on_inconclusive: Literal["fail", "warn"] | None = None,
+    alpha: float | None = None,
+    bins: int | None = None,
+    bounds: Literal["sharp", "score"] | None = None,
+    config: str | Path | None = None,
+    fitted_on: str | Path | None = None,
+    keep_rows: bool = False,
+    seed: int | None = None,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """The release gate: PASS, FAIL or INCONCLUSIVE for each limit, in `result.checks`.
+
+    The result as a whole: `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`.
+
+    >>> [c.outcome for c in check([[9.0, 0.0]] * 400, [0] * 400, max={"ece": 0.5}, min={"accuracy": 0.9}).checks]
+    ['pass', 'pass']
+
+    Args:
+        scores, labels, how: as for `measure`, or a result and its .json; None leaves the input to `config`.
+        max, min: limits by metric: `max={"ece": 0.05}`. With `by`, of every slice as well.
+        baseline: earlier result (with kept rows) or scores.  margin: loss against it allowed, by metric.
+        scope: of a result, the numbers of: `before`, `after`, ...
+        min_n: rows below which a gate is NOT RUN [200].  on_inconclusive: `fail` or `warn` [fail].
+        alpha: error probability of each bound [0.05].  bins: of binned metrics [15].  bounds: of ece [sharp].
+        config: a calib.toml; its rules and settings hold where nothing is said here.
+        fitted_on: what the calibrator was fitted on: must not overlap the input.
+        keep_rows: keep per-row values in the result, as a later baseline.
+        seed: of what is random.  progress: called with (fraction, text).
+
+    Raises:
+        InputError: an input that is refused.  UsageError: a rule that cannot be meant.
+    """
+    request = Request(
+        max=_rules(max),
+        min=_rules(min),
+        baseline=str(baseline or ""),
+        margin=_rules(margin),
+        scope=scope,
+        min_n=min_n,
+        on_inconclusive=on_inconclusive,
+        alpha=alpha,
+        bins=bins,
+        bounds=bounds,
+        config=None if config is None else Path(config),
+        fitted_on=None if fitted_on is None else str(fitted_on),
+        keep_rows=keep_rows,
+        seed=seed,
+    )
+    if scores is None or isinstance(scores, str | Path | Result):
+        reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
+        return session.run(dataclasses.replace(request, input=scores, reading=reading), progress)
+    found = given(check, scores, labels, how, progress)
+    reading = {"by": tuple(found.slices)}
+    return session.run(dataclasses.replace(request, input=found, reading=reading), progress)
+
+
+@spread
+def compare(
+    first: Scores | Result,
+    *others: Scores | Result,
+    metrics: Sequence[str] | None = None,
+    alpha: float = 0.05,
+    names: Sequence[str] | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Differences of every metric to the first model, with intervals, and which of them are real.
+
+    >>> a = [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 1.0]]
+    >>> from calibcli.inputs.scores.from_arrays import of_arrays
+    >>> one, two = (of_arrays([[f * v for v in row] for row in a], [0, 1, 1, 1]) for f in (1, 2))
+    >>> found = compare(one, two, metrics=["accuracy"], names=["small", "large"])
+    >>> found["accuracy", "large - small"].value
+    0.0
+
+    Args:
+        first, others: `Predictions` or files of the same rows by each model, paired by id, or by position where the
+            labels are the same; or results (or their .json), which are compared as independent.
+        metrics: specs instead of the default set.  alpha: family-wise error of what is called real (Holm).
+        names: of the models; their file names by default.
+        how: how files are read, see `read`.
+
+    Returns:
+        The differences as estimates `found["nll", "b - a"]`, in the unit of each metric.
+
+    Raises:
+        InputError: the rows are not the same.  UsageError: fewer than two models, or scores and results.
+    """
+    inputs = [first, *others]
+    named = list(
+        names or comparing.names_of([i if isinstance(i, str | Path) else f"model {n}" for n, i in enumerate(inputs, 1)])
+    )
+    if len(named) != len(inputs):
+        raise UsageError(f"{len(inputs)} models, {len(named)} names", "name each model")
+    kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and Path(i).suffix == ".json") for i in inputs}
+    if kinds == {True}:
+        read = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
+        files = [entry for _, entry in read if entry]
+        result = comparing.results([one for one, _ in read], named, alpha)
+        return dataclasses.replace(result, provenance={"inputs": files, "seed": 0})
+    if len(kinds) > 1:
+        raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
+    Reading(**cast(dict[str, Any], how)).whole("compare")
+    found = [one if isinstance(one, Predictions) else given(compare, one, None, how) for one in inputs]  # type: ignore[arg-type]
+    files = [entry for predictions in found for entry in recorded.provenance(predictions)]
+    result = comparing.scores(found, named, list(metrics) if metrics else None, alpha)
+    return dataclasses.replace(result, provenance={"inputs": files, "seed": 0})
+
+
+def _rules(limits: Any) -> tuple[str, ...]:
+    """Limits as the command line writes them."""
+    if not isinstance(limits, Mapping | None):
+        raise TypeError(f"limits are {type(limits).__name__}: pass numbers by metric, max={{'ece': 0.05}}")
+    return tuple(f"{metric}={value}" for metric, value in (limits or {}).items())

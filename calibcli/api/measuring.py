@@ -1,0 +1,87 @@
+"""Read and measure, from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, Unpack
+
+import numpy.typing as npt
+
+from calibcli.inputs.scores import multilabel, recorded
+from calibcli.inputs.scores.from_arrays import How, Scores, given, is_path, spread
+from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
+from calibcli.inputs.scores.recorded import read
+from calibcli.metrics import report as reports
+from calibcli.predictions import Predictions
+from calibcli.result import Result
+
+__all__ = ["from_arrays", "measure", "read"]
+
+Progress = Callable[[float, str], None]
+
+
+@spread
+def measure(
+    scores: Scores,
+    /,
+    labels: npt.ArrayLike | None = None,
+    *specs: str,
+    bins: int | None = None,
+    edges: Literal["right", "left", "torchmetrics"] | None = None,
+    level: float = 0.95,
+    per_class: bool = False,
+    top_k: int = 0,
+    diagram: bool = False,
+    seed: int = 0,
+    threads: int = 1,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Metrics with their uncertainty, by spec (any spelling of it): the default set, or those named.
+
+    >>> found = measure([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], "accuracy", "ece:bins=10")
+    >>> round(found["accuracy"].value, 4), found["ece:bins=10"].n
+    (0.6667, 3)
+
+    Args:
+        scores: (N, K) logits or probabilities, of float16 to float64, with `labels` (N,); or `Predictions`, or a file.
+        labels: (N,) integers; of a file, the name of their array. Of predictions, the first spec.
+        specs: metric specs such as `ece:bins=30`.
+        bins, edges: of metrics whose spec does not say.  level: confidence level of the intervals.
+        per_class: a table of each class.  top_k: also for the top 2, ..., k classes together.
+        diagram: the reliability diagram too, in `plots`.
+        seed: of what is simulated.  threads: workers; 0 uses every core.  progress: called with (fraction, text).
+        how: see `from_arrays`, and of a file `read`; `by` measures each part beside the whole.
+
+    Returns:
+        The estimates by spec; probabilities between 0 and 1, log losses in nats.
+
+    Raises:
+        InputError: arrays or a file that are refused.  UsageError: an unknown metric or option.
+        TypeError: an unknown keyword, or specs that are not texts.
+    """
+    if isinstance(scores, Predictions) and isinstance(labels, str):
+        specs, labels = (labels, *specs), None
+    for spec in specs:
+        if not isinstance(spec, str):
+            raise TypeError(f"a metric is a text, not {type(spec).__name__}: measure(scores, labels, 'ece', 'nll')")
+    options = reports.Options(
+        specs=specs or None,
+        bins=bins,
+        edges=reports.known_edges(edges),
+        level=level,
+        per_class=per_class,
+        top_k=top_k,
+        diagram=diagram,
+        seed=seed,
+        threads=threads or None,
+    )
+    if how.get("multilabel") and is_path(scores):
+        named: dict[str, Any] = {**how, "labels": labels}
+        parts = multilabel.read(scores, progress=progress, **named)  # type: ignore[arg-type]
+        result, first = reports.report_multilabel(parts, options, progress), next(iter(parts.values()))
+    else:
+        first = given(measure, scores, labels, how, progress)
+        result = reports.report(first, options, progress)
+    return dataclasses.replace(result, provenance={"inputs": recorded.provenance(first), "seed": seed})

@@ -1,0 +1,197 @@
+"""Networks from Python: the curvature of their loss, training, and the losses themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from torch import nn
+
+from calibcli import device as devices
+from calibcli import hessian, losses
+from calibcli.errors import UsageError
+from calibcli.inputs import checkpoint, inference
+from calibcli.inputs.dataset import Dataset
+from calibcli.inputs.scores.from_arrays import known
+from calibcli.losses import Loss
+from calibcli.result import Result
+from calibcli.training.command import MODULE, run_all
+from calibcli.training.setup import Setup
+
+__all__ = ["curvature", "loss", "train"]
+
+Progress = Callable[[float, str], None]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def curvature(
+    model: nn.Module | str | Path,
+    data: Any = None,
+    *quantities: str,
+    loss: Loss | str = "ce",
+    train_loss: Loss | str | None = None,
+    params: str = "*",
+    memory: Literal["auto", "low", "high"] = "auto",
+    batch_size: int = 0,
+    level: float = 0.95,
+    arch: str | None = None,
+    arch_file: str | None = None,
+    trust: bool = False,
+    mean: str | None = None,
+    std: str | None = None,
+    size: str | None = None,
+    layout: str | None = None,
+    inputs: str | None = None,
+    labels: str | None = None,
+    subset: int | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    seed: int = 0,
+    progress: Progress | None = None,
+    interrupts: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+) -> Result:
+    """Eigenvalues, trace, density and gradient norm of the mean loss around a network's weights, each with both errors.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 2, bias=False)
+    >>> torch.nn.init.zeros_(model.weight).shape
+    torch.Size([2, 1])
+    >>> found = curvature(model, (torch.ones(40, 1), torch.arange(40) % 2), "trace:exact=true", device="cpu")
+    >>> round(found["trace"].value, 6)  # p (1 - p) of each of two outputs
+    0.5
+
+    Args:
+        model: a module, which is left as it was; or a checkpoint.
+        data: (inputs, labels), a `torch.utils.data.Dataset` of such pairs, or where a data set lies; None: where the
+            checkpoint says. Inputs (N, ...) of any float, whole or byte type, labels (N,) integers.
+        quantities: specs such as `lambda_max`, `top:k=10`, `trace:precision=0.01`; the default set without.
+        loss: module or spec of the loss.  train_loss: a second one, measured beside it; None: the one that the
+            checkpoint was trained with, "none": none.
+        params: parameters that count, as globs separated by commas.
+        memory, batch_size: time and memory, not results.  level: confidence level of the intervals.
+        arch, arch_file, trust: of a checkpoint, see `calib curvature --help`.
+        mean, std, size, layout, inputs, labels, subset: of the data set, likewise.
+        device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
+        progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
+
+    Raises:
+        InputError: a model or data that cannot be measured.  UsageError: an unknown quantity or option.
+        TypeError: a quantity that is not a text.
+    """
+    _check(quantities, memory)
+    where, precision = devices.pick(device), devices.dtype(dtype)
+    measured = losses.final(loss) if isinstance(loss, str) else loss
+    loaded = _loaded(model, arch, arch_file, trust)
+    both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
+    rows = {"mean": mean, "std": std, "size": size, "layout": layout, "inputs": inputs, "labels": labels}
+    found = loaded.open_data(data, "test", "validation", **rows, subset=subset, seed=seed, trust=trust)
+    plan = {"params": params, "batch_size": batch_size, "memory": memory, "seed": seed, "level": level}
+    how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
+    return _measured(loaded, found, quantities, how)
+
+
+def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
+    """Give a function of an instance the keywords of its dataclass, for readers, editors and type checkers alike."""
+
+    def give(function: Callable[[Any], T]) -> Callable[P, T]:
+        signature = inspect.signature(options)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            known(kwargs, signature.parameters, function.__name__)
+            return function(options(*args, **kwargs))
+
+        call.__signature__ = signature.replace(return_annotation=Result)  # type: ignore[attr-defined]
+        return call
+
+    return give
+
+
+@named(Setup)
+def train(setup: Setup) -> Result:
+    """Train with losses that calibrate, and measure the calibration before and after temperature.
+
+    A module that is passed holds the trained weights afterwards; of a checkpoint or an architecture, `save` keeps them.
+
+    >>> import torch
+    >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    >>> model = torch.nn.Linear(2, 2)
+    >>> found = train(model, (x, (x[:, 0] > 0).long()), loss="focal:gamma=2", epochs=5, batch_size=20, device="cpu")
+    >>> bool((model(x).argmax(1) == (x[:, 0] > 0)).float().mean() > 0.9), found.command
+    (True, 'fit')
+
+    Args:
+        model: a module, a checkpoint, or an architecture (`mlp:hidden=64/64`).
+        data, validation, test: rows as `curvature` takes them; None: where the checkpoint says.
+        val_fraction: share of each class that is held out where there is no validation set.
+        loss: spec or several; of a module, one.  penalty: specs of what is added to each.
+        epochs, batch_size, lr, optimizer, ...: see `calibcli.training.setup`, where each says what it is.
+        save: folder for model, logits and log.
+        device, dtype, seed, threads: as for `curvature`.  progress: called with (fraction, text).
+
+    Raises:
+        InputError: a model or rows that are refused.  UsageError: an option that cannot be.
+        TypeError: an unknown keyword.
+    """
+    return run_all(setup)
+
+
+def loss(spec: str) -> Loss:
+    """A loss as a module, `(logits (N, K), labels (N,)) -> (N,)` in nats, of their dtype: reduce it as you like.
+
+    >>> import torch
+    >>> loss("focal:gamma=2")(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))  # 0.5**2 log 2
+    tensor([0.1733])
+
+    Args:
+        spec: e.g. `ce`, `focal:gamma=2`; see `calib list losses`.
+
+    Raises:
+        UsageError: an unknown loss or option.
+    """
+    return losses.objective(spec).loss
+
+
+def _loaded(model: Any, arch: str | None, arch_file: str | None, trust: bool) -> checkpoint.Checkpoint:
+    if not isinstance(model, nn.Module):
+        if not isinstance(model, str | Path):
+            raise TypeError(f"a model is a torch module or a path, not {type(model).__name__}")
+        return checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
+    if arch or arch_file:
+        raise UsageError("a module has its architecture", "leave arch and arch_file out")
+    return checkpoint.Checkpoint(model, type(model).__name__, {}, MODULE, "", "module")
+
+
+def _check(quantities: tuple[str, ...], memory: str) -> None:
+    if memory not in ("auto", "low", "high"):
+        raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
+    for quantity in quantities:
+        if not isinstance(quantity, str):
+            raise TypeError(f"a quantity is a text, not {type(quantity).__name__}: curvature(model, data, 'trace')")
+        hessian.QUANTITIES.choose(quantity)
+
+
+def _beside(measured: Loss, asked: Loss | str | None, loaded: checkpoint.Checkpoint) -> Loss | None:
+    """The second loss: the one asked for, else the checkpoint's own; None where it is the first."""
+    named = asked or str(loaded.metadata.get("training", {}).get("loss") or "none")
+    second = None if named == "none" else losses.final(named) if isinstance(named, str) else named
+    return None if getattr(second, "spec", second) == getattr(measured, "spec", measured) else second
+
+
+def _measured(loaded: checkpoint.Checkpoint, rows: Dataset, quantities: tuple[str, ...], how: dict[str, Any]) -> Result:
+    """What `hessian.measure` finds of a checkpoint, with where model and rows come from."""
+    inference.check(rows, loaded.model)
+    with devices.process_group(how["device"]):
+        found = hessian.measure(loaded.model, rows, *quantities, forward=inference.logits, **how)
+    run = {"seed": how["seed"], "device": str(how["device"]), "dtype": str(how["dtype"]).removeprefix("torch.")}
+    return dataclasses.replace(
+        found,
+        facts={**loaded.facts(rows), **found.facts},
+        notes=[*loaded.notes, *rows.notes, *found.notes],
+        provenance={"inputs": loaded.inputs(rows), **run},
+    )

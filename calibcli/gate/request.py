@@ -1,0 +1,49 @@
+"""What a check may be asked for, as options. Light: nothing that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from calibcli.spec import Alpha, Count, Rows, Seed, argument, check_options, option
+
+LIMIT = "METRIC=NUMBER"
+MAX, MIN = "Largest value allowed. Repeatable.", "Smallest value allowed. Repeatable."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for over the configuration file; None and "" leave the choice to it.
+
+    Attributes:
+        input: a file, or of Python predictions or a result.
+        reading: how files are read, see `recorded.read`; of predictions, `by` names the columns to judge by.
+    """
+
+    input: Any = argument(
+        "Scores with labels, or the result.json of any command; default: eval of calib.toml.", None, kind=Path
+    )
+    max: tuple[str, ...] = option((), MAX, metavar=LIMIT)
+    min: tuple[str, ...] = option((), MIN, metavar=LIMIT)
+    baseline: str | None = option(None, "Earlier result (with --keep-rows) or scores to compare with.", metavar="FILE")
+    margin: tuple[str, ...] = option((), "Loss against the baseline allowed; temperature_gain=0.", metavar=LIMIT)
+    scope: str = option("", "Of a result, the numbers with this scope: before, after, ...")
+    min_n: Rows | None = option(None, "Rows below which a gate is NOT RUN; default: 200.")
+    on_inconclusive: Literal["fail", "warn"] | None = option(None, "fail (exit 3) or warn; default: fail.")
+    alpha: Alpha | None = option(None, "Error probability of each bound; default: 0.05.")
+    bins: Count | None = option(None, "Bins of binned metrics; default: 15.")
+    bounds: Literal["score", "sharp"] | None = option(
+        None, "Bounds of ece: sharp (fewer rows decide), or score; default: sharp."
+    )
+    config: Path | None = option(None, "Instead of calib.toml, and tool.calib in pyproject.toml, here.")
+    fitted_on: str | None = option(
+        None, "What the calibrator was fitted on: must not overlap the input.", metavar="FILE"
+    )
+    keep_rows: bool = option(False, "Keep per-row values in the JSON, as a later baseline (n <= 1,000,000).")
+    seed: Seed | None = option(None, "Seed of everything random.")
+    reading: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_options(self)

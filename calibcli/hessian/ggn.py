@@ -1,0 +1,220 @@
+"""Tr(G) from signed pairs: the heavy ones exactly, the rest by importance sampling.
+
+Tr(G) = (1/N) Σ_n Σ_c l_nc ‖J_nᵀu_nc‖², where Σ_c l_nc u_nc u_ncᵀ is the Hessian of row n's loss in its logits. A pair
+counts about as much as its mass |l_nc| ‖u_nc‖², which is known before any backward pass and sits in few pairs, times
+its row's scale ‖J_nᵀu‖² / ‖u‖², which varies far more between rows (a LayerNorm whose input hardly varies) than within
+one. So the heaviest pair of every row that counts comes first, and tells what the row's others weigh: with draws by
+mass alone, most runs would miss rows that are rare and large, and their standard error with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from calibcli import device as devices
+from calibcli.hessian.loss import Pairs
+from calibcli.hessian.per_row_gradients import RowNorms
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.tuning import FEWEST, FLOOR, MOST, OPEN, PILOT
+
+
+@dataclass(frozen=True)
+class GGNTrace:
+    """Tr(G) and its two errors.
+
+    Attributes:
+        value: the estimate.  se: standard error of the draws and of what was not looked at (0 when every pair was
+            taken).
+        dof: degrees of freedom of `se`.
+        layers, layer_se: (tensors,) the same per parameter tensor.
+        sampling: standard error over rows, of the value as an estimate of the population's.
+        rows: (N,) each row's trace (exact pairs, and the rest in proportion to its weight).
+        taken, drawn, pairs: pairs taken exactly, drawn, and there.
+    """
+
+    value: float
+    se: float
+    dof: int
+    layers: torch.Tensor
+    layer_se: torch.Tensor
+    sampling: float
+    rows: torch.Tensor
+    taken: int
+    drawn: int
+    pairs: int
+
+    @property
+    def how(self) -> str:
+        """In words."""
+        if not self.drawn:
+            return f"Tr(G) from all {self.pairs} pairs that count"
+        return f"Tr(G) from {self.taken} of {self.pairs} pairs and {self.drawn} draws from the rest"
+
+
+def ggn_trace(
+    problem: Problem,
+    norms: RowNorms,
+    pairs: Pairs,
+    known: torch.Tensor | None,
+    *,
+    target: float,
+    seed: int,
+    exact: bool = False,
+) -> GGNTrace:
+    """Tr(G) to a standard error of `target` relative to its value.
+
+    Args:
+        problem, norms: model and data; how per-row norms are had.
+        pairs: of all rows.
+        known: (N, 1 + tensors) a class of each row and ‖Jᵀu‖² of its pair, NaN where there is none yet.
+        target: relative standard error of the draws to aim for.
+        seed: of the draws.
+        exact: take every pair.
+    """
+    work = _Work(problem, norms, pairs, seed)
+    present = (work.mass > 0).nonzero()[:, 0]
+    taken, square, draws = present, work.norms_of(present[:0]), 0
+    rest = _Rest(present[:0], work.mass, torch.zeros(1 + len(problem.tensors), dtype=torch.float64))
+    if not exact and len(present) > 2 * PILOT:
+        taken, square, left_out = work.first(known, target)
+        taken, rest, draws = work.plan(taken, square, left_out, target)
+    square = torch.cat([square, work.norms_of(taken[len(square) :])])  # (taken, tensors)
+    return work.total(taken, square, rest, draws, len(present))
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """Pairs that are not taken, all pairs' weights (N·K,), to which their chances are proportional, and what rows that
+    were not looked at may hold (see `first`)."""
+
+    pairs: torch.Tensor
+    weight: torch.Tensor
+    left_out: torch.Tensor
+
+
+class _Work:
+    """The phases: first pairs, plan, total. A pair is n·K + c."""
+
+    def __init__(self, problem: Problem, norms: RowNorms, pairs: Pairs, seed: int) -> None:
+        self.problem, self.norms, self.pairs = problem, norms, pairs
+        self.n, self.k = pairs.mass.shape
+        self.mass, self.weights = pairs.mass.flatten(), pairs.weights.flatten()
+        self.stream = np.random.Generator(np.random.Philox(key=np.array([seed, 1 << 62], np.uint64)))
+
+    def first(self, known: torch.Tensor | None, target: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The heaviest pair of each row but the lightest, ‖Jᵀu‖² of each (pairs, tensors), and what those may hold.
+
+        Rows are left out while they hold little of the mass and, if they were as steep as the steepest row that was
+        looked at, of Tr(G). That much, (1 + tensors,) in units of N Tr(G), enters the error.
+        """
+        mass = self.pairs.mass
+        rows = mass.sum(1)
+        order = rows.argsort(descending=True, stable=True)
+        order = order[rows[order] > 0]
+        after = rows[order].flip(0).cumsum(0).flip(0) - rows[order]  # mass of the rows after each
+        square = torch.zeros(0, len(self.problem.tensors), dtype=torch.float64)
+        allowed = target / 100 * float(rows.sum())
+        while True:
+            count = min(1 + int((after > allowed).sum()), len(order))
+            more = order[len(square) : count]
+            pairs = order[:count] * self.k + mass[order[:count]].argmax(1)
+            square = torch.cat([square, self._known(known, more, pairs[len(square) :])])
+            each = self.weights[pairs, None].abs() * square / self.mass[pairs, None]
+            steepest = torch.cat([each.sum(1).amax(0)[None], each.amax(0)])
+            allowed = OPEN * target * float(each.sum(1) @ rows[order[:count]]) / max(float(steepest[0]), 1e-300)
+            if float(after[count - 1]) <= allowed or count == len(order):
+                return pairs, square, steepest * after[count - 1]
+
+    def _known(self, known: torch.Tensor | None, rows: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+        if known is None:
+            return self.norms_of(pairs)
+        square = known[rows, 1:].double()
+        missing = known[rows, 0] != pairs % self.k
+        square[missing] = self.norms_of(pairs[missing])
+        return square
+
+    def plan(
+        self, first: torch.Tensor, square: torch.Tensor, left_out: torch.Tensor, target: float
+    ) -> tuple[torch.Tensor, _Rest, int]:
+        """The pairs to take, the rest, and how many draws stand for it, for the fewest backward passes."""
+        signed = self.weights[first] * square.sum(1)
+        weight = (self.pairs.mass * self.scales(first, signed.abs())[:, None]).flatten()
+        order = weight.argsort(descending=True, stable=True)
+        order = order[(self.mass[order] > 0) & ~torch.isin(order, first)]
+        take, count = len(order), 0
+        if len(order) > PILOT + FEWEST:
+            left = torch.cat([weight[order].sum()[None], weight[order].sum() - weight[order].cumsum(0)]).clamp(min=0)
+            # how much l ‖Jᵀu‖² / weight varies, from a pilot that serves for nothing else: what follows stays unbiased
+            pilot = self.draw(_Rest(order, weight, left_out), PILOT)[1].sum(1)
+            size = abs(float(signed.sum() + left[0] * pilot.mean()))
+            draws = (left * float(pilot.std()) / max(target * size, 1e-300)) ** 2
+            take = int((torch.arange(len(order) + 1) + draws).argmin())
+            count = max(FEWEST, min(MOST, round(float(draws[take]))))
+            take, count = (take, count) if take + count < len(order) else (len(order), 0)
+        return torch.cat([first, order[:take]]), _Rest(order[take:], weight, left_out), count
+
+    def total(self, taken: torch.Tensor, square: torch.Tensor, rest: _Rest, draws: int, present: int) -> GGNTrace:
+        """Sums over the pairs that are taken and, from draws, over the rest."""
+        n = self.n
+        signed = self.weights[taken, None] * square
+        rows = torch.zeros(n, dtype=torch.float64).index_add_(0, taken // self.k, signed.sum(1))
+        layers = signed.sum(0) / n
+        layer_variance = torch.zeros_like(layers)
+        value, variance = float(rows.sum()) / n, 0.0
+        second = float(rows.square().sum())  # Σ_n t_n²
+        if draws:
+            drawn, ratio = self.draw(rest, draws)
+            left, total = float(rest.weight[rest.pairs].sum()), ratio.sum(1)
+            value += left / n * float(total.mean())
+            doubt = (rest.left_out / n).square()
+            variance = (left / n) ** 2 * float(total.var()) / draws + float(doubt[0])
+            layers = layers + left / n * ratio.mean(0)
+            layer_variance = (left / n) ** 2 * ratio.var(0) / draws + doubt[1:]
+            # Σ_n t_n² with t_n = exact + rest; the rest's square bounded by Cauchy-Schwarz over its pairs
+            which = drawn // self.k
+            row_weight = torch.zeros(n, dtype=torch.float64)
+            row_weight.index_add_(0, rest.pairs // self.k, rest.weight[rest.pairs])
+            second += left * float((2 * rows[which] * total + row_weight[which] * total.square()).mean())
+            rows = rows + row_weight * float(total.mean())
+        spread_of_rows = max(second / n - value**2, 0.0) * n / max(n - 1, 1)
+        return GGNTrace(
+            value=value,
+            se=variance**0.5,
+            dof=max(draws - 1, 1),
+            layers=layers,
+            layer_se=layer_variance.sqrt(),
+            sampling=(spread_of_rows / n) ** 0.5,
+            rows=rows,
+            taken=len(taken),
+            drawn=draws,
+            pairs=present,
+        )
+
+    def scales(self, first: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        """(N,) each row's |l| ‖Jᵀu‖² / mass from its first pair; the mean where none was taken, and a floor."""
+        chosen, mass = first // self.k, self.pairs.mass
+        scale = found / self.mass[first]
+        mean = (scale * mass[chosen].sum(1)).sum() / mass[chosen].sum()
+        out = mean.repeat(self.n)
+        out[chosen] = scale + FLOOR * mean
+        # a Jacobian that vanishes on all of them says nothing
+        return out if float(mean) > 0 else torch.ones_like(out)
+
+    def draw(self, rest: _Rest, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(count,) pairs drawn with replacement in proportion to weight, and l ‖Jᵀu‖² / weight (count, tensors)."""
+        weight = rest.weight[rest.pairs].numpy()
+        drawn = rest.pairs[torch.from_numpy(self.stream.choice(len(weight), count, p=weight / weight.sum()))]
+        return drawn, (self.weights[drawn] / rest.weight[drawn])[:, None] * self.norms_of(drawn)
+
+    def norms_of(self, pairs: torch.Tensor) -> torch.Tensor:
+        """(n, tensors) ‖J_nᵀu_nc‖² of pairs; each rank computes those of its rows."""
+        problem = self.problem
+        wanted, back = torch.unique(pairs, return_inverse=True)
+        row = wanted // self.k
+        mine = (row >= problem.layout.local.start) & (row < problem.layout.local.stop)
+        out = torch.zeros(len(wanted), len(problem.tensors), dtype=torch.float64)
+        out[mine] = self.norms(row[mine], self.pairs.cotangents(row[mine], wanted[mine] % self.k))
+        return devices.all_sum(out.to(problem.device)).cpu()[back]

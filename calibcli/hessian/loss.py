@@ -1,0 +1,128 @@
+"""Losses as the engine sees them: values in the logits, and the K×K Hessian of a row split into signed pairs.
+
+Tr(G) needs, for every row, A = Σ_c l_c u_c u_cᵀ = ∂²loss/∂z². A loss may know this split (`pair_weights`, with
+u_c = e_c - p); otherwise it is the eigendecomposition of A by automatic differentiation.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+
+from calibcli import device as devices
+from calibcli.errors import InputError
+
+MOST_CLASSES = 256  # of a loss that does not know its split: an eigendecomposition per row beyond this is too dear
+
+
+class LogitLoss(Protocol):
+    """`loss(logits (N, K), labels (N,)) -> (N,)`; optionally `pair_weights(logits, labels) -> (N, K)` and `spec`."""
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, /) -> torch.Tensor: ...
+
+
+def name(loss: LogitLoss) -> str:
+    """What a loss is called in a result: its `spec` or `name`, else that of the function or class."""
+    given = getattr(loss, "spec", "") or getattr(loss, "name", "")
+    return str(given or getattr(loss, "__name__", type(loss).__name__))
+
+
+def known_weights(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+    """(N, K) coefficients l of the pairs (l_c, e_c - p), or None where the loss does not know them."""
+    if not hasattr(loss, "pair_weights"):
+        return None
+    weights = cast(torch.Tensor | None, loss.pair_weights(logits, labels))
+    return None if weights is None else weights.detach()
+
+
+class Placed:
+    """A loss where the model is: called with logits of any device, with values that come back to theirs.
+
+    A module is copied to the device. A loss that refuses float64, as one with float32 class weights does, gets float32.
+
+    Raises:
+        InputError: at a call, where the loss does not give one value per row.
+    """
+
+    def __init__(self, loss: LogitLoss, device: torch.device) -> None:
+        self.loss: Any = copy.deepcopy(loss).to(device) if isinstance(loss, nn.Module) else loss
+        self.device, self.name, self.narrow = device, name(loss), False
+        if hasattr(loss, "pair_weights"):
+            self.pair_weights = self._pair_weights
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        z, y = logits.to(self.device), labels.to(self.device)
+        values = self._values(z, y)
+        if values.shape != y.shape:
+            raise InputError(
+                f"the loss gives shape {tuple(values.shape)} for {len(y)} rows",
+                'pass a loss with one value per row: reduction="none"',
+            )
+        return values.to(logits.device, logits.dtype)
+
+    def _values(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if not self.narrow:
+            try:
+                return cast(torch.Tensor, self.loss(z, labels))
+            except RuntimeError as error:
+                if z.dtype != torch.float64 or devices.is_out_of_memory(error):
+                    raise
+        values = cast(torch.Tensor, self.loss(z.float(), labels))
+        self.narrow = True
+        return values
+
+    def _pair_weights(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor | None:
+        found = known_weights(self.loss, logits.to(self.device), labels.to(self.device))
+        return None if found is None else found.to(logits.device)
+
+
+class Pairs:
+    """Signed pairs (l, u) per row: ∂²loss/∂z² = Σ_c l_c u_c u_cᵀ; one of two classes, else K.
+
+    Args:
+        loss: the loss.
+        logits: (N, K) float64, detached.
+        labels: (N,) int64.
+
+    Attributes:
+        weights: (N, pairs) float64 coefficients l.
+        mass: (N, pairs) |l_c| ‖u_c‖², the size of a pair's part of the trace when the Jacobian does not vary.
+    """
+
+    def __init__(self, loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        self.vectors: torch.Tensor | None = None
+        self.p = torch.softmax(logits, 1)
+        known = known_weights(loss, logits, labels)
+        if known is not None and logits.shape[1] == 2:  # both vectors are multiples of (1, -1): one pair says it all
+            self.weights = (known * self.p.flip(1).square()).sum(1, keepdim=True)
+            self.vectors = logits.new_tensor([[[1.0], [-1.0]]]).expand(len(logits), 2, 1)
+            self.mass = 2 * self.weights.abs()
+        elif known is not None:
+            self.weights = known
+            rest = (self.p * self.p).sum(1, keepdim=True) - self.p * self.p
+            self.mass = self.weights.abs() * ((1 - self.p).square() + rest)
+        else:
+            self.weights, self.vectors = torch.linalg.eigh(logit_hessian(loss, logits, labels))
+            self.mass = self.weights.abs()
+
+    def cotangents(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        """(n, K) the u of pairs (row, column)."""
+        if self.vectors is not None:
+            return self.vectors[row, :, column]
+        u = -self.p[row]
+        u[torch.arange(len(row)), column] += 1
+        return u
+
+
+def logit_hessian(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(N, K, K) second derivative of each row's loss in its logits, by automatic differentiation."""
+    with torch.enable_grad():
+        z = logits.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(z, labels).sum(), z, create_graph=True)
+        if not slope.requires_grad:
+            return torch.zeros(*z.shape, z.shape[1], dtype=z.dtype, device=z.device)
+        columns = [torch.autograd.grad(slope[:, c].sum(), z, retain_graph=True)[0] for c in range(z.shape[1])]
+    return torch.stack(columns, 2)

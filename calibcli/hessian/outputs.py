@@ -1,0 +1,70 @@
+"""One pass over all rows: their logits and, where that is cheap, what the heaviest pair of each row weighs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from calibcli import device as devices
+from calibcli.errors import InputError
+from calibcli.hessian.loss import LogitLoss, Pairs, known_weights
+from calibcli.hessian.per_row_gradients import RowNorms
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.tuning import FAINT
+
+
+def read(
+    problem: Problem, heaviest: tuple[LogitLoss, torch.Tensor, RowNorms] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (N, K), and (N, 1 + tensors) the class of each row's heaviest pair and its ‖Jᵀu‖², NaN where not known.
+
+    float64, on the CPU and on every rank.
+
+    Args:
+        problem: model and data.
+        heaviest: the loss, the labels (N,) and how per-row norms are had, to ask for the second. It is given where
+            every layer has a rule and the loss knows its pairs, for micro-batches most of whose rows count: one
+            backward pass to the layers' outputs, which saves another forward pass and that.
+
+    Raises:
+        InputError: logits that are not finite.
+    """
+    n, k = len(problem.source), problem.classes
+
+    def work() -> torch.Tensor:
+        out = torch.zeros(n, k + 1 + len(problem.tensors), dtype=torch.float64)
+        for rows in problem.layout.batches():
+            part = out[rows.start : rows.stop]
+            part[:, k:] = torch.nan
+            if heaviest and bool(heaviest[2].by_layer.all()):
+                loss, labels, norms = heaviest
+                choose = partial(_choose, loss, labels[rows.start : rows.stop], part)
+                part[:, k + 1 :] = norms.chosen(rows, choose)
+            else:
+                with torch.no_grad():
+                    part[:, :k] = problem.logits(rows)[0]
+        return out
+
+    out = devices.all_sum(problem.guard(work).to(problem.device)).cpu()
+    logits, found = out[:, :k].contiguous(), out[:, k:]
+    bad = (~logits.isfinite()).any(1).nonzero()
+    if len(bad):
+        raise InputError(f"the model's outputs are not finite (first at row {int(bad[0])})", "check that input")
+    return logits, found
+
+
+def _choose(loss: LogitLoss, labels: torch.Tensor, part: torch.Tensor, z: torch.Tensor) -> torch.Tensor | None:
+    """Cotangents (n, K) of these rows' heaviest pairs, or None; logits and classes are noted in `part`."""
+    k = z.shape[1]
+    part[:, :k] = z.detach()
+    logits = part[:, :k]
+    if not bool(logits.isfinite().all()) or known_weights(loss, logits, labels) is None:
+        return None
+    pairs = Pairs(loss, logits, labels)
+    mass = pairs.mass.sum(1)
+    if float((mass > FAINT * mass.mean()).double().mean()) < 0.5:
+        return None
+    column = pairs.mass.argmax(1)
+    part[:, k] = column
+    return pairs.cotangents(torch.arange(len(column)), column).to(z)

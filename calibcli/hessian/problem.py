@@ -1,0 +1,219 @@
+"""The problem: a copy of the model in eval mode, the parameters that count, the data, and a plan for memory."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from calibcli import device as devices
+from calibcli.errors import InputError, UsageError, nearest
+from calibcli.hessian.indexed_data import BLOCK, IndexedData, Inputs, Layout, power_of_two
+from calibcli.hessian.settings import affine_norm
+
+Forward = Callable[[Any, Inputs], torch.Tensor]
+Memory = Literal["auto", "low", "high"]
+Scalar = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (logits, labels) -> sum over the rows
+T = TypeVar("T")
+
+GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one micro-batch's graph to aim for
+BUSY = 16 << 20  # of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
+
+
+def call(model: Any, inputs: Inputs) -> torch.Tensor:
+    """Logits of a model's output: a tensor, its `.logits`, or the first of a tuple."""
+    out = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    out = getattr(out, "logits", out)
+    logits: torch.Tensor = out[0] if isinstance(out, tuple | list) else out
+    return logits
+
+
+class Problem:
+    """What every estimator reads: `size`, `logits(rows)`, `gradients(...)`, and the layout of the rows.
+
+    The user's model is copied, so its mode, gradients, flags and buffers cannot change.
+
+    Args:
+        model: any `nn.Module`, TorchScript and exported modules included.
+        source: the data.
+        params: names of the parameters that count, as globs separated by commas.
+        forward: `(model, inputs) -> logits (n, K)`.
+        device, dtype: where and in which precision to run; the copy is converted.
+        batch_size: rows per micro-batch (rounded down to a power of two, at most 256), or 0 to choose.
+        memory: `high` keeps the first-order graph of every micro-batch, `low` of none and takes small ones, `auto`
+            keeps them when they fit in 40 % of what is free.
+
+    Raises:
+        InputError: no trainable parameters, or a model that cannot be copied.
+        UsageError: `params` matches none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: IndexedData,
+        *,
+        params: str = "*",
+        forward: Forward = call,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int = 0,
+        memory: Memory = "auto",
+    ) -> None:
+        try:
+            self.model = copy.deepcopy(model).to(device=device, dtype=dtype)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            raise InputError(
+                f"the model cannot be copied ({str(error).splitlines()[0]})",
+                "pass a module that copy.deepcopy accepts, without tensors that hold a graph",
+            ) from None
+        nn.Module.train(self.model, False)  # unbound: exported modules override eval() to refuse
+        affine_norm(self.model)
+        self.forward, self.source, self.device, self.dtype = forward, source, device, dtype
+        self.memory: Memory = memory
+        chosen = select(self.model, params)
+        self.names, self.tensors = list(chosen), list(chosen.values())
+        self.sizes = [t.numel() for t in self.tensors]
+        self.size = sum(self.sizes)
+        self.layout = Layout.of(len(source), batch_size or BLOCK)
+        self.fixed = bool(batch_size)
+        self.keep = memory == "high"
+        self.graph_bytes = 0
+        self.classes = 0
+
+    def batch(self, rows: range | torch.Tensor) -> tuple[Inputs, torch.Tensor]:
+        index = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows.numpy()
+        inputs, labels = self.source.batch(index, device=self.device, dtype=self.dtype)
+        return inputs, labels.long()
+
+    def logits(self, rows: range | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (n, K), never below float32, and labels (n,) of these rows."""
+        inputs, labels = self.batch(rows)
+        return self.outputs(inputs), labels
+
+    def outputs(self, inputs: Inputs) -> torch.Tensor:
+        """Logits (n, K), never below float32."""
+        logits = self.forward(self.model, inputs)
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def gradients(self, rows: range, scalar: Scalar, graph: bool = True) -> list[torch.Tensor]:
+        """Gradient of `scalar` (a sum over these rows) in every selected tensor, itself differentiable."""
+        total = scalar(*self.logits(rows))
+        return list(torch.autograd.grad(total, self.tensors, create_graph=graph, materialize_grads=True))
+
+    def product(self, gradients: list[torch.Tensor], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Second derivative times a vector: one more backward pass through the graph of `gradients`, which stays."""
+        live = [(g, v) for g, v in zip(gradients, pieces) if g.requires_grad]
+        if not live:
+            return [torch.zeros_like(t) for t in self.tensors]
+        return list(
+            torch.autograd.grad(
+                [g for g, _ in live], self.tensors, [v for _, v in live], retain_graph=True, materialize_grads=True
+            )
+        )
+
+    def zero(self) -> torch.Tensor:
+        """(size,) float64 zeros on the device."""
+        return torch.zeros(self.size, dtype=torch.float64, device=self.device)
+
+    def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """(size,) to one piece per tensor, in the model's dtype."""
+        return [v.view_as(t).to(self.device, self.dtype) for v, t in zip(torch.split(vector, self.sizes), self.tensors)]
+
+    def guard(self, work: Callable[[], T]) -> T:
+        """Run `work`, with a smaller plan each time memory runs out.
+
+        Raises:
+            InputError: it runs out with one row at a time.
+        """
+        while True:
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                if not devices.is_out_of_memory(error):
+                    raise
+            self.back_off()
+
+    def back_off(self) -> None:
+        if self.layout.micro == 1 and not self.keep:
+            raise InputError(
+                f"out of memory on {self.device} with one row at a time ({self.size:,} parameters)",
+                "use --dtype float32, fewer parameters (--params), or a device with more memory",
+            )
+        micro = self.layout.micro if self.keep else self.layout.micro // 2
+        self.layout = dataclasses.replace(self.layout, micro=micro)
+        self.keep = False
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def plan(self, scalar: Scalar, by_group: bool = True) -> None:
+        """Choose the micro-batch and whether graphs are kept, from the bytes that a small batch's graph holds.
+
+        `by_group` says that products will be wanted group by group.
+        """
+        rows = range(min(4, len(self.source), self.layout.micro))
+        held: dict[int, int] = {}
+        own = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
+
+        def count(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                held[storage.data_ptr()] = storage.nbytes()
+            return tensor.detach()  # the tensor itself would make a cycle of a saved output and its node
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            gradients = self.gradients(rows, scalar)
+        weights = sum(g.numel() * g.element_size() for g in gradients)
+        self.graph_bytes = sum(held.values()) // len(rows)
+        if not self.fixed:
+            aim = max(GRAPH[self.memory], weights)  # a gradient is held anyway
+            fits = min(aim // max(1, self.graph_bytes), self.layout.micro)
+            busy = self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights)
+            if by_group and busy:
+                fits = min(fits, self.layout.group)
+            self.layout = dataclasses.replace(self.layout, micro=power_of_two(fits))
+        if self.memory == "auto":
+            count_of = len(list(self.layout.batches()))
+            total = self.graph_bytes * len(self.layout.local) + 2 * weights * count_of
+            self.keep = total <= 0.4 * free_bytes(self.device)
+
+    @property
+    def plan_text(self) -> str:
+        kept = "graphs of all of them kept" if self.keep else "graph of one kept at a time"
+        size = self.graph_bytes * self.layout.micro / 2**20
+        return f"micro-batches of {self.layout.micro} rows ({size:.0f} MiB of graph each), {kept}"
+
+
+def select(model: nn.Module, params: str) -> dict[str, torch.Tensor]:
+    """The trainable tensors whose names match; all others are frozen (in this copy of the model)."""
+    named: dict[str, torch.Tensor] = dict(model.named_parameters())
+    trainable = {n: p for n, p in named.items() if p.requires_grad and p.is_floating_point()}
+    if not trainable:
+        raise InputError("the model has no trainable parameters", "set requires_grad on those that count")
+    globs = [g.strip() for g in params.split(",") if g.strip()]
+    chosen = {n: p for n, p in trainable.items() if any(fnmatchcase(n, g) for g in globs)}
+    if not chosen:
+        near = nearest(params, trainable)
+        raise UsageError(
+            f"--params '{params}' matches no parameter", f"names look like '{near or next(iter(trainable))}'"
+        )
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in chosen)
+    return chosen
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on the device; for the CPU what the kernel calls available (4 GiB where it does not say)."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 4 << 30

@@ -1,0 +1,306 @@
+"""The mistakes that people make with scores and labels, each found in one pass over the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.errors import InputError
+from calibcli.inputs.files.arrays import distinct
+from calibcli.predictions import Array, Floats, Ints, Kind
+
+Hashes = npt.NDArray[np.uint64]
+MARKS = 8  # score columns that mark a row, beside the score of its label
+ORDER_P = 1e-6
+BACKWARDS_Z = 3.09  # one in a thousand
+
+
+@dataclass
+class Spot:
+    """Rows of one sort: how many, and the first, or -1."""
+
+    count: int = 0
+    first: int = -1
+
+    def add(self, rows: Ints, row: Callable[[int], int]) -> None:
+        """Further ones, by their place in a block; `row` gives that in the file."""
+        if len(rows) and self.first < 0:
+            self.first = row(int(rows[0]))
+        self.count += len(rows)
+
+
+@dataclass
+class Nonfinite:
+    """Rows with NaN, with +inf (or nothing but -inf), and with -inf beside finite scores (`masked`).
+
+    Attributes:
+        n: of all rows.  collect: whether to keep the indices of those with NaN or infinite scores, in `bad`.
+    """
+
+    n: int
+    collect: bool = False
+    nan: Spot = field(default_factory=Spot)
+    infinite: Spot = field(default_factory=Spot)
+    masked: Spot = field(default_factory=Spot)
+    bad: list[Ints] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Rows that cannot be used."""
+        return self.nan.count + self.infinite.count
+
+    def usable(self, block: Array, start: int) -> Array:
+        """Mask of the rows that can be used; counts the others."""
+        nan = np.isnan(block).any(axis=1)
+        below = block == -np.inf
+        endless = ~nan & ((block == np.inf).any(axis=1) | below.all(axis=1))
+        masked = ~nan & ~endless & below.any(axis=1)
+        for spot, rows in ((self.nan, nan), (self.infinite, endless), (self.masked, masked)):
+            spot.add(np.flatnonzero(rows), lambda i: start + i)
+        if self.collect:
+            self.bad.append(np.flatnonzero(nan | endless) + start)
+        return np.asarray(~(nan | endless))
+
+    def refuse(self, masks: bool, half: bool) -> None:
+        """Where `masks`, -inf is probability 0; `half`: the scores are in half precision.
+
+        Raises:
+            InputError: there are rows that cannot be used.
+        """
+        if self.nan.count:
+            problem = f"{self.nan.count:,} of {self.n:,} rows hold NaN, first row {self.nan.first}"
+            raise InputError(problem, "--drop-nonfinite drops and counts them; better find where they come from")
+        spots = [spot for spot in (self.infinite, self.masked)[: 1 if masks else 2] if spot.count]
+        if spots:
+            first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
+            why = "float16 overflows at 65504: save float32" if half else "did float16 overflow at 65504? save float32"
+            problem = f"{sum(s.count for s in spots):,} of {self.n:,} rows hold infinite scores, first row {first}"
+            raise InputError(problem, f"{why}; --drop-nonfinite drops the rows; classes masked by -inf: --kind logits")
+
+
+class Impossible(Spot):
+    """Rows whose label has probability 0."""
+
+    def notes(self, clip: bool) -> list[str]:
+        cure = "clipped to 1e-15" if clip else "their NLL is infinite; --clip makes it finite"
+        text = f"{self.count:,} rows give their label probability 0 (first row {self.first}): {cure}"
+        return [text] if self.count else []
+
+
+@dataclass
+class Ties:
+    """Rows with several largest scores: which accuracy they have is a matter of the rule, here the first.
+
+    Attributes:
+        tied: such rows.  tied_right: those where the label's is among them.
+        right: rows whose label alone has the largest score.
+    """
+
+    tied: int = 0
+    tied_right: int = 0
+    right: int = 0
+
+    def add(self, block: Array, at_label: Array) -> None:
+        top = block.max(axis=1)
+        right = at_label == top
+        several = np.zeros(len(block), bool)
+        if np.count_nonzero(block == top[:, None]) > len(block):
+            several = np.count_nonzero(block == top[:, None], axis=1) > 1
+        self.tied += int(several.sum())
+        self.tied_right += int((several & right).sum())
+        self.right += int((right & ~several).sum())
+
+    def notes(self, n: int, weighted: bool) -> list[str]:
+        if not self.tied:
+            return []
+        low, high = self.right / n, (self.right + self.tied_right) / n
+        return [
+            f"{self.tied:,} of {n:,} rows have several largest scores: the first class counts as predicted, by other "
+            f"rules accuracy is {low:.4g} to {high:.4g}" + (" (unweighted)" if weighted else "")
+        ]
+
+
+@dataclass
+class Repeated:
+    """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count."""
+
+    marks: list[Hashes] = field(default_factory=list)
+
+    def add(self, block: Array, at_label: Array, labels: Array) -> None:
+        k = block.shape[1]
+        seen = block[:, np.unique(np.linspace(0, k - 1, MARKS).astype(np.int64))]
+        telling = (at_label != 1) & ((seen != seen[:, :1]).any(axis=1) | (k == 1))
+        seen = np.column_stack([seen, at_label, labels])[telling]
+        self.marks.append(mix(seen, multipliers(seen.shape[1])))
+
+    @property
+    def count(self) -> int:
+        marks = np.concatenate(self.marks) if self.marks else np.empty(0, np.uint64)
+        return len(marks) - distinct(marks)
+
+    def notes(self, n: int) -> list[str]:
+        count = self.count
+        text = (
+            f"{count:,} of {n:,} rows repeat an earlier row (scores and label): if they are the same samples, the "
+            "intervals are too narrow"
+        )
+        return [text] if count > 0.01 * n else []
+
+
+@dataclass
+class Order:
+    """Predicted class and label of a subset of the rows (every one when there are few): is the order the same?
+
+    Attributes:
+        margins: of two classes, score of the second less that of the first (one column: that alone).
+    """
+
+    predicted: list[Ints] = field(default_factory=list)
+    labels: list[Ints] = field(default_factory=list)
+    margins: list[Floats] = field(default_factory=list)
+
+    def add(self, block: Array, labels: Array) -> None:
+        k = block.shape[1]
+        top = block.argmax(axis=1) if k > 1 else block[:, 0] > 0.5
+        self.predicted.append(top.astype(np.int64))
+        self.labels.append(labels.astype(np.int64))
+        if k <= 2:
+            self.margins.append(np.asarray(block[:, -1] - (block[:, 0] if k == 2 else 0), np.float64))
+
+    def one_column(self, kind: Kind) -> tuple[Ties, int]:
+        """Ties of one column, and the rows looked at."""
+        score, label = np.concatenate(self.margins), np.concatenate(self.labels)
+        half = {"logits": 0.0, "log_probabilities": math.log(0.5)}.get(kind, 0.5)
+        tied = int((score == half).sum())
+        right = int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
+        return Ties(tied, tied, right), len(score)
+
+    def notes(self, k: int, classes: Sequence[str] | None, confirmed: bool) -> list[str]:
+        """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one.
+
+        Raises:
+            InputError: the classes of scores and labels are in different orders.
+        """
+        if not self.predicted:
+            return []
+        labels = np.concatenate(self.labels)
+        found = class_order(np.concatenate(self.predicted), labels, k)
+        if found is None:
+            return []
+        moved, plain, renamed = found
+        name = (lambda i: str(classes[i])) if classes else str
+        shown = ", ".join(f"{name(r)} -> {name(c)}" for r, c in sorted(moved.items())[:4])
+        text = (
+            f"scores and labels seem to order the classes differently: score column -> label {shown}"
+            f"{', ...' if len(moved) > 4 else ''} would raise accuracy from {plain:.3f} to {renamed:.3f} "
+            f"on rows that were not used to find it (p < 1e-6)"
+        )
+        if confirmed:
+            return [text]
+        if all(c == (r + 1) % k for r, c in moved.items()) and not (labels == 0).any():
+            raise InputError(text, "no label is 0: --label-base 1, if the first class is called 1")
+        raise InputError(
+            text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
+        )
+
+    def reversed(self, names: Sequence[str]) -> list[str]:
+        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance (Mann & Whitney 1947)."""
+        if not self.margins:
+            return []
+        score, label = np.concatenate(self.margins), np.concatenate(self.labels)
+        n, ones = len(label), int(label.sum())
+        if ones in (0, n):
+            return []
+        _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+        rank = np.cumsum(count) - (count - 1) / 2
+        auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
+        spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
+        if spread <= 0 or (0.5 - auc) / math.sqrt(spread / (12 * ones * (n - ones))) < BACKWARDS_Z:
+            return []
+        return [
+            f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): "
+            f"the classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: "
+            f"{1 - auc:.3f}"
+        ]
+
+
+def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:
+    """A renaming of the classes, found on the even rows, that raises accuracy on the odd rows at p < 1e-6.
+
+    Args:
+        predicted, labels: (N,) int64 in [0, k).
+
+    Returns:
+        (moved classes: predicted -> label, accuracy as it is, accuracy after) on the odd rows, or None. Only whole
+        cycles count in which most classes are each other's most frequent partner, so that a model that merely
+        prefers a class is not taken for a mislabelled one. The test is exact (sign test on the rows that differ).
+    """
+    if k < 3 or len(predicted) < 20:
+        return None
+    p, y = predicted[::2], labels[::2]
+    pairs, counts = np.unique(p * k + y, return_counts=True)
+    rows, columns = np.divmod(pairs, k)
+    best_row, best_column = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    np.maximum.at(best_row, rows, counts)
+    np.maximum.at(best_column, columns, counts)
+    mutual = {(int(r), int(c)) for r, c, m in zip(rows, columns, counts) if m == best_row[r] == best_column[c]}
+    if all(r == c for r, c in mutual):
+        return None
+    image: dict[int, int] = {}
+    taken: set[int] = set()
+    for i in np.argsort(-counts, kind="stable"):
+        r, c = int(rows[i]), int(columns[i])
+        if r not in image and c not in taken:
+            image[r] = c
+            taken.add(c)
+    rest = [c for c in range(k) if c not in taken]
+    for r in range(k):
+        if r not in image:
+            image[r] = r if r in rest else rest[0]
+            rest.remove(image[r])
+    moved = _sound_cycles(image, mutual)
+    if not moved:
+        return None
+    table = np.arange(k)
+    table[list(moved)] = list(moved.values())
+    p, y = predicted[1::2], labels[1::2]
+    plain, renamed = p == y, table[p] == y
+    gained, lost = int((renamed & ~plain).sum()), int((plain & ~renamed).sum())
+    if gained <= lost:
+        return None
+    from scipy.special import bdtrc
+
+    if bdtrc(gained - 1, gained + lost, 0.5) >= ORDER_P:
+        return None
+    return moved, float(plain.mean()), float(renamed.mean())
+
+
+def _sound_cycles(image: dict[int, int], mutual: set[tuple[int, int]]) -> dict[int, int]:
+    moved: dict[int, int] = {}
+    seen: set[int] = set()
+    for first in image:
+        cycle = []
+        at = first
+        while at not in seen:
+            seen.add(at)
+            cycle.append(at)
+            at = image[at]
+        if len(cycle) > 1 and sum((r, image[r]) in mutual for r in cycle) > len(cycle) / 2:
+            moved.update({r: image[r] for r in cycle})
+    return moved
+
+
+def multipliers(k: int) -> Hashes:
+    return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+
+
+def mix(block: Array, odd: Hashes) -> Hashes:
+    bits = np.ascontiguousarray(block.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
+    mixed = bits.astype(np.uint64) @ odd
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return np.asarray(mixed ^ (mixed >> np.uint64(32)))

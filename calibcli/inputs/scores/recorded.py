@@ -1,0 +1,342 @@
+"""Recorded outputs: a file with scores and labels, recognised, checked in one pass, and read in blocks ever after."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.inputs.files.arrays import Contents, Joined, Named, Picked, blocks, texts_of, whole
+from calibcli.inputs.files.names import CLASSES, class_names
+from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import event, keys, other_files, per_row
+from calibcli.inputs.scores.keys import kind_option
+from calibcli.inputs.scores.label_names import by_label_names
+from calibcli.inputs.scores.mistakes import Nonfinite
+from calibcli.inputs.scores.per_row import Labels, read_labels
+from calibcli.inputs.scores.scan import Scan, decide_kind, double_softmax, evidence, scan
+from calibcli.predictions import Ints, Kind, Predictions
+
+LARGE = 6e4  # float16 ends at 65504
+Paths = str | Path | Sequence[str | Path]
+Progress = Callable[[float, str], None]
+
+
+def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
+    """Read recorded outputs.
+
+    >>> rows = calibcli.read("sample_data/test.npz", by=["ink"])
+    >>> rows.n, rows.k, sorted(set(rows.slices["ink"].tolist()))
+    (997, 10, ['heavy', 'light'])
+
+    Args:
+        path: a file (`-` is stdin), or several that are parts of one data set (`shards=True`).  how: what follows.
+        scores, labels: names of the arrays; `labels` may be a file of its own.
+        classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
+        event: of two classes, the one that is measured; of one column, the class that it is the probability of.
+        kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
+        label_base: what the first class is called.  ignore_label: rows with this label are dropped.
+        drop_nonfinite: drop rows with NaN or infinite scores.
+        clip: raise probabilities to 1e-15, so that the NLL is finite.
+        weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
+        need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
+            and `facts["labelled"]` is False.
+        progress: called with (fraction, text).
+
+    Returns:
+        Predictions whose scores are read from the file in blocks. Probabilities become their logarithms there.
+
+    Raises:
+        InputError: the file, or what is in it, is refused (exit 4).
+        UsageError: an option has a value that cannot be.
+    """
+    reading = reading_of(how)
+    if reading.multilabel:
+        raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
+    sources = open_all(path, reading.shards)
+    contents = [load(source) for source in sources]
+    return predictions(contents, sources, reading, progress)
+
+
+def provenance(found: Predictions) -> list[dict[str, Any]]:
+    """Path and sha256 of each file that was read, for the provenance of a result."""
+    return [dict(file) for file in found.facts["files"]]
+
+
+def reading_of(how: Mapping[str, Any]) -> Reading:
+    """The options as a `Reading`.
+
+    Raises:
+        UsageError: there is no such option.
+    """
+    known = {f.name for f in dataclasses.fields(Reading)}
+    for name in how:
+        if name not in known:
+            raise UsageError(f"unknown option '{name}' of reading", did_you_mean(name, known))
+    return Reading(**how)
+
+
+def open_all(path: Paths, shards: bool) -> list[Source]:
+    """The files, opened.
+
+    Raises:
+        InputError: several files without `shards`.
+    """
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if not paths:
+        raise UsageError("no input file", "name a file with scores and labels, or - for stdin")
+    if len(paths) > 1 and not shards:
+        problem = f"{len(paths)} files: parts of one data set, or several models?"
+        raise InputError(problem, "parts: --shards; models: calib compare " + " ".join(str(p) for p in paths[:3]))
+    return [Source(p) for p in paths]
+
+
+def load(source: Source) -> Contents:
+    """As `load_any`, for files of recorded outputs.
+
+    Raises:
+        InputError: it is something else of calib's or of a model's.
+    """
+    try:
+        contents = load_any(source)
+        if keys.candidates(contents):
+            return contents
+        contents = by_label_names(contents, source.name)
+        if contents.scores:
+            return contents
+    except InputError:
+        other_files.refuse(other_files.before_reading(source), source)
+        raise
+    other_files.refuse(other_files.before_reading(source) or other_files.after_reading(contents, source), source)
+    return contents
+
+
+@np.errstate(all="ignore")  # what is not finite is counted and told
+def predictions(
+    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
+) -> Predictions:
+    """Check the arrays of all files as one data set."""
+    where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
+    first = contents[0]
+    name = keys.pick_scores(first, reading.scores, sources[0].name)
+    raw, ragged = _joined_scores(contents, sources, reading, name)
+    label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
+    if raw_labels is None and reading.need_labels:
+        problem = f"no labels in {where}: it holds {keys.describe(first)}"
+        raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
+    needed = raw_labels if reading.need_labels else None
+    scores = keys.held(keys.two_dimensional(raw, name, where, None if needed is None else needed.shape[0]))
+    n, width = scores.shape
+    if width == 1:
+        keys.refuse_verdicts(name, label_name, where)
+    k = max(width, 2)
+    classes, confirmed = _classes(first, reading, name, k)
+    notes: list[str] = [remark for c in contents for remark in c.about]
+    of: event.Two | None = None
+    labels: Labels | None = None
+    with Digests([*sources, *label_file]) as digests:
+        try:
+            if width > 2 and not reading.event:
+                of = event.Two(classes, raw_labels)
+            else:
+                of = event.two(reading, name, width, classes, raw_labels, label_name)
+            if of.labels is not None:
+                labels = read_labels(of.labels, label_name, scores, of.classes, reading)
+        except InputError as error:
+            if reading.need_labels:
+                raise
+            notes.append(f"labels are not used: {error.problem}")
+            of = of or event.two(reading, name, width, classes, None, "")
+        classes = of.classes
+        rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
+        notes += _remarks(found, kind, reading, classes)
+        if labels is not None:
+            notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
+            notes += found.order.reversed(classes or ("y = 0", "y = 1"))
+        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        files = digests.files()
+    read = Predictions(
+        scores=keys.as_scores(rows.scores, kind, clip=reading.clip),
+        labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
+        kind=kind,
+        source=where,
+        classes=classes,
+        notes=notes,
+        sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
+        facts={
+            "format": first.format,
+            "scores": name,
+            "labels": label_name,
+            "labelled": labels is not None,
+            "label_values": None if labels is None else _label_values(labels, of, k, reading.label_base or 0),
+            "dtype": str(scores.dtype),
+            "kind": kind,
+            "why": "given by --kind" if kind_option(reading.kind) else evidence(found, kind),
+            "columns": width,
+            "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
+            "repeated_rows": found.repeated.count,
+            "files": files,
+        },
+        **further,
+    )
+    return event.swapped(read) if of.first else read
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Scores and codes of the rows that are kept, and their indices in the file (None: all)."""
+
+    scores: Named
+    codes: Any
+    keep: Ints | None = None
+
+    def without(self, bad: Ints) -> _Rows:
+        left = np.ones(self.scores.shape[0], bool)
+        left[bad] = False
+        index = np.flatnonzero(left)
+        codes = None if self.codes is None else self.codes[index]
+        return _Rows(Picked(self.scores, index), codes, index if self.keep is None else self.keep[index])
+
+
+def _checked(
+    scores: Named,
+    labels: Labels | None,
+    contents: Contents,
+    name: str,
+    reading: Reading,
+    ragged: bool,
+    notes: list[str],
+    progress: Progress | None,
+) -> tuple[_Rows, Scan, Kind]:
+    """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
+    rows = _Rows(scores, None if labels is None else labels.codes)
+    if labels is not None:
+        notes += labels.notes
+        rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))
+    decimals, drop = contents.decimals.get(name), reading.drop_nonfinite
+    found = scan(rows.scores, rows.codes, decimals=decimals, collect=drop, progress=progress)
+    half, bad = scores.dtype.itemsize <= 2, found.nonfinite
+    forced, declared = kind_option(reading.kind), keys.declared_kind(contents, name)
+    masks = ragged or forced is not None
+    if drop and not found.finite:
+        raise InputError(f"all {found.n:,} rows hold NaN or infinite scores", "save the scores again, as float32")
+    if bad.count and not drop:
+        bad.refuse(masks, half)
+    kind = decide_kind(found, declared, forced, name)
+    masks = masks or kind == "log_probabilities"
+    if drop:
+        index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])
+        if bad.masked.count and not masks:
+            index = np.union1d(index, _masked_rows(rows.scores))
+        if 0 < len(index) < found.n:
+            rows = rows.without(index)
+            notes.append(f"{len(index):,} of {found.n:,} rows with NaN or infinite scores dropped")
+            bad = Nonfinite(found.n)
+    bad.refuse(masks, half)
+    empty = found.unit.empty
+    if kind == "probabilities" and empty.count:
+        problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
+        raise InputError(problem, "leave these rows out, or save the logits")
+    return rows, found, kind
+
+
+def _joined_scores(
+    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, name: str
+) -> tuple[Named, bool]:
+    parts, ragged = [], False
+    for c, source in zip(contents, sources):
+        here = keys.pick_scores(c, reading.scores, source.name)
+        parts.append(c.arrays[here])
+        ragged |= here in c.ragged
+    shapes = {p.shape[1:] for p in parts}
+    if len(shapes) > 1 and not ragged:
+        odd = next(i for i, p in enumerate(parts) if p.shape[1:] != parts[0].shape[1:])
+        problem = f"{sources[odd].name} has scores {tuple(parts[odd].shape)}, {sources[0].name} {tuple(parts[0].shape)}"
+        raise InputError(problem, "shards must have the same classes")
+    return (parts[0] if len(parts) == 1 else Joined(parts, fill=-np.inf if ragged else None)), ragged
+
+
+def label_array(
+    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, score_name: str
+) -> tuple[str, Named | None, list[Source]]:
+    """Name and array of the labels, of all files (None when there are none), and the file they have of their own."""
+    wanted = reading.labels
+    if wanted and wanted not in contents[0].arrays and os.path.isfile(wanted):
+        source = Source(wanted)
+        return wanted, _only(load_any(source), source), [source]
+    beside = Path(sources[0].path).with_suffix(".labels.npy")
+    if not wanted and len(sources) == 1 and contents[0].format == "npy" and os.path.isfile(beside):
+        source = Source(beside)
+        return beside.name, _only(load_any(source), source), [source]
+    found = [(keys.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
+    absent = [s.name for name, _, s in found if name is None]
+    if absent and len(absent) < len(found):
+        raise InputError(f"{absent[0]} has no labels, other shards have", "give every shard its labels")
+    parts = [c.arrays[name] for name, c, _ in found if name is not None]
+    if not parts:
+        return "", None, []
+    return str(found[0][0]), parts[0] if len(parts) == 1 else Joined(parts), []
+
+
+def _only(contents: Contents, source: Source) -> Named:
+    """The labels in a file of their own: its only array, or the one with a label's name."""
+    names = list(contents.arrays)
+    name = names[0] if len(names) == 1 else keys.pick_labels(contents, None, "", source.name)
+    if name is None:
+        raise InputError(f"no labels in {source.name}: it holds {keys.describe(contents)}", "name the array 'labels'")
+    return contents.arrays[name]
+
+
+def _classes(contents: Contents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
+    """Names of the classes and whether the user gave them."""
+    given = reading.classes
+    names: list[str] | None = None
+    if given is not None:
+        names = class_names(given)
+    elif scores in contents.classes:
+        names = list(contents.classes[scores])
+    else:
+        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "USO")
+        if key:
+            names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
+    if names is not None and len(names) != k:
+        raise InputError(f"{len(names)} class names for {k} score columns", "name every column once, in order")
+    if names is not None and len(set(names)) < k:
+        raise InputError("two classes have the same name", "name every class differently")
+    return names, given is not None
+
+
+def _label_values(labels: Labels, of: event.Two, k: int, base: int) -> list[Any]:
+    """What the labels were in the file, by their codes."""
+    numbers = list(range(base, base + k))
+    return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers
+
+
+def _masked_rows(scores: Named) -> Ints:
+    return np.flatnonzero(np.concatenate([np.isneginf(b).any(axis=1) for _, b in blocks(scores)]))
+
+
+def _remarks(found: Scan, kind: Kind, reading: Reading, classes: Sequence[str] | None) -> list[str]:
+    notes, rows = [], found.finite
+    ties, masked = found.ties, found.nonfinite.masked.count
+    if found.k == 1:
+        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(kind, "P")
+        notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
+        if found.order.margins:
+            ties, rows = found.order.one_column(kind)
+    notes += ties.notes(rows, bool(reading.weights))
+    notes += double_softmax(found, kind, kind_option(reading.kind) is not None)
+    if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
+        notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
+    if masked:
+        notes.append(f"-inf in {masked:,} rows: probability 0 of those classes")
+    if masked or kind == "probabilities":
+        notes += found.impossible.notes(reading.clip)
+    return notes + found.repeated.notes(found.n)

@@ -1,0 +1,121 @@
+"""The data of figures: panels with labelled axes, and the curves in them, of plain Python data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One drawn thing; `kind` is its geometry, `role` what it stands for. Nulls leave a gap.
+
+    kind:
+        `line`: y over x; with `low`/`high`, a shaded band around it.
+        `band`: filled from `low` to `high` over x (with `width`: one step per bin, x its left edge).
+        `bars`: from `base` (0 when absent) to y; x is the left edge and `width` the width (without `width`: centred on
+            x). `low`/`high` are error bars.
+        `steps`: y[i] holds from x[i] to x[i + 1]; x may be one longer than y.
+        `points`: markers, `low`/`high` their error bars.
+        `vline`: a line across the panel at each x.  `hline`: one at each y (x is empty).
+
+    role: a role has one colour in every panel of a figure, so the line and the band of one thing share a role.
+        `model`, `before`, `after`: the thing measured (accuracy of a bin, a metric, ...).
+        `gap`: bars from accuracy (`base`) to mean confidence (y).    `count`: numbers of rows.
+        `ideal`: the diagonal, or what a perfect model shows.         `null`: what chance allows a perfect model.
+        `smooth`: a smoothed estimate.                                `limit`: a gate's limit, a target.
+        `best`: the optimum or the choice made.                       `ridge`: the ridge on a heat map.
+        Anything else (`focal`, `layer1`, ...) takes the next colour of the palette; "" a new one for each curve.
+
+    label: the legend's text; "" keeps the curve out of the legend.
+    """
+
+    label: str
+    kind: Literal["line", "band", "bars", "steps", "points", "vline", "hline"]
+    x: Sequence[float] = ()
+    y: Sequence[float | None] = ()
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+    width: Sequence[float] | None = None
+    base: Sequence[float | None] | None = None
+    role: str = ""
+
+    def __post_init__(self) -> None:
+        for key in ("x", "y", "low", "high", "width", "base"):
+            series = getattr(self, key)
+            if series is not None:
+                object.__setattr__(self, key, [finite(v) for v in series])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Data of one figure panel: labelled axes with units, a title that says what and n.
+
+    A reliability diagram is two of them, and every renderer (the terminal's too) knows it by these roles::
+
+        Plot(name="reliability", title="Reliability of the top label, n = 500", xlim=(0, 1), ylim=(0, 1),
+             xlabel="confidence", ylabel="accuracy", curves=[
+                 Curve(label="accuracy", kind="bars", role="model", x=edges[:-1], width=widths, y=accuracy),
+                 Curve(label="gap", kind="bars", role="gap", x=edges[:-1], width=widths, base=accuracy, y=confidence),
+                 Curve(label="if calibrated", kind="band", role="null", x=edges[:-1], width=widths, low=.., high=..),
+                 Curve(label="smoothed", kind="line", role="smooth", x=grid, y=.., low=.., high=..),
+                 Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])])
+        Plot(name="confidence", under="reliability", ylabel="rows", curves=[
+                 Curve(label="rows", kind="bars", role="count", x=edges[:-1], width=widths, y=counts)])
+
+    Attributes:
+        kind: `xy` (curves) or `heat` (`z[row][column]` at the centres `y[row]`, `x[column]`; `curves` are drawn on it).
+        xlim, ylim: (low, high), or None to fit the data.
+        labels: names of the categorical x positions 0, 1, ... (layers, classes, differences).
+        flip: draw x upwards, first at the top, y to the right; for long labels (forest plot, bars per layer).
+        zlabel, zscale: colour bar of a heat map; with `log`, z <= 0 takes the lowest colour.
+        levels: contours of z with their meaning as `levels_label` (the acceptable set: `levels=[best + 1.92 / n]`).
+        group: panels of the same group are small multiples under that heading; "" is a row of its own.
+        under: name of the Plot under which this one is a low strip with the same x axis.
+    """
+
+    name: str
+    title: str = ""
+    xlabel: str = ""
+    ylabel: str = ""
+    kind: Literal["xy", "heat"] = "xy"
+    curves: Sequence[Curve] = ()
+    xscale: Literal["linear", "log"] = "linear"
+    yscale: Literal["linear", "log"] = "linear"
+    xlim: Sequence[float] | None = None
+    ylim: Sequence[float] | None = None
+    x: Sequence[float] = ()
+    y: Sequence[float] = ()
+    z: Sequence[Sequence[float | None]] = ()
+    zlabel: str = ""
+    zscale: Literal["linear", "log"] = "linear"
+    levels: Sequence[float] = ()
+    levels_label: str = ""
+    labels: Sequence[str] = ()
+    flip: bool = False
+    group: str = ""
+    under: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "z", [[finite(v) for v in row] for row in self.z])
+        for key in ("xlim", "ylim", "x", "y", "levels", "labels", "curves"):
+            series = getattr(self, key)
+            if series is not None:
+                object.__setattr__(self, key, [finite(v) if key != "curves" else v for v in series])
+
+
+def finite(value: Any) -> Any:
+    """Plain Python data: NumPy scalars and arrays unpacked, non-finite numbers None, tuples lists."""
+    if isinstance(value, bool | str | int | None):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    if hasattr(value, "tolist"):
+        return finite(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)

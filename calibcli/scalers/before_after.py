@@ -1,0 +1,120 @@
+"""What `calib scale` says: the fit, and every metric before and after on rows that were not fitted on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from calibcli.columns import columns
+from calibcli.metrics import Sample
+from calibcli.metrics import report as measuring
+from calibcli.metrics.paired import differences, worse
+from calibcli.predictions import Predictions, notes_of
+from calibcli.result import Estimate, Result, Table
+from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit, part
+from calibcli.scalers.ranking import Options, applicable, rank
+from calibcli.scalers.scaler import SCALERS, Progress, Scaler
+
+
+def report(
+    predictions: Predictions,
+    options: Options,
+    test: Predictions | None = None,
+    progress: Progress | None = None,
+) -> tuple[Result, Scaler]:
+    """Fit on `predictions`; measure before and after on `test`, or by cross-fitting where there is none.
+
+    Raises:
+        UsageError: unknown method, option or metric.
+        InputError: data that cannot be fitted, or a test set of other classes.
+    """
+    methods = known_methods(options.methods, predictions.k)
+    method, crossed, recommended, notes = methods[0], None, dict[str, str](), list[str]()
+    estimates: Sequence[Estimate] = ()
+    tables: list[Table] = []
+    ranked = len(methods) > 1
+    parts = 2 if ranked or test is None else 1
+    if ranked:
+        ranking = rank(methods, predictions, options, part(progress, 0, 2))
+        method, crossed, recommended = ranking.best, ranking.after, {"recommended": ranking.recommended}
+        estimates, tables = ranking.estimates, [ranking.table]
+        notes = [f"{method} is the method that the numbers below are of", *ranking.notes]
+    here, memory = part(progress, int(ranked), parts), dict[str, Any]()
+    done = fit(method, predictions, seed=options.seed, level=options.level, progress=here, memory=memory)
+    if test is not None:
+        check_classes(done.scaler, test)
+        before, after = test, apply(done.scaler, test)
+        where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
+    else:
+        before = predictions
+        after = crossed or cross_fit(method, predictions, options.folds, options.seed, part(progress, 1, 2), memory)
+        where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
+    if progress:
+        progress(1.0, "measuring")
+    first, second = _measure(before, options, "before"), _measure(after, options, "after")
+    changed = _changed(before, after, options)
+    facts: dict[str, Any] = {
+        "method": method,
+        "keeps predicted classes": done.scaler.preserves_accuracy,
+        "after": where,
+        "kind": predictions.kind,
+        "n": predictions.n,
+        "classes": predictions.k,
+    }
+    return Result(
+        command="scale",
+        estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates, *changed],
+        tables=[*tables, *done.tables, *first.tables, *second.tables],
+        plots=[*first.plots, *second.plots, *done.plots],
+        notes=[*notes_of(*filter(None, [predictions, test])), *notes, *done.notes, *_harm(changed), *second.notes],
+        facts={**facts, **predictions.event_fact, **done.facts, **recommended},
+    ), done.scaler
+
+
+def _changed(before: Predictions, after: Predictions, options: Options) -> list[Estimate]:
+    """Paired differences of the rows before and after."""
+    one, two = (Sample.of(columns(rows, class_bins=(), threads=options.threads)) for rows in (before, after))
+    return differences(one, two, level=options.level)
+
+
+def _harm(changed: Sequence[Estimate]) -> list[str]:
+    """What is worse than before beyond chance."""
+    bad = [f"{e.name} by {abs(e.value or 0):.3g} [{e.low:+.3g}, {e.high:+.3g}]" for e in worse(changed)]
+    return [f"after is worse than before beyond chance: {', '.join(bad)}"] if bad else []
+
+
+def known_methods(methods: Sequence[str], k: int) -> list[str]:
+    """Canonical specs, each once; `all` stands for every method for k classes.
+
+    Raises:
+        UsageError: unknown method or option.
+    """
+    specs: list[str] = []
+    for method in methods:
+        for spec in applicable(k) if method.strip().lower() == "all" else [method]:
+            canonical = SCALERS.choose(spec).spec
+            if canonical not in specs:
+                specs.append(canonical)
+    return specs
+
+
+def _measure(rows: Predictions, options: Options, scope: str) -> Result:
+    """What `calib metrics` says of these rows, marked as before or after."""
+    how = measuring.Options(specs=options.specs, level=options.level, seed=options.seed, threads=options.threads)
+    measured = measuring.report(rows, how)
+    return dataclasses.replace(
+        measured,
+        estimates=[dataclasses.replace(e, scope=f"{e.scope} {scope}".lstrip()) for e in measured.estimates],
+        tables=[dataclasses.replace(t, name=f"{t.name}_{scope}", title=f"{t.title}, {scope}") for t in measured.tables],
+        plots=[
+            dataclasses.replace(
+                p,
+                name=f"{p.name}_{scope}",
+                under=p.under and f"{p.under}_{scope}",
+                title=p.title and f"{p.title}, {scope}",
+            )
+            for p in measured.plots
+        ],
+        notes=[f"{scope}: {note}" for note in measured.notes if note not in rows.notes],
+    )

@@ -1,0 +1,221 @@
+"""Everything `calib fit` does between its options and its result: where to start, which folders, one run per loss."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from calibcli import device as devices
+from calibcli import losses
+from calibcli.architectures import ARCHITECTURES
+from calibcli.errors import UsageError, WriteError
+from calibcli.files import may_write
+from calibcli.inputs import checkpoint, opening
+from calibcli.inputs.checkpoint.factory import is_built_in
+from calibcli.result import Result
+from calibcli.training import state, summary
+from calibcli.training.data import Parts, open_parts, standardised
+from calibcli.training.one_model import Fitted, Start, fit
+from calibcli.training.recipe import Recipe
+from calibcli.training.setup import Progress, Setup, Training
+
+MODULE = "(module)"
+MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
+RUN = ("log.jsonl", "steps.jsonl", state.FILE)
+"""What a folder gets at the end of a run, and what says that it holds one."""
+
+
+def run_all(setup: Setup) -> Result:
+    """One run per loss from the same start, and what they came to. A module that was given has the kept weights then.
+
+    Raises:
+        UsageError, InputError: a wrong request, or inputs that were refused.
+    """
+    where = devices.pick(setup.device)
+    devices.set_threads(setup.threads)
+    losses_asked = (setup.loss,) if isinstance(setup.loss, str) else setup.loss or ("ce",)
+    recipes = list({r.loss: r for r in (recipe(setup, spec) for spec in losses_asked)}.values())
+    if len(recipes) > 1 and isinstance(setup.model, nn.Module):
+        raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_emptied(setup, recipes))
+        folders = [folder_of(setup, r, len(recipes) > 1) for r in recipes]
+        stack.enter_context(devices.process_group(where))
+        start, parts = begin(setup)
+        runs: list[Fitted] = []
+        for i, (one, folder) in enumerate(zip(recipes, folders)):
+            progress = _part(setup.progress, i, len(recipes), one.loss)
+            try:
+                dtype = devices.dtype(setup.dtype)
+                runs.append(fit(start, one, parts, setup, folder=folder, device=where, dtype=dtype, progress=progress))
+            except BaseException as error:
+                kept = folder is not None and (folder / state.FILE).exists()
+                resumable = isinstance(error, WriteError) or not isinstance(error, Exception)  # no room, or a signal
+                if kept and resumable and not devices.rank():
+                    setup.note(f"the state is kept in {folder}: the same command with --resume goes on from there")
+                raise
+        setup.progress(1.0, "")
+    if isinstance(setup.model, nn.Module):
+        setup.model.load_state_dict(runs[0].model.state_dict())
+    if devices.rank():
+        return Result(command="fit")
+    return _told(setup, start, parts, runs, str(where))
+
+
+def _told(setup: Setup, start: Start, parts: Parts, runs: Sequence[Fitted], where: str) -> Result:
+    result = summary.result(runs, seed=setup.seed)
+    facts = {
+        "model": start.source,
+        "architecture": start.architecture,
+        "parameters": sum(p.numel() for p in start.model.parameters()),
+        "classes": parts.classes,
+        "rows": {role: len(data) for role, data in parts.items()},
+        "processes": devices.world(),
+    }
+    extra = [] if setup.save is not None else ["nothing was kept: pass --save DIR for the model, logits and log"]
+    notes = [*parts.notes, *(n for _, d in parts.items() for n in d.notes), *result.notes, *extra]
+    inputs = [{"path": d.source, "sha256": d.sha256} for _, d in parts.items()]
+    if start.sha256:
+        inputs.insert(0, {"path": start.source, "sha256": start.sha256})
+    return dataclasses.replace(
+        result,
+        facts={**facts, **result.facts},
+        notes=list(dict.fromkeys(notes)),
+        provenance={"inputs": inputs, "seed": setup.seed, "device": where, "dtype": setup.dtype},
+    )
+
+
+def recipe(setup: Setup, loss: str) -> Recipe:
+    """The recipe of a loss.
+
+    Raises:
+        UsageError: an option that is not a choice, or out of range.
+    """
+    spec = losses.objective(loss, list(setup.penalty)).spec
+    return Recipe(loss=spec, seed=setup.seed, **setup.fields_of(Training))
+
+
+def begin(setup: Setup) -> tuple[Start, Parts]:
+    """The model to start from and the rows, which decide each other's shapes."""
+    how = {
+        "fraction": setup.val_fraction,
+        "seed": setup.seed,
+        "missing_classes": setup.missing_classes,
+        "trust": setup.trust,
+        **setup.fields_of(opening.Rows),
+    }
+    if isinstance(setup.model, nn.Module):
+        if setup.arch or setup.arch_file or setup.init == "fresh":
+            raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
+        parts = open_parts(setup.data, setup.validation, setup.test, named={}, **how)
+        return Start(setup.model, type(setup.model).__name__, False, source=MODULE), parts
+    model_name = str(setup.model)
+    if Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name):
+        loaded = checkpoint.load(model_name, **setup.fields_of(opening.Network))
+        parts = open_parts(
+            setup.data,
+            setup.validation,
+            setup.test,
+            named=loaded.data,
+            classes=loaded.classes,
+            preprocess=loaded.metadata.get("preprocess"),
+            **how,
+        )
+        model = loaded.model
+        if setup.init == "fresh":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(setup.seed)
+                model = checkpoint.build(None if setup.arch_file else loaded.architecture, setup.arch_file)
+        start = Start(model, loaded.architecture, setup.init == "fresh", loaded.classes, loaded.source, loaded.sha256)
+        parts.notes.extend(loaded.notes)
+        return start, parts
+    if setup.arch is not None:
+        raise UsageError(
+            f"{model_name} is not a file, and --arch is for checkpoints", "name the architecture in place of the model"
+        )
+    if setup.data is None:
+        raise UsageError("no training rows were named", "pass --data FILE")
+    parts = open_parts(setup.data, setup.validation, setup.test, named={}, **how)
+    train = standardised(parts.train)
+    alike = {
+        role: d and dataclasses.replace(d, preprocess=train.preprocess, notes=[])
+        for role, d in (("validation", parts.validation), ("test", parts.test))
+    }
+    parts = Parts(train, alike["validation"], alike["test"], parts.classes, parts.notes)
+    known = {"classes": parts.classes, "inputs": int(np.prod(train.shape)), "channels": train.shape[0]}
+    spec = model_name
+    if is_built_in(spec):
+        spec, known = ARCHITECTURES.choose(spec, **known).spec, {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.seed)
+        model = checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **known)
+    return Start(model, setup.arch_file or spec, True, train.classes, model_name), parts
+
+
+def named(setup: Setup) -> list[str | Path]:
+    """The files that it names."""
+    asked = (setup.model, setup.data, setup.validation, setup.test, setup.arch_file)
+    return [name for name in asked if isinstance(name, str | Path)]
+
+
+def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
+    """Where a run's files go; made here, and refused where it holds another run.
+
+    Raises:
+        UsageError: it holds a run and neither --resume nor --overwrite was given, or cannot be made.
+    """
+    if setup.save is None:
+        if setup.resume:
+            raise UsageError("--resume needs the folder of the run", "pass --save DIR")
+        return None
+    folder = _folder(setup.save, recipe, several)
+    if setup.resume and setup.overwrite:
+        raise UsageError("--resume and --overwrite were both given", "pass one of them")
+    try:  # in every process: one that went on alone would wait for the others in vain
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
+    may_write([folder / name for name in (*MADE, *RUN)], named(setup))
+    made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
+    if made and not held:
+        raise UsageError(f"{folder} holds a {made[0].name} that is of no run in it", "name another --save folder")
+    if held and setup.overwrite:
+        for path in (*made, *held):  # in this order: another process looks at them too
+            path.unlink(missing_ok=True)
+    elif held and not setup.resume:
+        raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
+    return folder
+
+
+def _folder(save: Path, recipe: Recipe, several: bool) -> Path:
+    return Path(save, slug(recipe.loss)) if several else Path(save)
+
+
+@contextlib.contextmanager
+def _emptied(setup: Setup, recipes: Sequence[Recipe]) -> Iterator[None]:
+    """Leave no empty folder behind that was not there before, where a request is refused."""
+    folders = [] if setup.save is None else [_folder(setup.save, r, len(recipes) > 1) for r in recipes]
+    missing = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    try:
+        yield
+    except BaseException:
+        for path in sorted(missing, key=lambda p: -len(p.parts)):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def slug(spec: str) -> str:
+    """A folder name of a loss: `focal-gamma-3`."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in spec)
+
+
+def _part(progress: Progress, index: int, count: int, loss: str) -> Progress:
+    text = f"{loss}: " if count > 1 else ""
+    return lambda fraction, what: progress((index + min(fraction, 0.999)) / count, text + what)

@@ -1,0 +1,129 @@
+"""The rows of a run: trained on, validated on, tested on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs import dataset
+from calibcli.inputs.dataset import Dataset
+from calibcli.training.batches import stratified_split
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Training rows, and validation and test rows where there are any.
+
+    Attributes:
+        classes: K.
+        sources: where each part comes from.  notes: remarks, one sentence each.
+    """
+
+    train: Dataset
+    validation: Dataset | None
+    test: Dataset | None
+    classes: int
+    notes: list[str] = field(default_factory=list)
+
+    def items(self) -> list[tuple[str, Dataset]]:
+        """(role, data set) of the parts there are."""
+        found = (("train", self.train), ("validation", self.validation), ("test", self.test))
+        return [(role, data) for role, data in found if data is not None]
+
+
+def open_parts(
+    data: Any,
+    validation: Any,
+    test: Any,
+    *,
+    named: Mapping[str, str],
+    fraction: float,
+    seed: int,
+    subset: int | None = None,
+    missing_classes: bool = False,
+    trust: bool = False,
+    classes: list[str] | None = None,
+    **options: Any,
+) -> Parts:
+    """Open what was named.
+
+    Args:
+        data: training rows, named or in memory; of a file that holds splits, all of its splits.
+        validation, test: further sources.
+        named: sources by role (of a checkpoint), used where `data` is None.
+        fraction: share of each class held out for validation where there is no validation set; 0 for none.
+        missing_classes: allow classes without validation rows.
+        options: of `dataset.load`.
+
+    Raises:
+        UsageError: no training rows were named.
+        InputError: a class that has no training or validation rows, and as in `dataset.load`.
+    """
+    if not 0 <= fraction < 1:
+        raise UsageError(f"--val-fraction {fraction:g} is not a share", "pass a number from 0 to 1, such as 0.1")
+    roles: dict[str, Any] = dict(named) if data is None else {}
+    if data is not None:
+        held = dataset.splits(data, trust=trust) if isinstance(data, str | Path) else []
+        roles = {role: f"{data}#{role}" for role in held} if "train" in held else {"train": data}
+    roles |= {role: source for role, source in (("validation", validation), ("test", test)) if source is not None}
+    if "train" not in roles:
+        raise UsageError("no training rows were named", "pass --data FILE")
+    opened = {
+        role: dataset.in_order(
+            dataset.load(source, trust=trust, subset=subset if role == "train" else None, seed=seed, **options), classes
+        )
+        for role, source in roles.items()
+    }
+    train, held_out, notes = opened["train"], opened.get("validation"), []
+    if held_out is None and fraction > 0:
+        kept, chosen = stratified_split(train.labels, fraction, seed)
+        train, held_out = train.select(kept), train.select(chosen)
+        notes.append(f"{len(chosen)} of {len(kept) + len(chosen)} rows are held out for validation, by class")
+    count = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
+    count = max(count, len(train.classes or ()))
+    parts = Parts(train, held_out, opened.get("test"), count, notes)
+    _check_classes(parts, missing_classes)
+    return parts
+
+
+def _check_classes(parts: Parts, missing_allowed: bool) -> None:
+    names = parts.train.classes or [str(k) for k in range(parts.classes)]
+    for role, data in parts.items():
+        empty = np.flatnonzero(np.bincount(data.labels, minlength=parts.classes) == 0)
+        if not len(empty) or role == "test":
+            continue
+        what = f"class {names[empty[0]]} has no {'training' if role == 'train' else role} rows"
+        if not missing_allowed:
+            raise InputError(what, "add rows of that class, or pass --missing-classes to go on without")
+        parts.notes.append(f"{what} ({len(empty)} such classes)")
+
+
+def standardised(data: Dataset) -> Dataset:
+    """The data set with the mean and spread of its own inputs taken out: per channel of images, per feature of rows.
+
+    As it is where a mean was given, and for inputs that are not numbers. At most 10,000 rows are looked at.
+    """
+    if data.preprocess.mean or data.preprocess.std or set(data.inputs) != {""}:
+        return data
+    first = next(iter(data.inputs.values()))
+    if first.dtype.kind != "f" and first.dtype != np.uint8:
+        return data
+    look = np.arange(len(data)) if len(data) <= 10_000 else np.linspace(0, len(data) - 1, 10_000).astype(np.int64)
+    x, _ = data.batch(look)
+    if isinstance(x, dict) or x.ndim not in (2, 4):
+        return data
+    axes = (0, 2, 3) if x.ndim == 4 else (0,)
+    mean, std = x.double().mean(axes), x.double().std(axes, correction=0)
+    std = std.where(std > 1e-6 * std.max().clamp(min=1e-30), std.new_tensor(1.0))
+    notes = [n for n in data.notes if not n.startswith("bytes were scaled")]
+    return dataclasses.replace(
+        data,
+        preprocess=dataclasses.replace(data.preprocess, mean=tuple(mean.tolist()), std=tuple(std.tolist())),
+        notes=[*notes, "inputs are standardised with the mean and spread of the training rows"],
+    )

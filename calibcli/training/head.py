@@ -1,0 +1,68 @@
+"""Training the last linear layer alone, on features computed once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from calibcli.errors import InputError
+from calibcli.inputs import inference
+from calibcli.training.batches import Loader
+from calibcli.training.loop import last_linear
+
+
+def layer(model: nn.Module) -> nn.Linear:
+    """The last linear layer.
+
+    Raises:
+        InputError: the model has none.
+    """
+    found = last_linear(model)
+    if found is None:
+        raise InputError("the model has no linear layer", "leave --head-only out, or use --freeze")
+    return found
+
+
+def features(model: nn.Module, loader: Loader, batch_size: int = 256) -> Loader:
+    """What the last linear layer gets, for every row, in eval mode: a loader to train that layer on.
+
+    Raises:
+        InputError: the model has no linear layer whose output is the logits.
+    """
+    head = layer(model)
+    seen: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
+    model.eval()
+    try:
+        with torch.no_grad():
+            for rows in torch.split(torch.arange(len(loader)), batch_size):
+                logits = inference.logits(model, loader(rows)[0])
+                if (
+                    len(seen[-1]) != len(rows)
+                    or seen[-1].ndim != 2
+                    or not torch.equal(nn.functional.linear(seen[-1], head.weight, head.bias), logits)
+                ):
+                    raise InputError("the last linear layer does not make the logits", "use --freeze instead")
+    finally:
+        hook.remove()
+    return Loader.holding(torch.cat(seen), loader.labels)
+
+
+def freeze(model: nn.Module, globs: tuple[str, ...]) -> list[str]:
+    """Keep the parameters that match as they are; their names.
+
+    Raises:
+        InputError: a glob that matches nothing.
+    """
+    from fnmatch import fnmatchcase
+
+    names = dict(model.named_parameters())
+    frozen: list[str] = []
+    for glob in globs:
+        found = [n for n in names if fnmatchcase(n, glob) or fnmatchcase(n, f"{glob}.*")]
+        if not found:
+            raise InputError(f"--freeze {glob} matches no parameter", f"names are like {', '.join(list(names)[:4])}")
+        frozen += found
+    for name in frozen:
+        names[name].requires_grad_(False)
+    return sorted(set(frozen))

@@ -1,0 +1,320 @@
+"""The training loop: deterministic given the seed, and continued bit for bit after any interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from calibcli import device, losses
+from calibcli.errors import InputError, UsageError
+from calibcli.files import Lines, atomic
+from calibcli.inputs import inference
+from calibcli.training import augment, measure, parallel, state
+from calibcli.training.batches import Batches, Loader
+from calibcli.training.recipe import Recipe
+from calibcli.training.setup import Progress
+from calibcli.training.stop import Signals, Stopping, held_signals
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FLUSH = 50  # steps between looks at the loss on an accelerator, where every look waits for it
+
+
+class Trainer:
+    """One run of a recipe on a model.
+
+    Args:
+        model: on its device, in its dtype; trained in place.
+        train, validation: loaders; without validation there is no per-epoch calibration.
+        folder: where `state.pt`, `log.jsonl` and `steps.jsonl` go, or None to write nothing.
+        identity: what a continued run must share (recipe, architecture, data).
+        save_every: steps between saved states (and one at the end).
+        curvature_every: epochs between looks at λmax and trace of cross-entropy's Hessian on up to 256 validation rows.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        train: Loader,
+        validation: Loader | None = None,
+        *,
+        folder: Path | None = None,
+        identity: dict[str, Any] | None = None,
+        save_every: int = 500,
+        curvature_every: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self.model, self.recipe, self.train, self.validation = model, recipe, train, validation
+        self.folder, self.save_every, self.curvature_every = folder, save_every, curvature_every
+        self.identity = {"recipe": recipe.as_dict(), **(identity or {})}
+        self.progress = progress or (lambda fraction, text: None)
+        self.device = train.device
+        self.objective = losses.objective(recipe.loss).to(self.device)
+        if validation is None and (recipe.keep == "best" or recipe.patience or self.objective.loss.needs_validation):
+            raise UsageError(
+                "--keep best, --patience and adafocal need validation rows", "pass --validation or --val-fraction 0.1"
+            )
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise InputError("every parameter is frozen", "loosen --freeze")
+        self.optimizer = recipe.make_optimizer(self.parameters)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.amp == "fp16")
+        self.batches = Batches(len(train), recipe.batch_size, recipe.seed, device.world())
+        self.augment = augment.pipeline(recipe.augment, train.shape)
+        self.generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + 1 + device.rank())
+        self.position = state.Position()
+        self.last_layer = last_linear(model)
+        self._pending: list[tuple[int, Tensor, int]] = []
+        self._steps: Lines | None = None
+        self._log: Lines | None = None
+        self._curved = any(p.order > 1 for p in self.objective.penalties)
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.recipe.epochs * self.batches.steps
+
+    def resume(self) -> None:
+        """Go to where the folder's saved state was.
+
+        Raises:
+            InputError, UsageError: as `State.load`.
+        """
+        assert self.folder is not None
+        self.position = self._state(self.folder).load()
+
+    def save(self) -> None:
+        """Write the state; nothing without a folder."""
+        self._flush()
+        if self.folder is not None:
+            self._state(self.folder).save(self.position)
+
+    def run(self) -> list[dict[str, Any]]:
+        """Train to the end and return the log. The model ends with the weights that the recipe keeps.
+
+        A signal is acted on after the step is whole and the state saved.
+
+        Raises:
+            InputError: the loss is not finite, or memory ran out; the last saved state stays.
+        """
+        if self.position == state.Position():
+            torch.manual_seed(self.recipe.seed * 1_000_003 + 2 + device.rank())  # for dropout
+            parallel.agree(self.model)
+        with held_signals() as signals, self._logs():
+            try:
+                while not self.position.finished:
+                    self._epoch(signals)
+            except Stopping:
+                self.save()
+                signals.release()
+            except (RuntimeError, MemoryError) as error:
+                if not device.is_out_of_memory(error):
+                    raise
+                raise InputError(
+                    f"out of memory at batch size {self.recipe.batch_size}",
+                    f"pass --batch-size {max(1, self.recipe.batch_size // 2)}{self._where()}",
+                ) from None
+        if self.position.best is not None and self.recipe.keep == "best":
+            self.model.load_state_dict(self.position.best["weights"])
+        return self.position.history
+
+    def logits(self, loader: Loader, check: Callable[[], None] = lambda: None) -> tuple[Tensor, Tensor]:
+        """Logits `(N, K)` in eval mode and full precision, and labels, both on the CPU."""
+        self.model.eval()
+        parts = []
+        with torch.no_grad(), device.full_float32():
+            for rows in torch.split(torch.arange(len(loader)), max(256, self.recipe.batch_size)):
+                check()
+                parts.append(inference.logits(self.model, loader(rows)[0]).cpu())
+        return torch.cat(parts), loader.labels.cpu()
+
+    # one epoch -----------------------------------------------------------------------------------------------------
+
+    def _epoch(self, signals: Signals) -> None:
+        at, loss = self.position, self.objective.loss
+        if at.step == 0:
+            needs = at.epoch > 0 and loss.needs_validation and self.validation is not None
+            loss.start_epoch(at.epoch, self.recipe.epochs, self._validate(signals) if needs else None)
+        order = self.batches.epoch(at.epoch)
+        train_mode(self.model)
+        with sdpa_kernel(SDPBackend.MATH) if self._curved else contextlib.nullcontext():
+            while at.step < self.batches.steps:
+                stop = self._step(self.batches.batch(order, at.step), signals)
+                at.step += 1
+                number = at.epoch * self.batches.steps + at.step
+                if stop:
+                    signals.received = signals.received or 15
+                    raise Stopping
+                if number % self.save_every == 0:
+                    self.save()
+                self.progress(number / self.total, f"epoch {at.epoch + 1} of {self.recipe.epochs}")
+        self._flush()
+        self._end_epoch(signals)
+        if at.finished:
+            self.save()
+
+    def _step(self, rows: Tensor, signals: Signals) -> bool:
+        recipe, at = self.recipe, self.position
+        number = at.epoch * self.batches.steps + at.step
+        mine = parallel.share(rows)
+        inputs, labels = self.train(mine)
+        if self.augment is not None and isinstance(inputs, Tensor):
+            inputs = self.augment(inputs, self.generator)
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.learning_rate(number, self.total, recipe.epochs)
+        self.optimizer.zero_grad(set_to_none=True)
+        amp = AUTOCAST.get(recipe.amp)
+        autocast = torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext()
+        with autocast, self.objective.around(self.model, number, self.generator):
+            logits = inference.logits(self.model, inputs)
+        value = self.objective(losses.Batch(self.model, logits, labels, number, self.generator), recipe.reduction)
+        if device.world() > 1:
+            value = value * self._share(rows, logits, labels)
+        if not value.requires_grad:
+            problem = "the model's output does not depend on its trainable parameters"
+            raise InputError(problem, "leave torch.no_grad() and detach() out of its forward pass")
+        self.scaler.scale(value).backward()  # type: ignore[no-untyped-call]
+        value, stop = parallel.sum_gradients(self.parameters, value.detach(), signals.received is not None)
+        self._record(number, value, len(rows))
+        for penalty in self.objective.penalties:
+            if penalty.due(number) and penalty.realised is not None:
+                name = f"penalty_{type(penalty).__name__.lower()}"
+                total, count = at.penalties.get(name, [0.0, 0])
+                at.penalties[name] = [total + float(penalty.realised), count + 1]
+        if recipe.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
+        if at.step == self.batches.steps - 1 and self.last_layer is not None:
+            gradient = self.last_layer.weight.grad
+            scale = 1.0 if recipe.clip_norm is not None else self.scaler.get_scale()
+            at.gradient_norm = None if gradient is None else float(gradient.norm()) / scale
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return stop
+
+    def _share(self, rows: Tensor, logits: Tensor, labels: Tensor) -> Tensor | float:
+        """This process's part of the mean over the whole batch."""
+        if self.recipe.reduction == "sum":
+            return 1.0
+        loss = self.objective.loss
+        if loss.alpha is None:
+            return len(labels) / len(rows)
+        everyone = self.train.labels[rows.to(self.device)]
+        return loss.weights(logits, labels).sum() / loss.weights(logits, everyone).sum()
+
+    def _end_epoch(self, signals: Signals) -> None:
+        at, recipe = self.position, self.recipe
+        parallel.agree(self.model, buffers_only=True)
+        record: dict[str, Any] = {
+            "epoch": at.epoch + 1,
+            "lr": recipe.learning_rate((at.epoch + 1) * self.batches.steps - 1, self.total, recipe.epochs),
+            "train_loss": at.loss_sum / max(at.rows, 1),
+            "gamma": self.objective.loss.gamma_text,
+        }
+        record.update({name: total / count for name, (total, count) in at.penalties.items()})
+        if self.last_layer is not None:
+            record["last_weight_norm"] = float(self.last_layer.weight.detach().norm())
+            record["last_gradient_norm"] = at.gradient_norm
+        if self.validation is not None:
+            logits, labels = self._validate(signals)
+            if not bool(torch.isfinite(logits).all()):
+                raise self._diverged(f"the validation logits of epoch {at.epoch + 1} are not finite")
+            loss = self.objective.loss
+            with torch.no_grad():
+                on_device = logits.to(self.device), labels.to(self.device)
+                record["loss"] = float(self.objective.reduce(loss(*on_device), *on_device))
+                gammas = loss.gammas(*on_device)
+            record["gamma_mean"] = None if gammas is None else float(gammas.mean())
+            record.update(measure.numbers(logits.numpy(), labels.numpy()))
+            if self.curvature_every and (at.epoch + 1) % self.curvature_every == 0:
+                record.update(measure.curvature(self.model, self.validation, recipe.seed))
+            self._keep_best(record)
+        at.history.append(record)
+        at.epoch, at.step, at.loss_sum, at.rows, at.penalties = at.epoch + 1, 0, 0.0, 0, {}
+        out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
+        at.finished = at.epoch >= recipe.epochs or out_of_patience
+        if self._log is not None:
+            self._log.write(json.dumps(record))
+
+    def _keep_best(self, record: dict[str, Any]) -> None:
+        at, recipe = self.position, self.recipe
+        if recipe.keep != "best" and recipe.patience is None:
+            return
+        value = float(record[recipe.select])
+        if at.best is None or value < at.best["value"]:
+            kept = state.weights(self.model) if recipe.keep == "best" else {}
+            at.best, at.since_best = {"value": value, "epoch": at.epoch + 1, "weights": kept}, 0
+        else:
+            at.since_best += 1
+
+    def _validate(self, signals: Signals) -> tuple[Tensor, Tensor]:
+        assert self.validation is not None
+        return self.logits(self.validation, signals.check)
+
+    # the log of steps ----------------------------------------------------------------------------------------------
+
+    def _record(self, number: int, value: Tensor, rows: int) -> None:
+        """Note a step's loss; on an accelerator look at it only now and then, as every look waits for the device."""
+        self._pending.append((number, value, rows))
+        if self.device.type == "cpu" or len(self._pending) >= FLUSH:
+            self._flush()
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        for number, tensor, rows in pending:
+            value = float(tensor)
+            if not math.isfinite(value):
+                what = "not a number" if math.isnan(value) else "infinite"
+                raise self._diverged(f"the loss became {what} at step {number}")
+            self.position.loss_sum += value if self.recipe.reduction == "sum" else value * rows
+            self.position.rows += rows
+            if self._steps is not None:
+                self._steps.write(f'{{"step": {number}, "loss": {value:.9g}}}')
+
+    @contextlib.contextmanager
+    def _logs(self) -> Iterator[None]:
+        if self.folder is None or device.rank():
+            yield
+            return
+        log = self.folder / "log.jsonl"
+        with atomic(log) as temporary:  # epochs after the saved state will be logged again
+            temporary.write_text("".join(json.dumps(record) + "\n" for record in self.position.history))
+        with Lines(self.folder / "steps.jsonl") as self._steps, Lines(log) as self._log:
+            start = self.position.epoch * self.batches.steps + self.position.step
+            self._steps.write(f'{{"start": {start}}}')
+            yield
+        self._steps = self._log = None
+
+    def _diverged(self, problem: str) -> InputError:
+        fix = f"lower --lr (now {self.recipe.lr:g}), or pass --clip-norm 1 or --warmup 0.1"
+        return InputError(problem, fix + self._where())
+
+    def _where(self) -> str:
+        kept = self.folder is not None and (self.folder / state.FILE).exists()
+        return f"; the last good state is kept in {self.folder}" if kept else ""
+
+    def _state(self, folder: Path) -> state.State:
+        parts = {"optimizer": self.optimizer, "scaler": self.scaler, "loss": self.objective.loss}
+        return state.State(folder / state.FILE, self.identity, parts, self.model, self.generator)
+
+
+def last_linear(model: nn.Module) -> nn.Linear | None:
+    """The linear layer defined last, which makes the logits in every usual network."""
+    return next((m for m in reversed([*model.modules()]) if isinstance(m, nn.Linear)), None)
+
+
+def train_mode(model: nn.Module) -> None:
+    """Train mode; modules whose parameters are all frozen stay in eval mode, so that their statistics stay too."""
+    model.train()
+    for module in model.modules():
+        own = [*module.parameters()]
+        if own and not any(p.requires_grad for p in own):
+            module.eval()

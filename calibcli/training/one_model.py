@@ -1,0 +1,280 @@
+"""One trained model: from a start and a recipe to weights, logits and a log on disk."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from calibcli import device as devices
+from calibcli import losses
+from calibcli.errors import InputError, UsageError
+from calibcli.files import atomic
+from calibcli.inputs import checkpoint, inference
+from calibcli.links import log_phi
+from calibcli.predictions import Predictions
+from calibcli.training import head, state
+from calibcli.training.batches import Loader, stratified_split
+from calibcli.training.data import Parts
+from calibcli.training.loop import Trainer
+from calibcli.training.recipe import Recipe
+from calibcli.training.setup import Kept, Progress
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where runs start from.
+
+    Attributes:
+        model: the weights to start from; every run trains its own copy.
+        architecture: canonical spec, or a description where the network is not built in.
+        fresh: drawn at random rather than read from a checkpoint.
+        classes: class names, or None.  source: what the user named.  sha256: of the checkpoint, or "".
+    """
+
+    model: nn.Module
+    architecture: str
+    fresh: bool
+    classes: list[str] | None = None
+    source: str = ""
+    sha256: str = ""
+
+
+@dataclass
+class Fitted:
+    """A finished run.
+
+    Attributes:
+        recipe: what was run.  folder: where its files are, or None.  model: with the kept weights.
+        history: the log, a record per epoch.
+        train: NLL and error on the training rows, in eval mode and without augmentation.
+        validation, test: predictions, where there are such rows.
+        seconds: of training in this process.  steps: of the whole run.  continued: the step it was continued at.
+        best_epoch: the epoch whose weights were kept.  files: written, by role.
+    """
+
+    recipe: Recipe
+    folder: Path | None
+    model: nn.Module
+    history: list[dict[str, Any]]
+    train: dict[str, float]
+    seconds: float
+    steps: int
+    continued: int | None
+    best_epoch: int
+    validation: Predictions | None = None
+    test: Predictions | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def fit(
+    start: Start,
+    recipe: Recipe,
+    parts: Parts,
+    kept: Kept | None = None,
+    *,
+    folder: Path | None = None,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Train a copy of the start's model and write what came of it.
+
+    `folder` gets `model.safetensors` (and `model.pt` with `kept.pt`), `validation.npz` and `test.npz`, `log.jsonl`
+    (a line per epoch), `steps.jsonl` (a line per step) and `state.pt`, from which `kept.resume` goes on. With
+    `kept.report_link` `phi` the logits and numbers of a focal loss are ln φ_γ(softmax z), the map that undoes its
+    underconfidence.
+
+    Raises:
+        UsageError: a recipe that does not fit the start, or a state of another run.
+        InputError: rows or labels that do not fit the model, a loss that is not finite, no memory.
+    """
+    kept = kept or Kept()
+    where = device or torch.device("cpu")
+    model = copy.deepcopy(start.model).to(where, dtype)
+    gamma, linked = _link(recipe, kept.report_link)
+    misfits = _misfits(recipe, model, parts)
+    head.freeze(model, recipe.freeze)
+    train = whole = Loader(parts.train, where, dtype)
+    steering, steered = _steering(recipe, parts, where, dtype)
+    trained: nn.Module = model
+    if recipe.head_only:
+        trained = head.layer(model)
+        train, steering = head.features(model, train), steering and head.features(model, steering)
+    trainer = Trainer(
+        trained,
+        recipe,
+        train,
+        steering,
+        folder=folder,
+        identity=_identity(start, parts, dtype),
+        save_every=kept.save_every,
+        curvature_every=kept.curvature_every,
+        progress=progress,
+    )
+    continued = None
+    if kept.resume and folder is not None and (folder / state.FILE).exists():
+        trainer.resume()
+        continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
+    began = time.perf_counter()
+    with devices.cudnn(deterministic=True, benchmark=False):
+        history = trainer.run()
+    model.eval()
+    fitted = Fitted(
+        recipe=recipe,
+        folder=folder,
+        model=model,
+        history=history,
+        train=_train_numbers(model, whole, recipe.batch_size),
+        seconds=time.perf_counter() - began,
+        steps=len(history) * trainer.batches.steps,
+        continued=continued,
+        best_epoch=trainer.position.best["epoch"] if trainer.position.best and recipe.keep == "best" else len(history),
+        notes=[*misfits, *linked, *steered],
+    )
+    if devices.rank() == 0:
+        _write(fitted, start, parts, where, dtype, kept.pt, gamma)
+    return fitted
+
+
+def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
+    """Notes on what does not quite go together; what does not at all is refused."""
+    for role, data in parts.items():
+        known = inference.check(data, model)
+        if role == "train" and parts.classes > known:
+            raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
+    if recipe.head_only and (recipe.augment or recipe.freeze):
+        raise UsageError(
+            "--head-only trains on features computed once", "leave --augment and --freeze out, or use --freeze alone"
+        )
+    notes = []
+    if devices.world() > 1:
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            notes.append(f"batch-norm statistics are of each of the {devices.world()} processes' own rows")
+        if any(p.pairs_rows for p in losses.objective(recipe.loss).penalties):
+            notes.append(f"MMCE is of each of the {devices.world()} processes' own rows")
+    return notes
+
+
+def _steering(recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dtype) -> tuple[Loader | None, list[str]]:
+    """The validation rows that training may look at: half of them for a loss that they steer."""
+    if parts.validation is None:
+        return None, []
+    if not losses.objective(recipe.loss).loss.needs_validation:
+        return Loader(parts.validation, where, dtype), []
+    _, chosen = stratified_split(parts.validation.labels, 0.5, recipe.seed)
+    note = "adafocal is steered by half of the validation rows, which the temperature is not fitted on"
+    return Loader(parts.validation.select(chosen), where, dtype), [note]
+
+
+def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
+    data = {
+        role: {
+            "file": d.sha256[:16],
+            "rows": len(d),
+            "labels": hashlib.sha256(np.ascontiguousarray(d.labels, np.int64).tobytes()).hexdigest()[:16],
+            "inputs": sorted(d.inputs),
+            "preprocess": d.preprocess.as_dict(),
+        }
+        for role, d in parts.items()
+    }
+    return {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+
+
+def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
+    nll = wrong = 0.0
+    with torch.no_grad(), devices.full_float32():
+        for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
+            inputs, labels = loader(rows)
+            logits = inference.logits(model, inputs)
+            nll += float(losses.CrossEntropy()(logits, labels).double().sum())
+            wrong += float((logits.argmax(1) != labels).sum())
+    return {"nll": nll / len(loader), "error": wrong / len(loader)}
+
+
+def _write(
+    fitted: Fitted, start: Start, parts: Parts, where: torch.device, dtype: torch.dtype, also_pt: bool, gamma: float
+) -> None:
+    """Predict validation and test rows, and write them, the model and the names of the logs."""
+    folder = fitted.folder
+    for role, data in parts.items()[1:]:
+        rows = data
+        if role == "validation" and losses.objective(fitted.recipe.loss).loss.needs_validation:
+            rows = data.select(stratified_split(data.labels, 0.5, fitted.recipe.seed)[0])
+        made = torch.cat(list(inference.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
+        if gamma:
+            made = log_phi(made, gamma).astype(made.dtype)
+        setattr(fitted, role, Predictions.of(made, rows.labels, source=role))
+        if folder is not None:
+            fitted.files[role] = str(folder / f"{role}.npz")
+            named = {"ids": rows.ids, "classes": rows.classes and np.array(rows.classes)}
+            arrays: dict[str, Any] = {k: v for k, v in named.items() if v is not None}
+            with atomic(fitted.files[role]) as temporary:
+                np.savez(temporary, logits=made, labels=rows.labels, **arrays)
+    if folder is None:
+        return
+    described = metadata(fitted, start, parts, folder)
+    for name in ("model.safetensors", "model.pt") if also_pt else ("model.safetensors",):
+        checkpoint.save(folder / name, fitted.model, described)
+        fitted.files["model" if name.endswith("s") else "model.pt"] = str(folder / name)
+    fitted.files |= {name: str(folder / f"{name}.jsonl") for name in ("log", "steps")}
+
+
+def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
+    """The γ of the map from the network's softmax to the probabilities that are reported (0: none), and a note."""
+    if report_link == "none":
+        return 0.0, []
+    if report_link != "phi":
+        raise UsageError(f"--report-link {report_link} is not a choice", "pass none or phi")
+    gamma = losses.final(recipe.loss).link_gamma
+    if gamma is None:
+        return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
+    note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
+    return gamma, [f"{note}; the saved model is the network alone"]
+
+
+def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[str, Any]:
+    """What the checkpoint says of itself, so that other commands need no options."""
+    from calibcli.inputs.checkpoint.factory import is_built_in
+
+    train = parts.train
+    found: dict[str, Any] = {
+        "preprocess": train.preprocess.as_dict(),
+        "data": {role: _relative(d.source, folder) for role, d in parts.items() if _is_file(d.source)},
+        "training": {
+            **fitted.recipe.as_dict(),
+            "rows": len(train),
+            "trained_epochs": len(fitted.history),
+            "kept_epoch": fitted.best_epoch,
+            "start": "fresh" if start.fresh else start.source,
+        },
+        "data_sha256": train.sha256,
+    }
+    if parts.validation is not None and parts.validation.source == train.source:
+        found["data"].pop("validation", None)  # rows of the training file that its name cannot tell
+    if is_built_in(start.architecture):
+        found["architecture"] = start.architecture
+    else:
+        fitted.notes.append(f"the network is not built in: load the checkpoint with --arch {start.architecture}")
+    names = start.classes or train.classes
+    if names:
+        found["classes"] = list(names)
+    return found
+
+
+def _is_file(source: str) -> bool:
+    return Path(source.rpartition("#")[0] or source).exists() or Path(source).exists()
+
+
+def _relative(source: str, folder: Path) -> str:
+    path, mark, split = source.rpartition("#") if not Path(source).exists() else (source, "", "")
+    return os.path.relpath(Path(path).resolve(), folder.resolve()) + mark + split

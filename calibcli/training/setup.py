@@ -1,0 +1,107 @@
+"""What a training command may be asked for, as options. Light: nothing of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from calibcli.device import Machine
+from calibcli.inputs import opening
+from calibcli.spec import Epochs, LearningRate, OrNone, Positive, Rows, Share, Warmup, check_options, option
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Everything that decides what a run computes, given model, data, loss and seed.
+
+    Attributes:
+        epochs: passes over the training rows.  batch_size: rows per step, over all processes.
+        lr: peak learning rate.  optimizer, schedule: specs.  warmup: share of the steps with a linear rise.
+        reduction: `mean`, or `sum` as some published runs have it (the learning rate then counts per row).
+        clip_norm: largest norm of the gradient, or None.
+        augment: `crop:pad=4+flip`, or "".
+        amp: `off`, `bf16` or `fp16` autocast.
+        keep: weights to keep: of the `last` epoch, or of the `best` by `select` on validation rows.
+        select: `nll`, `error`, `ece`, `adaece` or `loss`.  patience: epochs without a better `select` before it
+            stops, or None.
+        freeze: globs of parameters that stay as they are.  head_only: train the last linear layer alone.
+    """
+
+    epochs: Epochs = option(30, "Passes over the training rows.")
+    batch_size: Rows = option(128, "Rows per step, over all processes.")
+    lr: LearningRate = option(0.1, "Peak learning rate.")
+    optimizer: str = option("sgd", "sgd:momentum=0.9,weight_decay=0.0005,nesterov=true or adamw.")
+    schedule: str = option("step", "step:at=0.43/0.71,factor=0.1, cosine or constant.")
+    warmup: Warmup = option(0.0, "Share of the steps with a linear rise.")
+    reduction: Literal["mean", "sum"] = option("mean", "mean or sum over the rows of a batch.")
+    clip_norm: Positive | None = option(None, "Largest norm of the gradient.")
+    augment: str = option("", "crop:pad=4+flip, for images.")
+    amp: Literal["off", "bf16", "fp16"] = option("off", "off, bf16 or fp16: mixed precision.")
+    keep: Literal["last", "best"] = option("last", "Weights of the last epoch, or of the best by --select.")
+    select: Literal["nll", "error", "ece", "adaece", "loss"] = option(
+        "nll", "nll, error, ece, adaece or loss, on validation rows."
+    )
+    patience: Epochs | None = option(None, "Stop after so many epochs without a better --select.")
+    freeze: tuple[str, ...] = option((), "Parameters that stay: 'layer1.*'. Repeatable.")
+    head_only: bool = option(False, "Train the last linear layer alone, on features computed once.")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What to start from: model and rows. `model` and `data` are what the command line names, or objects of Python."""
+
+    model: Any = field(
+        metadata={
+            "help": "Checkpoint to start from, or an architecture: mlp:hidden=64/64.",
+            "flags": (),
+            "kind": str,
+            "argument": True,
+        }
+    )
+    data: Any = option(None, opening.DATA, kind=str)
+    _: KW_ONLY
+    validation: Any = option(None, "Validation rows.", kind=str)
+    test: Any = option(None, "Test rows.", kind=str)
+    val_fraction: Share = option(0.1, "Hold out this share of each class where there is no validation set.")
+    missing_classes: bool = option(False, "Allow classes without training or validation rows.")
+    loss: str | tuple[str, ...] = option(
+        ("ce",), "ce, focal:gamma=3, FLA-53, brier, ce+mmce, ... Repeat to compare.", kind=tuple[str, ...]
+    )
+    penalty: tuple[str, ...] = option((), "Added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a run leaves behind."""
+
+    init: Literal["keep", "fresh"] = option("keep", "Of a checkpoint: keep its weights, or fresh ones.")
+    save: Path | None = option(None, "Folder for the model, logits, log and state; one folder per loss inside it.")
+    save_every: Rows = option(500, "Steps between saved states.")
+    resume: bool = option(False, "Go on from the state in --save.")
+    overwrite: bool = option(False, "Start again where --save holds a run.")
+    pt: bool = option(False, "Also write model.pt.")
+    report_link: Literal["none", "phi"] = option(
+        "none", "phi: report the focal map of a focal network's softmax, or none."
+    )
+    curvature_every: OrNone = option(0, "Epochs between looks at λmax and trace; 0 for never.")
+
+
+@dataclass(frozen=True)
+class Setup(opening.Rows, opening.Network, Machine, Kept, Training, Given):
+    """What a training command was asked for; of Python also whom to tell: `progress(fraction, text)`, `note(text)`."""
+
+    _: KW_ONLY
+    progress: Progress = lambda fraction, text: None
+    note: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def fields_of(self, kind: type) -> dict[str, Any]:
+        """Those of a base, by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(kind)}

@@ -1,0 +1,159 @@
+"""What a `Result` says of finished runs: calibration before and after temperature, the log as figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from calibcli import metrics, scalers
+from calibcli.plots import Curve, Plot
+from calibcli.predictions import Predictions
+from calibcli.result import Estimate, Result, Table
+from calibcli.training.one_model import Fitted
+
+METRICS = ("accuracy", "nll", "ece", "adaece")
+
+
+def result(runs: Sequence[Fitted], *, seed: int = 0) -> Result:
+    """Estimates of every run, a table that compares them, and the figures of their logs."""
+    several = len(runs) > 1
+    estimates: list[Estimate] = []
+    rows: list[list[Any]] = []
+    for run in runs:
+        prefix = f"{run.recipe.loss} " if several else ""
+        found = calibration(run, prefix, seed)
+        estimates += found
+        rows += table_rows(run, found, prefix)
+    columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
+    title = "before and after temperature, on " + ("test rows" if runs[0].test is not None else "validation rows")
+    return Result(
+        command="fit",
+        estimates=estimates,
+        tables=[Table(name="fit", columns=columns, rows=rows, title=title)] if several and rows else [],
+        plots=plots(runs),
+        notes=list(dict.fromkeys(note for run in runs for note in run.notes)),
+        facts={"runs": [facts(run) for run in runs]},
+        artefacts={
+            (f"{run.recipe.loss} {role}" if several else role): path for run in runs for role, path in run.files.items()
+        },
+    )
+
+
+def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
+    """Error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
+    judged = run.test or run.validation
+    if judged is None:
+        run.notes.append("nothing is measured: there are no validation and no test rows")
+        return []
+    if run.validation is None:
+        run.notes.append("no temperature is fitted: there are no validation rows")
+        return estimates(judged, f"{prefix}before", seed)
+    fitted = scalers.fit("temperature", run.validation, seed=seed, report=False)
+    if run.test is not None:
+        after = scalers.apply(fitted.scaler, run.test)
+    else:
+        after = scalers.cross_fit("temperature", run.validation, seed=seed)
+    run.notes += fitted.notes
+    (t,) = (dataclasses.replace(e, scope=prefix.strip()) for e in fitted.estimates if e.name == "temperature")
+    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed)]
+
+
+def estimates(predictions: Predictions, scope: str, seed: int) -> list[Estimate]:
+    """Error and calibration of predictions, each with its interval."""
+    found = metrics.measure(predictions, METRICS, seed=seed)
+    return [dataclasses.replace(error_of(e) if e.name == "accuracy" else e, scope=scope) for e in found]
+
+
+def error_of(accuracy: Estimate) -> Estimate:
+    """The share of wrong rows, with the interval of the share of right ones turned round."""
+    value, low, high = (None if v is None else 1 - v for v in (accuracy.value, accuracy.high, accuracy.low))
+    return dataclasses.replace(accuracy, name="error", value=value, low=low, high=high, better="lower")
+
+
+def table_rows(run: Fitted, found: Sequence[Estimate], prefix: str) -> list[list[Any]]:
+    """Two rows of the comparison: before and after."""
+    if not found:
+        return []
+    by = {(e.name, e.scope): e for e in found}
+    t = by.get(("temperature", prefix.strip()))
+    rows = []
+    for when in ("before", "after") if t else ("before",):
+        cells = [text(by[name, prefix + when]) for name in ("error", *METRICS[1:])]
+        rows.append([run.recipe.loss, when, *cells, text(t) if t and when == "after" else "1"])
+    return rows
+
+
+def text(estimate: Estimate) -> str:
+    """`0.0412 [0.031, 0.052]`, with as many digits as say something."""
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.4f}"
+    return f"{estimate.value:.4f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def facts(run: Fitted) -> dict[str, Any]:
+    last = run.history[-1] if run.history else {}
+    return {
+        "loss": run.recipe.loss,
+        "recipe": run.recipe.as_dict(),
+        "epochs": len(run.history),
+        "steps": run.steps,
+        "kept_epoch": run.best_epoch,
+        "continued_at_step": run.continued,
+        "train_seconds": round(run.seconds, 3),
+        "train_nll": run.train["nll"],
+        "train_error": run.train["error"],
+        "last_epoch": last,
+    }
+
+
+PANELS = (
+    ("nll", "NLL", {"nll": "validation", "train_loss": "training loss"}),
+    ("nll_split", "NLL of right and wrong rows", {"nll_correct": "right", "nll_wrong": "wrong"}),
+    ("calibration", "calibration error", {"ece": "ECE", "adaece": "AdaECE"}),
+    ("temperature", "best temperature", {"temperature": "best temperature"}),
+    ("confidence", "entropy and probability of the label", {"entropy": "entropy", "p_true": "probability"}),
+    ("norms", "norms of the last layer", {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}),
+    ("curvature", "curvature of cross-entropy", {"lambda_max": "λmax", "trace": "trace"}),
+)
+COMPARED = {
+    "nll": "NLL",
+    "train_loss": "training loss",
+    "error": "error",
+    "ece": "ECE",
+    "temperature": "best temperature",
+    "nll_wrong": "NLL of wrong rows",
+    "entropy": "entropy",
+    "last_weight_norm": "weight norm of the last layer",
+    "trace": "trace of the curvature of cross-entropy",
+}
+
+
+def plots(runs: Sequence[Fitted]) -> list[Plot]:
+    """The logs over epochs, on validation rows: of one run its quantities in pairs, of several one panel each."""
+    if len(runs) > 1:
+        panels = [
+            _panel(key, title, [(run, key, run.recipe.loss, run.recipe.loss) for run in runs])
+            for key, title in COMPARED.items()
+        ]
+    else:
+        panels = [
+            _panel(name, title, [(runs[0], key, label, key) for key, label in keys.items()])
+            for name, title, keys in PANELS
+        ]
+    return [panel for panel in panels if panel.curves]
+
+
+def _panel(name: str, title: str, series: Sequence[tuple[Fitted, str, str, str]]) -> Plot:
+    """A panel of (run, key of its log, label, role)."""
+    curves = []
+    for run, key, label, role in series:
+        points = [(r["epoch"], r[key]) for r in run.history if r.get(key) is not None]
+        if points:
+            x, y = zip(*points)
+            curves.append(Curve(label=label, kind="line", x=x, y=y, role=role))
+    return Plot(
+        name=name, title=title, xlabel="epoch", ylabel=title, curves=curves, group="Log of training, on validation rows"
+    )

@@ -1,0 +1,67 @@
+"""Networks with units exactly at a kink, as fresh ones have: measured with a note; wrong derivatives still refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from curvature_models import dense
+from torch import Tensor, nn
+
+from calibcli.errors import InputError
+from calibcli.hessian import measure
+from calibcli.losses import CrossEntropy
+
+
+class Wrong(torch.autograd.Function):
+    """x², whose second derivative is taken to be 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * (x := ctx.saved_tensors[0]) + g * x.detach()
+
+
+class Layer(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Wrong.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def fresh(*more: nn.Module) -> nn.Module:
+    """A dead layer, then batch norm as it is drawn: its outputs are exactly 0, and so is what the next ReLU gets."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), *more, nn.Linear(6, 3),
+    )  # fmt: skip
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.fill_(-1.0)
+    return model.double()
+
+
+def test_units_at_a_kink_are_noted_and_not_refused() -> None:
+    model, x, y = fresh(), torch.randn(8, 2, 7, 7).double(), torch.arange(8) % 3
+    found = measure(model, (x, y), "lambda_max", "grad_norm")
+    h, _, gradient = dense(model, x, y, CrossEntropy())
+    assert found.get("lambda_max").value == pytest.approx(float(torch.linalg.eigvalsh(h)[-1]), rel=1e-6)
+    assert found.get("grad_norm").value == pytest.approx(float(gradient.norm()), rel=1e-9)
+    assert sum("kink" in note for note in found.notes) == 1
+    assert found.facts["self_test"]["difference"] < 1e-3
+
+
+def test_a_wrong_derivative_behind_a_kink_is_still_refused() -> None:
+    model, x, y = fresh(nn.Tanh(), Layer()), torch.randn(8, 2, 7, 7).double(), torch.arange(8) % 3
+    with pytest.raises(InputError, match=r"disagrees with a difference|not symmetric"):
+        measure(model, (x, y), "grad_norm")
+
+
+def test_networks_away_from_kinks_have_no_such_note() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    assert not any("kink" in n for n in measure(model, (torch.randn(8, 4), torch.arange(8) % 3), "grad_norm").notes)

@@ -1,0 +1,141 @@
+"""Traces where few rows hold nearly everything: two classes, light and steep rows, one cell of all the spread."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from curvature_models import dense, setup
+from scipy import stats
+from torch import Tensor, nn
+
+from calibcli.hessian import measure
+from calibcli.hessian import trace as traces
+from calibcli.hessian.loss import Pairs, logit_hessian
+from calibcli.losses import CrossEntropy, final
+
+
+class Steep(nn.Module):
+    """LayerNorm of an input that hardly varies: rows near 0 are steep, and all but a few are predicted surely."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 6), nn.LayerNorm(6)
+        self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+        with torch.no_grad():
+            self.first.bias.copy_(torch.linspace(-0.001, 0.001, 6))
+            self.head.weight.mul_(40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.second(self.norm(self.first(x)))))
+        return out
+
+
+def steep(n: int = 512) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model, x = Steep().double(), torch.randn(n, 4).double()
+    x[:40] *= 1e-2
+    x[5] *= 1e-1
+    return model, x, torch.arange(n) % 2
+
+
+@pytest.mark.parametrize("loss", ["ce", "focal:gamma=2", "brier"])
+def test_two_classes_need_one_pair_a_row(loss: str) -> None:
+    torch.manual_seed(0)
+    z, y, found = 3 * torch.randn(6, 2).double(), torch.tensor([0, 1, 1, 0, 1, 0]), final(loss)
+    pairs = Pairs(found, z, y)
+    u = torch.stack([pairs.cotangents(torch.arange(6), torch.full((6,), c)) for c in range(pairs.mass.shape[1])], 2)
+    a = (u * pairs.weights[:, None, :]) @ u.transpose(1, 2)
+    torch.testing.assert_close(a, logit_hessian(found, z, y), rtol=1e-9, atol=1e-12)
+    assert torch.allclose(pairs.mass.sum(1), pairs.weights.abs().mul(u.square().sum(1)).sum(1))
+
+
+def test_rows_that_were_not_looked_at_enter_the_error() -> None:
+    model, x, y = steep()
+    truth = measure(model, (x, y), "trace_ggn:exact").estimates[0].value
+    assert truth is not None
+    missed, halves = 0, []
+    for seed in range(8):
+        (e,) = measure(model, (x, y), "trace_ggn", seed=seed).estimates
+        low, high = float(e.detail["estimator_low"]), float(e.detail["estimator_high"])  # type: ignore[arg-type]
+        missed += not low <= truth <= high
+        halves.append((high - low) / 2)
+    assert missed <= 2
+    assert min(halves) > 1e-6 * truth
+    assert max(halves) < 0.2 * truth
+
+
+def test_two_classes_of_a_plain_network_cover() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).double()
+    with torch.no_grad():
+        model[2].weight.mul_(6)
+    x, y = 3 * torch.randn(400, 4).double(), torch.arange(400) % 2
+    truth = float(dense(model, x, y, CrossEntropy())[1].trace())
+    for seed in range(4):
+        (e,) = measure(model, (x, y), "trace_ggn", seed=seed).estimates
+        low, high = float(e.detail["estimator_low"]), float(e.detail["estimator_high"])  # type: ignore[arg-type]
+        assert low - 1e-9 * truth <= truth <= high + 1e-9 * truth
+
+
+@pytest.mark.parametrize("wish", [0.1, 1.0, 3.0])
+def test_probes_are_planned_for_the_interval(wish: float) -> None:
+    """One cell of 32 holds the variance: two probes of it would do for the standard error, with a factor of 12.7."""
+    spread = torch.full((32,), 0.01, dtype=torch.float64)
+    spread[3] = 256.0  # of a probe of the cell
+    pilot = traces.Probes(
+        torch.stack([torch.full((32,), 8.0), torch.zeros(32), 7 * spread**2], 1).double(), torch.zeros(32, 0, 3), 8
+    )
+    rows = torch.where(torch.arange(256) // 8 == 3, 1.0, 1e-9).double()
+    count = traces.allocate(pilot, rows, wish, 1024, 8)
+    variance = spread.square() / count / 256**2
+    dof = float(variance.sum() ** 2 / (variance.square() / (count - 1)).sum())
+    half = float(stats.t.ppf(0.975, dof) * variance.sum().sqrt())
+    assert half < 1.15 * 1.96 * wish  # the guess counts for a little in the spread
+    assert count[3] >= 3
+    assert int(count.sum() - count[3]) == 2 * 31  # the others get no more for it
+
+
+def test_a_precision_that_was_missed_is_said() -> None:
+    model, x, y = setup("attention", n=24)
+    notes = measure(model, (x, y), "trace:precision=0.0001,most=3").notes
+    assert any(n.startswith("trace: its interval is that of a relative standard error of 0.") for n in notes)
+    assert not any(
+        "relative standard error" in n for n in measure(model, (x, y), "trace:precision=0.5", "trace_ggn").notes
+    )
+
+
+def one_row(n: int = 64) -> tuple[nn.Module, Tensor, Tensor]:
+    """All rows but row 14, which lies between two classes, are predicted surely."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double(), torch.randn(n, 4).double()
+    with torch.no_grad():
+        model[2].weight.mul_(200)
+        classes = model(x).argmax(1)
+        low, high = x[0], x[int((classes != classes[0]).nonzero()[0])]
+        for _ in range(60):
+            x[14] = (low + high) / 2
+            low, high = (x[14].clone(), high) if model(x[14:15]).argmax() == classes[0] else (low, x[14].clone())
+        return model, x, model(x).argmax(1)
+
+
+def test_a_dominating_row_is_named_and_no_interval_goes_below_what_is_proved() -> None:
+    model, x, y = one_row()
+    found = measure(model, (x, y), "trace", "trace_ggn", "lambda_max")
+    assert sum(n.startswith("row 14 (counted from 0) holds") and "Tr(G)" in n for n in found.notes) == 1
+    assert sum("rows 12 to 15 (counted from 0) hold" in n and "λmax" in n for n in found.notes) == 1
+    largest = found.get("lambda_max")
+    assert largest.low is not None
+    assert largest.value is not None
+    assert 0 <= largest.low < largest.value
+    torch.manual_seed(0)
+    model, x, y = setup("mlp", n=64)
+    assert not any("counted from 0" in n for n in measure(model, (x, y), "trace", "lambda_max").notes)
+
+
+def test_nll_and_accuracy_of_the_rows_are_facts() -> None:
+    model, x, y = setup("mlp", n=30)
+    facts = measure(model, (x, y), "lambda_max").facts
+    with torch.no_grad():
+        z = model(x)
+    assert facts["nll"] == pytest.approx(float(nn.functional.cross_entropy(z, y)), rel=1e-9)
+    assert facts["accuracy"] == pytest.approx(float((z.argmax(1) == y).double().mean()))

@@ -1,0 +1,100 @@
+"""The documents: links and anchors lead somewhere, command lines are those that calib takes, Python compiles."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from calibcli import catalogue
+from calibcli.cli.app import COMMANDS, build
+from calibcli.losses import objective
+from calibcli.spec import normal
+
+pytestmark = pytest.mark.docs
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("sample_data/*.md"), *ROOT.glob("benchmarks/*.md")]
+)
+NO_COMMANDS = ("CONTRIBUTING.md", "RESULTS.md")  # of what is not there yet; tables of times
+OTHERS = [ROOT / "sample_data" / "demo.sh", *sorted(ROOT.glob("examples/ci/*.yml"))]
+SPECS = {"--metric": "metrics", "--method": "methods", "--what": "quantities"}
+named = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def anchors(path: Path) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+    heads = (re.sub(r"[^\w\- ]", "", head.lower()) for head in re.findall(r"(?m)^#+ +(.+?) *$", text))
+    return {head.replace(" ", "-") for head in heads}
+
+
+@named
+def test_links_and_anchors(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:", "mailto:")):
+            file, _, anchor = target.partition("#")
+            there = page.parent / file if file else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+@named
+def test_python_blocks_compile(page: Path) -> None:
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+        text = code if not code[0].isspace() else "{" + code + "}"  # entries of a table
+        compile(text, page.name, "exec")
+
+
+def lines(text: str) -> Iterator[str]:
+    """Every `calib ...` of a text: a line of a block, or between backticks."""
+    text = text.replace("\\\n", " ")
+    for line in re.findall(r"(?m)^\s*(?:[-\w]+: )?(?:\$ )?(calib [^\n]+)$", text):
+        yield re.sub(r"\s+#\s.*|\s[|>&;].*", "", line)
+    for line in re.findall(r"(?<!`)`(calib [^`\n]+)`(?!`)", text):
+        yield line
+
+
+def all_lines() -> list[Any]:
+    found: dict[str, str] = {}
+    for path in (path for path in [*PAGES, *OTHERS] if path.name not in NO_COMMANDS):
+        for line in lines(path.read_text(encoding="utf-8")):
+            found.setdefault(line, str(path.relative_to(ROOT)))
+    return [pytest.param(line, id=f"{where}: {line}") for line, where in found.items()]
+
+
+@cache
+def command(name: str) -> Any:
+    return typer.main.get_command(build([name])).commands[name]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("line", all_lines())
+def test_command_lines(line: str) -> None:
+    """The command is there, so are its options, and what a spec names."""
+    _, name, *argv = shlex.split(line.replace("[", "").replace("]", ""))
+    if name in ("--help", "--version") or not name.islower():
+        return
+    assert name in COMMANDS
+    found = command(name)
+    argv = [word for word in argv if word not in ("--help", "...")]
+    context = found.context_class(found, info_name=name)
+    values, _, _ = found.make_parser(context).parse_args(args=argv)
+    long = {parameter.name: parameter.opts[0] for parameter in found.params}
+    for key, given in values.items():
+        for spec in given if isinstance(given, list) else [given]:
+            if not isinstance(spec, str) or spec.isupper() or spec in ("all", "default"):
+                continue
+            if long[key] in SPECS:
+                catalogue.SHELVES[SPECS[long[key]]].shelf.choose(spec)
+            elif long[key] == "--loss" and normal(spec.partition(":")[0]):
+                objective(spec)
+
+
+def test_there_are_command_lines() -> None:
+    assert len(all_lines()) > 40
