@@ -56,7 +56,7 @@ def certify(operator: SecondDerivative, vectors: torch.Tensor, values: torch.Ten
     x = vectors[0].double()
     x /= x.norm()
     sketch = Sketch(operator.problem.tensors[0].new_empty(operator.size))
-    sums, forms, sketches = _product(operator, x, len(vectors), lambda p: vectors @ p.to(vectors.dtype), sketch)
+    sums, forms, sketches = _product(operator, x, len(vectors), lambda p: p.to(vectors.dtype) @ vectors.T, sketch)
     total = operator.mean(sums)
     value = float(torch.dot(x, total))
     residual = float(total.sub_(x, alpha=value).norm())
@@ -72,15 +72,18 @@ def _product(
     dots: Callable[[torch.Tensor], torch.Tensor],
     sketch: Sketch,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This rank's sum over rows of H_n v; of each group's, (groups, known) `dots` and (groups, SKETCH) sketches."""
+    """This rank's sum over rows of H_n v; of each group's, (groups, known) `dots` and (groups, SKETCH) sketches.
+
+    `dots` and `sketch` take the products of several groups (g, size).
+    """
 
     def work() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         total, groups = Total(operator.problem), operator.problem.layout.groups
         forms, sketches = total.total.new_zeros(groups, known), total.total.new_zeros(groups, SKETCH)
-        for group, product in operator.by_group(vector):
-            total.add([product])
-            forms[group] = dots(product)
-            sketches[group] = sketch(product)
+        for first, products in operator.by_group(vector):
+            total.add(operator.problem.pieces(products.sum(0) if len(products) > 1 else products[0]))
+            here = slice(first, first + len(products))
+            forms[here], sketches[here] = dots(products), sketch(products)
         return total.value(), forms, sketches
 
     return operator.problem.guard(work)
@@ -98,9 +101,9 @@ class Sketch:
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
         signed = vector * self.signs
-        whole = len(signed) // SKETCH * SKETCH
-        out = signed[:whole].view(-1, SKETCH).sum(0)
-        out[: len(signed) - whole] += signed[whole:]
+        whole = signed.shape[-1] // SKETCH * SKETCH
+        out = signed[..., :whole].unflatten(-1, (-1, SKETCH)).sum(-2)
+        out[..., : signed.shape[-1] - whole] += signed[..., whole:]
         return out
 
 
@@ -189,12 +192,12 @@ def _perturbed(
     correct = count / max(count - 1, 1)
     spread = float((sketches - weights[:, None] * sketches.sum(0)).square().sum()) * correct
     along = (forms - weights[:, None] * forms.sum(0)).square().sum(0) * correct  # variance of x_jᵀHx
-    parts = [(gap, float(v)) for gap, v in zip(gaps, along[1:])]
-    parts.append((value, max(0.0, spread - float(along.sum()))))
+    own, *others = along.tolist()
+    parts = [*zip(gaps, others), (value, max(0.0, spread - own - sum(others)))]
     bias = sum(_shift(gap, variance) for gap, variance in parts)
     group = int((forms[:, 0] * value).argmax())
     share = float(forms[group, 0]) / value if value else 0.0
-    return Certificate(value, residual, float(along[0]) ** 0.5, bias, count, products, group, share)
+    return Certificate(value, residual, own**0.5, bias, count, products, group, share)
 
 
 def _shift(gap: float, variance: float) -> float:

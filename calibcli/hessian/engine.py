@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,10 +13,11 @@ from calibcli import device as devices
 from calibcli.hessian import trace as traces
 from calibcli.hessian.certificate import Certificate, Record, certify
 from calibcli.hessian.ggn import GGNTrace, ggn_trace
+from calibcli.hessian.groups import Part
 from calibcli.hessian.indexed_data import normal
 from calibcli.hessian.lanczos import Lanczos
 from calibcli.hessian.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights
-from calibcli.hessian.operator import Operator, SecondDerivative, grouped, hessian_scalar, rest_scalar, slope
+from calibcli.hessian.operator import Operator, SecondDerivative, hessian_scalar, rest_scalar, slope
 from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import Problem, Scalar, free_bytes
@@ -259,20 +260,34 @@ class Engine:
         return done if done is not None and int(done.forms[:, 0].min()) >= min(2, int(count.max())) else None
 
     def gradient(self) -> Gradient:
-        """Gradient of the mean loss and its spread between groups (two passes)."""
+        """Gradient of the mean loss and its spread between groups: one pass, or two where groups do not fit memory."""
         problem, layout = self.problem, self.problem.layout
-        total = problem.guard(lambda: sum((g for _, g in self._gradients()), problem.zero()))
-        total = devices.all_sum(total) / layout.n
+        room = free_bytes(problem.device) // 16 // (problem.size * problem.dtype.itemsize)
+        parts: list[Part] = []
+
+        def mean() -> torch.Tensor:
+            parts.clear()
+            total = problem.zero()
+            for part in self.hessian.gradients():
+                total += part[1].sum(0)
+                if layout.groups <= room:
+                    parts.append(part)
+            return total
+
+        total = devices.all_sum(problem.guard(mean)) / layout.n
         unit = total / total.norm().clamp(min=1e-300)
         weights = layout.weights.to(problem.device)
         along = torch.zeros(layout.groups, dtype=torch.float64, device=problem.device)
         squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
 
         def spread() -> None:
-            squares.zero_()  # after memory ran out it starts again
-            for group, g in self._gradients():
-                share = g / layout.n - weights[group] * total
-                along[group] = torch.dot(unit, share)
+            squares.zero_()  # after memory ran out it starts again, without what was held
+            held = [*parts]
+            parts.clear()
+            for first, g in held or self.hessian.gradients():
+                here = slice(first, first + len(g))
+                share = g / layout.n - weights[here, None] * total
+                along[here] = share @ unit
                 squares.add_(share.square().sum())
 
         problem.guard(spread)
@@ -281,9 +296,3 @@ class Engine:
         correct = layout.groups / max(layout.groups - 1, 1)
         se = float(along.square().sum() * correct) ** 0.5
         return Gradient(total, se, float(squares * correct) ** 0.5)
-
-    def _gradients(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """(group, sum over its rows of the gradient) for the groups of this rank."""
-        problem, scalar = self.problem, hessian_scalar(self.loss)
-        batches = problem.layout.batches(min(problem.layout.micro, problem.layout.group))
-        return grouped(problem, ((rows, problem.gradients(rows, scalar, graph=False)) for rows in batches))

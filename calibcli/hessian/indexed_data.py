@@ -16,7 +16,9 @@ import torch
 from calibcli import device as devices
 from calibcli.errors import InputError
 
-BLOCK = 256  # rows that a micro-batch stays within
+BLOCK = 256  # rows that a group, and on a CPU a micro-batch, stays within
+MOST = {"cpu": BLOCK}  # rows of a micro-batch, by sort of device
+MANY = 4096  # on the others, which wait for the next launch where there are few
 Inputs = Any  # a Tensor, or a dict of Tensors by argument name
 
 
@@ -66,11 +68,11 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Layout:
-    """How N rows are cut: blocks of 256 rows, groups inside blocks, micro-batches that straddle neither.
+    """How N rows are cut: groups inside blocks of 256 rows, micro-batches that hold whole ones or lie in one.
 
     Attributes:
         n: rows of the whole data set.
-        micro: rows per micro-batch, a power of two up to 256.
+        micro: rows per micro-batch, a power of two.
         group: rows per group, the power of two that makes at least 16 groups (one row each below 32 rows).
         rank, world: this process's share is a contiguous run of groups.
     """
@@ -81,8 +83,8 @@ class Layout:
     world: int
 
     @classmethod
-    def of(cls, n: int, micro: int = BLOCK) -> Layout:
-        return cls(n, power_of_two(micro), devices.rank(), devices.world())
+    def of(cls, n: int, micro: int = BLOCK, device: str = "cpu") -> Layout:
+        return cls(n, power_of_two(micro, MOST.get(device, MANY)), devices.rank(), devices.world())
 
     @property
     def group(self) -> int:
@@ -107,17 +109,18 @@ class Layout:
 
     def batches(self, rows: int = 0) -> Iterator[range]:
         """Runs of at most `rows` (default: micro) of this rank's rows; none straddles a block or splits unevenly."""
-        size = power_of_two(rows or self.micro)
+        size = rows or self.micro
+        block = max(size, BLOCK)
         start, end = self.local.start, self.local.stop
         while start < end:
-            stop = min(start + size, end, (start // BLOCK + 1) * BLOCK)
+            stop = min(start + size, end, (start // block + 1) * block)
             yield range(start, stop)
             start = stop
 
 
-def power_of_two(rows: int) -> int:
-    """The largest power of two up to `rows`, between 1 and 256."""
-    return 1 << (max(1, min(rows, BLOCK)).bit_length() - 1)
+def power_of_two(rows: int, most: int = BLOCK) -> int:
+    """The largest power of two up to `rows`, between 1 and `most`."""
+    return 1 << (max(1, min(rows, most)).bit_length() - 1)
 
 
 def signs(size: int, seed: int, row: int, numbers: range) -> torch.Tensor:

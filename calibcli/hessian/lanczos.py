@@ -58,9 +58,9 @@ class Basis:
         self.count += 1
 
     def dot(self, w: torch.Tensor) -> torch.Tensor:
-        """(count,) float64 inner products with w."""
+        """(..., count) float64 inner products with w (..., size)."""
         w = w.to(self.storage)
-        return torch.cat([matrix @ w for matrix in self._filled()]).double()
+        return torch.cat([w @ matrix.T for matrix in self._filled()], -1).double()
 
     def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
         """(size,) or (r, size) Σ_i c_i row_i for coefficients (count,) or (r, count), in the storage's dtype."""

@@ -15,6 +15,7 @@ import torch
 
 from calibcli import device as devices
 from calibcli.errors import InputError
+from calibcli.hessian.groups import Groups, Part
 from calibcli.hessian.loss import LogitLoss
 from calibcli.hessian.problem import Problem, Scalar
 
@@ -63,6 +64,7 @@ class SecondDerivative:
     def __init__(self, problem: Problem, scalar: Scalar) -> None:
         self.problem, self.scalar = problem, scalar
         self.size = problem.size
+        self.groups = Groups(problem, scalar)
         self._kept: dict[range, list[torch.Tensor]] = {}
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
@@ -80,12 +82,22 @@ class SecondDerivative:
 
         return self.mean(self.problem.guard(work))
 
-    def by_group(self, vector: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        """(group, sum of H_n v over its rows on this rank), for the groups of this rank in order (see `grouped`)."""
+    def by_group(self, vector: torch.Tensor) -> Iterator[Part]:
+        """Sums of H_n v over each group's rows, for the groups of this rank in order."""
         problem = self.problem
+        if self.groups.mapped and self.groups.at_once:
+            return self.groups(vector.to(problem.device, problem.dtype))
         pieces = problem.split(vector)
         graphs = self._graphs(min(problem.layout.micro, problem.layout.group))
         return grouped(problem, ((rows, problem.product(gradients, pieces)) for rows, gradients in graphs))
+
+    def gradients(self) -> Iterator[Part]:
+        """Sums of the gradients over each group's rows, for the groups of this rank in order."""
+        problem = self.problem
+        if self.groups.mapped and self.groups.at_once:
+            return self.groups()
+        batches = problem.layout.batches(min(problem.layout.micro, problem.layout.group))
+        return grouped(problem, ((rows, problem.gradients(rows, self.scalar, graph=False)) for rows in batches))
 
     def mean(self, total: torch.Tensor) -> torch.Tensor:
         """A rank's sum over rows to the mean over all of them, in place.
@@ -116,10 +128,8 @@ class SecondDerivative:
             yield rows, gradients
 
 
-def grouped(
-    problem: Problem, parts: Iterable[tuple[range, Sequence[torch.Tensor]]]
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """(group, (size,) sum over its rows) of what runs of rows give, a piece per tensor; groups in order.
+def grouped(problem: Problem, parts: Iterable[tuple[range, Sequence[torch.Tensor]]]) -> Iterator[Part]:
+    """Sums over the rows of one group after the other of what runs of rows give, a piece per tensor; groups in order.
 
     float64, or the model's dtype where one run of rows is the whole group.
     """
@@ -130,10 +140,10 @@ def grouped(
             total = total.double().add_(part)
             continue
         if group >= 0:
-            yield group, total
+            yield group, total[None]
         group, total = rows.start // problem.layout.group, part
     if group >= 0:
-        yield group, total
+        yield group, total[None]
 
 
 class Total:
@@ -145,13 +155,12 @@ class Total:
     def __init__(self, problem: Problem) -> None:
         self.total = problem.zero()
         self.part = self.total.to(problem.dtype, copy=True)
+        self.pieces = problem.pieces(self.part)
         self.count = 0
 
     def add(self, pieces: Sequence[torch.Tensor]) -> None:
-        start = 0
-        for piece in pieces:
-            self.part[start : start + piece.numel()] += piece.reshape(-1)
-            start += piece.numel()
+        """One piece per tensor."""
+        torch._foreach_add_(self.pieces, list(pieces))
         self.count += 1
         if self.count % FEW == 0:
             self.total += self.part

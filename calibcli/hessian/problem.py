@@ -14,7 +14,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli.errors import InputError, UsageError, nearest
-from calibcli.hessian.indexed_data import BLOCK, IndexedData, Inputs, Layout, power_of_two
+from calibcli.hessian.indexed_data import IndexedData, Inputs, Layout, power_of_two
 from calibcli.hessian.settings import affine_norm
 
 Forward = Callable[[Any, Inputs], torch.Tensor]
@@ -23,6 +23,7 @@ Scalar = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (logits, labels
 T = TypeVar("T")
 
 GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one micro-batch's graph to aim for
+FREE = {"auto": 4, "high": 4, "low": 256}  # part of what is free on a device to aim for, where that is more
 BUSY = 16 << 20  # of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
 
 
@@ -45,7 +46,7 @@ class Problem:
         params: names of the parameters that count, as globs separated by commas.
         forward: `(model, inputs) -> logits (n, K)`.
         device, dtype: where and in which precision to run; the copy is converted.
-        batch_size: rows per micro-batch (rounded down to a power of two, at most 256), or 0 to choose.
+        batch_size: rows per micro-batch (rounded down to a power of two, at most 256 on a CPU), or 0 to choose.
         memory: `high` keeps the first-order graph of every micro-batch, `low` of none and takes small ones, `auto`
             keeps them when they fit in 40 % of what is free.
 
@@ -81,7 +82,7 @@ class Problem:
         self.names, self.tensors = list(chosen), list(chosen.values())
         self.sizes = [t.numel() for t in self.tensors]
         self.size = sum(self.sizes)
-        self.layout = Layout.of(len(source), batch_size or BLOCK)
+        self.layout = Layout.of(len(source), batch_size or 2 * len(source) - 1, device.type)
         self.fixed = bool(batch_size)
         self.keep = memory == "high"
         self.graph_bytes = 0
@@ -97,9 +98,9 @@ class Problem:
         inputs, labels = self.batch(rows)
         return self.outputs(inputs), labels
 
-    def outputs(self, inputs: Inputs) -> torch.Tensor:
-        """Logits (n, K), never below float32."""
-        logits = self.forward(self.model, inputs)
+    def outputs(self, inputs: Inputs, model: Any = None) -> torch.Tensor:
+        """Logits (n, K), never below float32, of another `model` where one is given."""
+        logits = self.forward(self.model if model is None else model, inputs)
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def gradients(self, rows: range, scalar: Scalar, graph: bool = True) -> list[torch.Tensor]:
@@ -124,7 +125,12 @@ class Problem:
 
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """(size,) to one piece per tensor, in the model's dtype."""
-        return [v.view_as(t).to(self.device, self.dtype) for v, t in zip(torch.split(vector, self.sizes), self.tensors)]
+        return self.pieces(vector.to(self.device, self.dtype))
+
+    def pieces(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """(..., size) to views (..., *shape), one per tensor."""
+        parts = torch.split(vector, self.sizes, -1)
+        return [v.view(*vector.shape[:-1], *t.shape) for v, t in zip(parts, self.tensors)]
 
     def guard(self, work: Callable[[], T]) -> T:
         """Run `work`, with a smaller plan each time memory runs out.
@@ -173,11 +179,13 @@ class Problem:
         self.graph_bytes = sum(held.values()) // len(rows)
         if not self.fixed:
             aim = max(GRAPH[self.memory], weights)  # a gradient is held anyway
+            if self.device.type != "cpu":
+                aim = max(aim, free_bytes(self.device) // FREE[self.memory])
             fits = min(aim // max(1, self.graph_bytes), self.layout.micro)
             busy = self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights)
             if by_group and busy:
                 fits = min(fits, self.layout.group)
-            self.layout = dataclasses.replace(self.layout, micro=power_of_two(fits))
+            self.layout = dataclasses.replace(self.layout, micro=power_of_two(fits, self.layout.micro))
         if self.memory == "auto":
             count_of = len(list(self.layout.batches()))
             total = self.graph_bytes * len(self.layout.local) + 2 * weights * count_of

@@ -9,7 +9,7 @@ Kernels, synchronisations and copies are counted. The environment variable PRETE
     pretend.reset(); work(); print(pretend.kernels(), pretend.syncs(), pretend.peak())
 
 It cannot show cuDNN's numerics and determinism, TF32, streams, fragmentation, pinned memory or the real nccl. `foreach`
-counts as one kernel per tensor, a convolution as one.
+counts as one kernel, and so does a convolution.
 """
 
 from __future__ import annotations

@@ -34,6 +34,11 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
                      "view", "_reshape_alias", "unfold", "set_", "resize_", "_local_scalar_dense", "_fused_sdp_choice", "_unsafe_view"})
     if (c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, ""}))
       m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  // one launch for a list of tensors, where torch would take them one by one
+  for (const auto& op : c10::Dispatcher::singleton().getAllOpNames())
+    if (op.name.rfind("aten::_foreach_", 0) == 0)
+      m.impl((op.name + (op.overload_name.empty() ? "" : "." + op.overload_name)).c_str(),
+             torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
 } // namespace

@@ -1,0 +1,138 @@
+"""What curvature asks of a device: kernels launched, waits and copies, counted on the pretended one of tests/device.
+
+    python benchmarks/device.py                       the counts of this checkout
+    python benchmarks/device.py --against OTHER       and those of another checkout beside them
+
+Counts and arithmetic, not a GPU: kernels run on the CPU, and nothing here says how long one takes. The unit is a plain
+product: a double backward of the whole batch with its graph kept, as other tools do it. A foreach counts as one kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LAUNCH = 6e-6  # seconds that the host takes for a launch, a usual figure
+Counts = tuple[int, int, int]  # kernels, waits, copies to the device
+
+
+def counted(work: Callable[[], Any]) -> Counts:
+    import pretend
+
+    pretend.reset()
+    work()
+    return pretend.kernels(), pretend.syncs(), pretend.copies()
+
+
+def plain(model: Any, x: Any, y: Any) -> Counts:
+    """One product by a double backward of the whole batch, its graph kept."""
+    import torch
+    from torch.nn import functional as F
+
+    weights = list(model.parameters())
+    gradients = torch.autograd.grad(F.cross_entropy(model(x), y), weights, create_graph=True)
+    v = [torch.ones_like(w) for w in weights]
+    return counted(lambda: torch.autograd.grad(gradients, weights, v, retain_graph=True))
+
+
+def engine(model: Any, rows: tuple[Any, Any], **plan: Any) -> tuple[Any, Counts]:
+    """An engine on the device, and what its self-test and plan took."""
+    import torch
+
+    from calibcli.hessian import Tensors
+    from calibcli.hessian.engine import Engine, Shared
+    from calibcli.hessian.problem import Problem
+    from calibcli.hessian.selftest import check
+    from calibcli.losses import CrossEntropy
+
+    cuda = torch.device("cuda", 0)
+    problem = Problem(model, Tensors(*rows), device=cuda, dtype=torch.float32, **plan)
+    test = counted(lambda: check(problem, CrossEntropy()))
+    return Engine(Shared(problem, 0, 0.95, None), CrossEntropy()), test
+
+
+def measured(size: int, rows: int) -> dict[str, Counts]:
+    """The counts of every line of the table."""
+    sys.path.insert(0, str(ROOT / "tests" / "device"))
+    import pretend
+
+    pretend.load()
+    import torch
+
+    from calibcli.architectures import build
+    from calibcli.hessian.settings import second_order
+
+    torch.manual_seed(0)
+    cuda, out = torch.device("cuda", 0), {}
+    model = build("resnet:depth=20,classes=10").to(cuda).eval()
+    x, y = torch.randn(rows, 3, size, size).to(cuda), (torch.arange(rows) % 10).to(cuda)
+    out["plain"] = plain(model, x, y)
+    with second_order(cuda):
+        found, out["self-test and plan"] = engine(model, (x, y))
+        hessian = found.hessian
+        v = torch.ones(hessian.size, device=cuda)
+        hessian.matvec(v)
+        print(found.problem.plan_text, file=sys.stderr)
+        out["product"] = counted(lambda: hessian.matvec(v))
+        for _ in range(4):
+            found.krylov.extend()
+        out["Lanczos step"] = counted(found.krylov.extend)
+        out["certificate"] = counted(lambda: found.certificate(-1))
+        out["second certificate"] = counted(lambda: found.certificate(-2))
+        out["gradient norm"] = counted(found.gradient)
+        out["Tr(G)"] = counted(lambda: found.ggn(found.default_precision))
+        out["which tensors bend"] = counted(lambda: found.has_curvature)
+        low = engine(model, (x, y), memory="low")[0]
+        print(low.problem.plan_text, file=sys.stderr)
+        out["product, --memory low"] = counted(lambda: low.hessian.matvec(v))
+        vit = build(f"vit:classes=10,image={size},patch=4,dim=32,depth=2,heads=2").to(cuda).eval()
+        few = engine(vit, (x[:64], y[:64]))[0]
+        out["plain, ViT"] = plain(vit, x[:64], y[:64])
+        few.has_curvature, few.prober.forward  # noqa: B018
+        out["4 probes a cell, ViT"] = counted(lambda: few.probe(0, 4, 0.0))
+        out["64 probes a cell, ViT"] = counted(lambda: few.probe(4, 64, 0.0))
+    return out
+
+
+def elsewhere(folder: str, argv: list[str]) -> dict[str, Counts]:
+    """The counts by the package of another checkout."""
+    environment = {**os.environ, "PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, __file__, "--json", *argv], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", help="another checkout")
+    parser.add_argument("--size", type=int, default=32, help="pixels")
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    argv = ["--size", str(given.size), "--rows", str(given.rows)]
+    if given.json:
+        print(json.dumps(measured(given.size, given.rows)))
+        return
+    sides = [elsewhere(folder, argv) for folder in filter(None, (given.against, str(ROOT)))]
+    print(f"ResNet-20, {given.rows} rows of {given.size} x {given.size}, ViT of 2 blocks, 64 rows")
+    print(f"{'':24}" + "".join(f"{w:>43}" for w in (("before", "after") if given.against else ("",))))
+    print(f"{'':24}" + f"{'kernels':>9}{'plain':>8}{'waits':>7}{'copies':>8}{'launch ms':>11}" * len(sides))
+    for name in sides[-1]:
+        line = f"{name:24}"
+        for side in sides:
+            kernels, waits, copies = side[name]
+            unit = side["plain, ViT" if name.endswith("ViT") else "plain"][0]
+            line += f"{kernels:9,}{kernels / unit:8.2f}{waits:7}{copies:8}{kernels * LAUNCH * 1e3:11.1f}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
