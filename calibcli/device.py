@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.spec import OrNone, Seed, option
 
 if TYPE_CHECKING:
@@ -16,9 +18,10 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "float64")
 OUT_OF_MEMORY = (
-    *("can't allocate memory", "could not create a primitive", "STATUS_ALLOC_FAILED", "CUDA error: out of memory"),
+    *("can't allocate memory", "could not create a primitive", "STATUS_ALLOC_FAILED", "out of memory"),
     *("unable to find an engine", "Unable to find a valid cuDNN algorithm"),
 )
+WAIT = timedelta(minutes=30)  # for the other ranks, before a rank gives up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +116,9 @@ def process_group(device: torch.device) -> Iterator[None]:
     if joined:
         if device.type == "cuda":
             torch.cuda.set_device(device)  # object collectives take the current one
-            dist.init_process_group("nccl", device_id=device)
+            dist.init_process_group("nccl", device_id=device, timeout=WAIT)
         else:
-            dist.init_process_group("gloo")
+            dist.init_process_group("gloo", timeout=WAIT)
     try:
         yield
     finally:
@@ -123,25 +126,59 @@ def process_group(device: torch.device) -> Iterator[None]:
             dist.destroy_process_group()
 
 
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Around what ranks do together.
+
+    Raises:
+        InputError: another of them ended, or did not answer within `WAIT`.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"rank {rank()} waited in vain for another process of this launch ({str(error).splitlines()[0]})",
+            "look at what that one said last, and start all of them again",
+        ) from None
+
+
 def all_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum over ranks, in place; the same tensor for one process."""
+    """Sum over ranks, in place; the same tensor for one process.
+
+    Raises:
+        InputError: as `together`.
+    """
     if world() > 1:
         import torch.distributed as dist
 
-        dist.all_reduce(tensor)
+        with together():
+            dist.all_reduce(tensor)
     return tensor
 
 
-def all_least(value: int, device: torch.device) -> int:
-    """The least of the ranks' values; the value itself for one process."""
+def all_sum_of_host(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Sum over ranks, by way of the device, of a tensor on the CPU; the same tensor for one process."""
+    return tensor if world() == 1 else all_sum(tensor.to(device)).cpu()
+
+
+def all_least(device: torch.device, *values: int) -> list[int]:
+    """The least of the ranks' values, one by one; the values themselves for one process.
+
+    Raises:
+        InputError: as `together`.
+    """
     if world() == 1:
-        return value
+        return [*values]
     import torch
     import torch.distributed as dist
 
-    shared = torch.tensor([value], device=device)
-    dist.all_reduce(shared, dist.ReduceOp.MIN)
-    return int(shared)
+    shared = torch.tensor(values, device=device)
+    with together():
+        dist.all_reduce(shared, dist.ReduceOp.MIN)
+        found: list[int] = shared.tolist()
+    return found
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -167,12 +204,35 @@ def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_float32() -> Iterator[None]:
-    """Products and convolutions in float32 proper: no TF32 within the block."""
+def full_float32(tf32: bool = False) -> Iterator[None]:
+    """Products and convolutions in float32 proper within the block; or in TF32, where that is wished for."""
     import torch
 
-    with _settings(torch.backends.cuda.matmul, allow_tf32=False), cudnn(allow_tf32=False):
+    with _settings(torch.backends.cuda.matmul, allow_tf32=tf32), cudnn(allow_tf32=tf32):
         yield
+
+
+@contextlib.contextmanager
+def deterministic(device: torch.device) -> Iterator[None]:
+    """The same algorithms in every run, within the block: cuDNN's, cuBLAS's, and torch's own that have such a form."""
+    import torch
+
+    with cudnn(deterministic=True, benchmark=False):
+        if device.type == "cpu":
+            yield
+            return
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # looked at when cuBLAS starts
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            with (
+                _settings(torch.utils.deterministic, fill_uninitialized_memory=False),  # it costs a pass over each
+                warnings.catch_warnings(),
+            ):
+                warnings.filterwarnings("ignore", message=".*deterministic")
+                yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import torch
 from calibcli.cli.app import main
 from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
-from calibcli.training.stop import held_signals
+from calibcli.signals import held_signals
 
 torch.set_num_threads(1)
 SAMPLE = Path(__file__).parent.parent / "sample_data"

@@ -16,7 +16,7 @@ ORDER = [
     ("wellformed", "shelves"),
     ("plots",),
     ("result",),
-    ("links", "device", "derivatives"),
+    ("links", "device", "derivatives", "signals"),
     ("predictions",),
     ("columns",),
     ("metrics", "architectures", "losses"),

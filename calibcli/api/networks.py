@@ -38,6 +38,7 @@ def curvature(
     params: str = "*",
     memory: Literal["auto", "low", "high"] = "auto",
     batch_size: int = 0,
+    tf32: bool = False,
     level: float = 0.95,
     arch: str | None = None,
     arch_file: str | None = None,
@@ -73,7 +74,8 @@ def curvature(
         loss: module or spec of the loss.  train_loss: a second one, measured beside it; None: the one that the
             checkpoint was trained with, "none": none.
         params: parameters that count, as globs separated by commas.
-        memory, batch_size: time and memory, not results.  level: confidence level of the intervals.
+        memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
+            device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
         arch, arch_file, trust: of a checkpoint, see `calib curvature --help`.
         mean, std, size, layout, inputs, labels, subset: of the data set, likewise.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
@@ -90,7 +92,7 @@ def curvature(
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "layout": layout, "inputs": inputs, "labels": labels}
     found = loaded.open_data(data, "test", "validation", **rows, subset=subset, seed=seed, trust=trust)
-    plan = {"params": params, "batch_size": batch_size, "memory": memory, "seed": seed, "level": level}
+    plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     return _measured(loaded, found, quantities, how)
 

@@ -25,7 +25,8 @@ def command(
     train_loss: str | None = option(None, "A second loss, measured beside it: focal:gamma=3. 'none' for none."),
     params: str = option("*", "Parameters that count, as globs: 'layer4.*,fc.*'."),
     memory: str = option("auto", "auto, low (no graph is kept) or high (all are)."),
-    batch_size: OrNone = option(0, "Rows per micro-batch, up to 256; 0 lets memory decide."),
+    batch_size: OrNone = option(0, "Rows per micro-batch, up to 256 on a CPU; 0 lets memory decide."),
+    tf32: bool = option(False, "Krylov products in TF32, on a CUDA device; certificates stay in float32."),
     machine: devices.Machine,
     run: Run,
     network: opening.Network,
@@ -53,6 +54,7 @@ def command(
         params=params,
         memory=memory,  # type: ignore[arg-type]
         batch_size=batch_size,
+        tf32=tf32,
         **{**vars(network), **vars(rows)},
         device=machine.device,
         dtype=machine.dtype,

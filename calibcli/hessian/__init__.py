@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from calibcli.errors import UsageError
 from calibcli.hessian import figures
 from calibcli.hessian.engine import Engine, Progress, Shared
 from calibcli.hessian.indexed_data import IndexedData, Tensors
@@ -20,7 +21,7 @@ from calibcli.hessian.loss import LogitLoss, Placed, name
 from calibcli.hessian.problem import Forward, Memory, Problem, call
 from calibcli.hessian.quantities import QUANTITIES, Found
 from calibcli.hessian.selftest import SelfTest, check
-from calibcli.hessian.settings import plain_recurrence, second_order
+from calibcli.hessian.settings import held_together, memory_said, plain_recurrence, second_order
 from calibcli.losses import final
 from calibcli.plots import Plot
 from calibcli.result import Cell, Estimate, Result, Table
@@ -43,6 +44,7 @@ def measure(
     dtype: torch.dtype | None = None,
     batch_size: int = 0,
     memory: Memory = "auto",
+    tf32: bool = False,
     seed: int = 0,
     level: float = 0.95,
     progress: Progress | None = None,
@@ -64,13 +66,15 @@ def measure(
         forward: `(model, inputs) -> logits (n, K)`.
         device, dtype: where and in which precision; those of the model's first parameter by default.
         batch_size, memory: see `Problem`; they change time and memory, not results.
+        tf32: TF32 for the products of the Krylov run on a CUDA device; certificates, traces and gradients in float32.
         seed: of start vectors and probes, which depend on it, on the block of 256 rows and on their number alone.
         level: of the intervals.
         progress: called with (fraction, text).
         interrupts: exceptions after which what is known so far is returned (`facts["interrupted"]` names it).
 
     Raises:
-        UsageError: an unknown quantity or option, or `params` that match nothing.
+        UsageError: an unknown quantity or option, `params` that match nothing, or TF32 elsewhere than in float32 on
+            a CUDA device.
         InputError: data or a model that cannot be measured, or memory that does not suffice.
     """
     choices = [QUANTITIES.choose(spec) for spec in quantities or DEFAULT]
@@ -78,13 +82,15 @@ def measure(
     first = next(iter(model.parameters()), torch.empty(0))
     where = torch.device(device) if device is not None else first.device
     plan: dict[str, Any] = {"device": where, "dtype": dtype or first.dtype, "batch_size": batch_size, "memory": memory}
-    problem = Problem(model, source, params=params, forward=forward, **plan)
+    if tf32 and (where.type != "cuda" or plan["dtype"] != torch.float32):
+        raise UsageError("TF32 is for float32 on a CUDA device", "leave --tf32 out, or pass --device cuda")
+    problem = Problem(model, source, params=params, forward=forward, tf32=tf32, **plan)
     given = [loss or "ce", *([train_loss] if train_loss is not None else [])]
     losses: list[LogitLoss] = [Placed(final(one) if isinstance(one, str) else one, where) for one in given]
-    with second_order(where), plain_recurrence(problem.model):
+    with second_order(where), plain_recurrence(problem.model), memory_said(problem), held_together() as signals:
         certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)
-        shared = Shared(problem, seed, level, progress)
+        shared = Shared(problem, seed, level, progress, signals)
         found: list[tuple[LogitLoss, Choice, Found]] = []
         for one in losses:
             engine = Engine(shared, one)
@@ -107,6 +113,7 @@ def _run(
     for position, i in enumerate(order):
         shared.progress = _within(report, position, len(order))
         try:
+            shared.agree()
             found[i] = choices[i](engine)
         except interrupts as interrupt:
             shared.stopped = type(interrupt).__name__
@@ -149,6 +156,8 @@ def _result(
             names, columns = by_layer(problem, layers)
             tables.append(_layer_table(names, columns, problem, label))
             plots += [_labelled(p, label) for p in figures.layers(names, columns)]
+    if problem.tf32:
+        notes.append("the products of the Krylov run are in TF32; residuals, traces and gradients are in float32")
     if shared.stopped:
         notes.append("interrupted: what was known by then is reported")
     return Result(
@@ -164,6 +173,7 @@ def _result(
             "tensors": len(problem.tensors),
             "losses": [name(one) for one in losses],
             "memory_plan": problem.plan_text,
+            **({"tf32": True} if problem.tf32 else {}),
             **({"krylov_basis": shared.basis} if shared.basis else {}),
             "ranks": problem.layout.world,
             "interrupted": shared.stopped,

@@ -100,9 +100,10 @@ class Sketch:
         self.signs = signs(len(like), 0, 0, range(1 << 31, (1 << 31) + 1))[0].to(like)
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
+        """(..., size) to (..., SKETCH)."""
         signed = vector * self.signs
         whole = signed.shape[-1] // SKETCH * SKETCH
-        out = signed[..., :whole].unflatten(-1, (-1, SKETCH)).sum(-2)
+        out = signed[..., :whole].reshape(*signed.shape[:-1], -1, SKETCH).sum(-2)
         out[..., : signed.shape[-1] - whole] += signed[..., whole:]
         return out
 

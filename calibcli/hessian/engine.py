@@ -22,6 +22,7 @@ from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import Problem, Scalar, free_bytes
 from calibcli.hessian.tuning import ROUND, SHARE
+from calibcli.signals import Signals
 
 Progress = Callable[[float, str], None]
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
@@ -39,17 +40,29 @@ class Gradient:
 class Shared:
     """Model and data, and what does not depend on the loss."""
 
-    def __init__(self, problem: Problem, seed: int, level: float, progress: Progress | None) -> None:
-        self.problem, self.seed, self.level = problem, seed, level
+    def __init__(
+        self, problem: Problem, seed: int, level: float, progress: Progress | None, signals: Signals | None = None
+    ) -> None:
+        self.problem, self.seed, self.level, self.signals = problem, seed, level, signals
         self.progress: Progress = progress or (lambda fraction, text: None)
         self.stopped = ""  # the interrupt that arrived: no new work, only what is known
         self.notes: list[str] = []
         self.basis = ""  # the memory plan of the Krylov runs, in words
         self.known_quality: dict[str, float] = {}
 
+    def agree(self, done: bool = True) -> bool:
+        """Whether every rank says `done`. A signal that came to one of them acts in all of them, here."""
+        if self.signals is None:
+            return done
+        (said, signal) = devices.all_least(self.problem.device, done, -(self.signals.received or 0))
+        if signal and not self.stopped:
+            self.signals.received = -signal
+            self.signals.release()
+        return bool(said)
+
     @cached_property
     def norms(self) -> RowNorms:
-        found = RowNorms(self.problem)
+        found = self.problem.guard(lambda: RowNorms(self.problem))
         if not found.mapped:
             self.notes.append("per-row gradients are taken one row at a time: the model does not run under vmap")
         return found
@@ -112,9 +125,9 @@ class Engine:
     @cached_property
     def krylov(self) -> Lanczos:
         layout = self.problem.layout
-        remember = self._small and layout.micro <= layout.group  # at next to no cost
-        remember = bool(devices.all_least(int(remember), self.problem.device))
-        return self.new_run(0, operator=self.record if remember else self.hessian)
+        remember = self._small and layout.micro <= layout.group and not self.problem.tf32  # at next to no cost
+        everywhere = all(devices.all_least(self.problem.device, remember))
+        return self.new_run(0, operator=self.record if everywhere else self.hessian)
 
     @property
     def _small(self) -> bool:
@@ -130,7 +143,7 @@ class Engine:
         problem, storage = self.problem, self._storage
         size = problem.size
         fits = free_bytes(problem.device) // 4 // (size * storage.itemsize)
-        fits = devices.all_least(fits, problem.device)  # ranks that restart apart would multiply different vectors
+        (fits,) = devices.all_least(problem.device, fits)  # ranks that restart apart would multiply different vectors
         run = Lanczos(
             operator or self.hessian,
             lambda k: normal(size, self.shared.seed, first + k).to(problem.device),
@@ -145,12 +158,23 @@ class Engine:
     def lanczos(self, done: Callable[[Lanczos], float], limit: int, text: Callable[[Lanczos], str]) -> bool:
         """Extend the Krylov run until `done` (a fraction) reaches 1; whether it did within `limit` products."""
         run = self.krylov
-        while run.products == 0 or (done(run) < 1 and not run.exhausted):
+        while run.products == 0 or not self.shared.agree(done(run) >= 1 or run.exhausted):
             if self.shared.stopped or run.products >= limit:
                 return False
-            run.extend()
+            self.extend(run)
             self.shared.progress(min(done(run), 0.99), text(run))
         return True
+
+    def extend(self, run: Lanczos) -> None:
+        """One more product of a run."""
+
+        def room() -> None:
+            if not self.problem.keep:
+                self.hessian.drop()
+            run.basis.reserve(self.problem.device)
+
+        self.problem.guard(room)
+        run.extend()
 
     def certificate(self, index: int) -> Certificate | None:
         """What true products say of Ritz vector `index` (negative: from the top), or None after an interrupt."""
@@ -256,6 +280,7 @@ class Engine:
                 self._probes[key] = self._probes[key] + found if key in self._probes else found
                 mean = traces.summarise(self._probes[key], n)
                 self.shared.progress((r + 1) / rounds, f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
+                self.shared.agree()
         done = self._probes.get(key)
         return done if done is not None and int(done.forms[:, 0].min()) >= min(2, int(count.max())) else None
 

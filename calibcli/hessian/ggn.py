@@ -217,4 +217,4 @@ class _Work:
         mine = (row >= problem.layout.local.start) & (row < problem.layout.local.stop)
         out = torch.zeros(len(wanted), len(problem.tensors), dtype=torch.float64)
         out[mine] = self.norms(row[mine], self.pairs.cotangents(row[mine], wanted[mine] % self.k))
-        return devices.all_sum(out.to(problem.device)).cpu()[back]
+        return devices.all_sum_of_host(out, problem.device)[back]

@@ -30,19 +30,32 @@ class Groups:
 
     @cached_property
     def mapped(self) -> bool:
-        """Whether groups are mapped: on a device, a model that vmap runs, where two rows agree with plain products."""
-        problem = self.problem
-        if problem.device.type == "cpu" or problem.layout.n < 2:
+        """Whether groups are mapped: where vmap runs the model and `scalar`."""
+        return maps(self.problem) and self.problem.guard(self._row_by_row)
+
+    def _row_by_row(self) -> bool:
+        with torch.no_grad():
+            logits, labels = self.problem.logits(range(2))
+
+        def row(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.scalar(z[None], y[None])
+
+        try:
+            found: torch.Tensor = vmap(grad(row))(logits, labels)
+        except UNMAPPED as error:
+            if devices.is_out_of_memory(error):
+                raise
             return False
-        v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
-        return problem.guard(lambda: self._agrees(v))
+        z = logits.requires_grad_()
+        (true,) = torch.autograd.grad(self.scalar(z, labels), z)
+        return bool((found - true).norm() <= 1e-3 * true.norm())
 
     @property
     def at_once(self) -> int:
         """Groups that are mapped together; 0 where one by itself is too much."""
         problem = self.problem
         row = 4 * problem.size * problem.dtype.itemsize  # the sums, and what becomes of them
-        return min(problem.layout.micro // problem.layout.group, free_bytes(problem.device) // SHARE // row)
+        return min(problem.rows // problem.layout.group, free_bytes(problem.device) // SHARE // row)
 
     def __call__(self, vector: torch.Tensor | None = None) -> Iterator[Part]:
         """Products with a vector (size,), or gradients without, of this rank's groups, in order; `at_once` is not 0."""
@@ -55,18 +68,32 @@ class Groups:
             parts = max(1, len(rows) // group)
             yield rows.start // group, mapped(problem, self.scalar, fold(inputs, parts), fold(labels, parts), vector)
 
-    def _agrees(self, v: torch.Tensor) -> bool:
-        problem, rows = self.problem, range(2)
-        inputs, labels = problem.batch(rows)
-        try:
-            found = mapped(problem, self.scalar, fold(inputs, 2), fold(labels, 2), v).sum(0)
-        except UNMAPPED as error:
-            if devices.is_out_of_memory(error):
-                raise
-            return False
-        pieces = problem.product(problem.gradients(rows, self.scalar), problem.split(v))
-        true = torch.cat([piece.reshape(-1) for piece in pieces])
-        return bool((found - true).norm() <= 1e-3 * true.norm())
+
+def maps(problem: Problem) -> bool:
+    """Whether rows are mapped: on a device, a model that vmap runs, where two rows agree with a plain product."""
+    if problem.maps is None:
+        on = problem.device.type != "cpu" and problem.layout.n > 1 and problem.layout.micro > 1
+        problem.maps = on and problem.guard(lambda: _agrees(problem))
+    return problem.maps
+
+
+def _agrees(problem: Problem) -> bool:
+    rows = range(2)
+    inputs, labels = problem.batch(rows)
+    v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
+    try:
+        found = mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v).sum(0)
+    except UNMAPPED as error:
+        if devices.is_out_of_memory(error):
+            raise
+        return False
+    pieces = problem.product(problem.gradients(rows, _squares), problem.split(v))
+    true = torch.cat([piece.reshape(-1) for piece in pieces])
+    return bool((found - true).norm() <= 1e-3 * true.norm())
+
+
+def _squares(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return logits.square().sum()
 
 
 def fold(rows: Inputs, parts: int) -> Inputs:

@@ -51,9 +51,13 @@ class Basis:
         """(size,) row i, in the storage's dtype."""
         return self.matrices[i // self.rows][i % self.rows]
 
-    def append(self, vector: torch.Tensor) -> None:
+    def reserve(self, device: torch.device) -> None:
+        """Memory for one more."""
         if self.count == self.rows * len(self.matrices):
-            self.matrices.append(torch.empty(self.rows, self.size, dtype=self.storage, device=vector.device))
+            self.matrices.append(torch.empty(self.rows, self.size, dtype=self.storage, device=device))
+
+    def append(self, vector: torch.Tensor) -> None:
+        self.reserve(vector.device)
         self[self.count].copy_(vector)
         self.count += 1
 

@@ -112,9 +112,7 @@ class Pairs:
         """(n, K) the u of pairs (row, column)."""
         if self.vectors is not None:
             return self.vectors[row, :, column]
-        u = -self.p[row]
-        u[torch.arange(len(row)), column] += 1
-        return u
+        return (-self.p[row]).scatter_add_(1, column[:, None], self.p.new_ones(len(row), 1))
 
 
 def logit_hessian(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -80,11 +80,15 @@ class SecondDerivative:
                 total.add(self.problem.product(gradients, pieces))
             return total.value()
 
-        return self.mean(self.problem.guard(work))
+        with devices.full_float32(self.problem.tf32):
+            total = self.problem.guard(work)
+        return self.mean(total)
 
     def by_group(self, vector: torch.Tensor) -> Iterator[Part]:
         """Sums of H_n v over each group's rows, for the groups of this rank in order."""
         problem = self.problem
+        if problem.tf32 or not problem.keep:
+            self.drop()  # certificates take float32
         if self.groups.mapped and self.groups.at_once:
             return self.groups(vector.to(problem.device, problem.dtype))
         pieces = problem.split(vector)
@@ -94,6 +98,8 @@ class SecondDerivative:
     def gradients(self) -> Iterator[Part]:
         """Sums of the gradients over each group's rows, for the groups of this rank in order."""
         problem = self.problem
+        if not problem.keep:
+            self.drop()
         if self.groups.mapped and self.groups.at_once:
             return self.groups()
         batches = problem.layout.batches(min(problem.layout.micro, problem.layout.group))

@@ -35,8 +35,7 @@ def read(
     def work() -> torch.Tensor:
         out = torch.zeros(n, k + 1 + len(problem.tensors), dtype=torch.float64)
         for rows in problem.layout.batches():
-            part = out[rows.start : rows.stop]
-            part[:, k:] = torch.nan
+            part = out.new_full((len(rows), out.shape[1]), torch.nan, device=problem.device)
             if heaviest and bool(heaviest[2].by_layer.all()):
                 loss, labels, norms = heaviest
                 choose = partial(_choose, loss, labels[rows.start : rows.stop], part)
@@ -44,9 +43,10 @@ def read(
             else:
                 with torch.no_grad():
                     part[:, :k] = problem.logits(rows)[0]
+            out[rows.start : rows.stop] = part.cpu()
         return out
 
-    out = devices.all_sum(problem.guard(work).to(problem.device)).cpu()
+    out = devices.all_sum_of_host(problem.guard(work), problem.device)
     logits, found = out[:, :k].contiguous(), out[:, k:]
     bad = (~logits.isfinite()).any(1).nonzero()
     if len(bad):
@@ -58,13 +58,13 @@ def _choose(loss: LogitLoss, labels: torch.Tensor, part: torch.Tensor, z: torch.
     """Cotangents (n, K) of these rows' heaviest pairs, or None; logits and classes are noted in `part`."""
     k = z.shape[1]
     part[:, :k] = z.detach()
-    logits = part[:, :k]
-    if not bool(logits.isfinite().all()) or known_weights(loss, logits, labels) is None:
+    logits, labels = part[:, :k], labels.to(part.device)
+    if known_weights(loss, logits, labels) is None:
         return None
     pairs = Pairs(loss, logits, labels)
     mass = pairs.mass.sum(1)
-    if float((mass > FAINT * mass.mean()).double().mean()) < 0.5:
+    if not bool(logits.isfinite().all() & ((mass > FAINT * mass.mean()).double().mean() >= 0.5)):
         return None
     column = pairs.mass.argmax(1)
     part[:, k] = column
-    return pairs.cotangents(torch.arange(len(column)), column).to(z)
+    return pairs.cotangents(torch.arange(len(column), device=column.device), column).to(z)

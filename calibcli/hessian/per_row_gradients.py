@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.func import functional_call, grad, vmap
 
+from calibcli import device as devices
 from calibcli.hessian.indexed_data import Inputs
 from calibcli.hessian.layers import layer_norms, square
 from calibcli.hessian.problem import Problem
@@ -42,7 +43,9 @@ class RowNorms:
             self.by_vmap = ~self.by_layer
             try:
                 mapped = self._vmap(inputs, u)
-            except UNMAPPED:
+            except UNMAPPED as error:
+                if devices.is_out_of_memory(error):
+                    raise
                 self.by_vmap = torch.zeros_like(self.by_layer)
             else:
                 self.by_vmap &= _agree(mapped, true)
@@ -64,7 +67,9 @@ class RowNorms:
         return self.problem.guard(lambda: self._all(rows, cotangents))
 
     def _all(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
-        out = [torch.zeros(0, len(self.problem.tensors), dtype=torch.float64)]
+        device = self.problem.device
+        out = [torch.zeros(0, len(self.problem.tensors), dtype=torch.float64, device=device)]
+        by_vmap = self.by_vmap.to(device)
         for r, u in zip(torch.split(rows, self.chunk), torch.split(cotangents, self.chunk)):
             if not len(r):
                 continue
@@ -73,16 +78,18 @@ class RowNorms:
             if not self.mapped:
                 out.append(self._row_by_row(inputs, u))
                 continue
-            found = self._layers(inputs, u) if bool(self.by_layer.any()) else torch.zeros(len(r), len(self.by_layer))
+            found = (
+                self._layers(inputs, u) if bool(self.by_layer.any()) else out[0].new_zeros(len(r), len(self.by_layer))
+            )
             if bool(self.by_vmap.any()):
-                found = torch.where(self.by_vmap, self._vmap(inputs, u), found)
+                found = torch.where(by_vmap, self._vmap(inputs, u), found)
             out.append(found)
-        return torch.cat(out)
+        return torch.cat(out).cpu()
 
     def chosen(self, rows: range, choose: Callable[[torch.Tensor], torch.Tensor | None]) -> torch.Tensor:
         """(n, tensors) squared norms for the cotangents that `choose` makes of these rows' logits, from one pass.
 
-        NaN for tensors of layers without a rule, and for all where it makes none.
+        On the problem's device. NaN for tensors of layers without a rule, and for all where it makes none.
         """
         inputs, labels = self.problem.batch(rows)
         return self._by_rule(inputs, len(labels), choose)
@@ -95,8 +102,8 @@ class RowNorms:
     ) -> torch.Tensor:
         problem = self.problem
         found = layer_norms(problem.model, lambda: problem.forward(problem.model, inputs), choose)
-        missing = torch.full((count,), float("nan"), dtype=torch.float64)
-        return torch.stack([found[n].cpu() if n in found else missing for n in problem.names], 1)
+        missing = torch.full((count,), float("nan"), dtype=torch.float64, device=problem.device)
+        return torch.stack([found.get(n, missing) for n in problem.names], 1)
 
     def _vmap(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
         problem = self.problem
@@ -110,8 +117,8 @@ class RowNorms:
             return (problem.forward(model, single)[0] * cotangent).sum()
 
         found = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
-        nothing = torch.zeros(len(u), dtype=torch.float64)
-        return torch.stack([square(found[n]).cpu() if n in found else nothing for n in problem.names], 1).detach()
+        nothing = torch.zeros(len(u), dtype=torch.float64, device=problem.device)
+        return torch.stack([square(found[n]) if n in found else nothing for n in problem.names], 1).detach()
 
     def _row_by_row(self, inputs: Inputs, u: torch.Tensor) -> torch.Tensor:
         problem = self.problem
@@ -121,9 +128,9 @@ class RowNorms:
             z = problem.forward(problem.model, single)
             found = torch.autograd.grad((z[0] * u[i]).sum(), problem.tensors, materialize_grads=True)
             out.append(torch.cat([square(g[None]) for g in found]))
-        return torch.stack(out).cpu()
+        return torch.stack(out)
 
 
 def _agree(found: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
-    """(tensors,) bool: equal to rounding on every row."""
-    return ((found - true).abs() <= 1e-3 * true + 1e-7 * true.max()).all(0)
+    """(tensors,) bool, on the CPU: equal to rounding on every row."""
+    return ((found - true).abs() <= 1e-3 * true + 1e-7 * true.max()).all(0).cpu()

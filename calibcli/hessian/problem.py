@@ -14,7 +14,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli.errors import InputError, UsageError, nearest
-from calibcli.hessian.indexed_data import IndexedData, Inputs, Layout, power_of_two
+from calibcli.hessian.indexed_data import MANY, MOST, IndexedData, Inputs, Layout, power_of_two
 from calibcli.hessian.settings import affine_norm
 
 Forward = Callable[[Any, Inputs], torch.Tensor]
@@ -49,6 +49,7 @@ class Problem:
         batch_size: rows per micro-batch (rounded down to a power of two, at most 256 on a CPU), or 0 to choose.
         memory: `high` keeps the first-order graph of every micro-batch, `low` of none and takes small ones, `auto`
             keeps them when they fit in 40 % of what is free.
+        tf32: products of the Krylov run in TF32.
 
     Raises:
         InputError: no trainable parameters, or a model that cannot be copied.
@@ -66,6 +67,7 @@ class Problem:
         dtype: torch.dtype,
         batch_size: int = 0,
         memory: Memory = "auto",
+        tf32: bool = False,
     ) -> None:
         try:
             self.model = copy.deepcopy(model).to(device=device, dtype=dtype)
@@ -78,15 +80,18 @@ class Problem:
         affine_norm(self.model)
         self.forward, self.source, self.device, self.dtype = forward, source, device, dtype
         self.memory: Memory = memory
+        self.tf32 = tf32
         chosen = select(self.model, params)
         self.names, self.tensors = list(chosen), list(chosen.values())
         self.sizes = [t.numel() for t in self.tensors]
         self.size = sum(self.sizes)
         self.layout = Layout.of(len(source), batch_size or 2 * len(source) - 1, device.type)
+        self.rows = self.layout.micro  # whose graphs memory takes at once; a micro-batch has no more than there are
         self.fixed = bool(batch_size)
         self.keep = memory == "high"
         self.graph_bytes = 0
         self.classes = 0
+        self.maps: bool | None = None  # whether `vmap` runs the model, once that is known
 
     def batch(self, rows: range | torch.Tensor) -> tuple[Inputs, torch.Tensor]:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows.numpy()
@@ -147,16 +152,21 @@ class Problem:
             self.back_off()
 
     def back_off(self) -> None:
-        if self.layout.micro == 1 and not self.keep:
-            raise InputError(
-                f"out of memory on {self.device} with one row at a time ({self.size:,} parameters)",
-                "use --dtype float32, fewer parameters (--params), or a device with more memory",
-            )
-        micro = self.layout.micro if self.keep else self.layout.micro // 2
-        self.layout = dataclasses.replace(self.layout, micro=micro)
+        if self.rows == 1 and not self.keep:
+            raise self.too_large("with one row at a time ")
+        if not self.keep:
+            self.rows //= 2
+            self.layout = dataclasses.replace(self.layout, micro=max(1, self.layout.micro // 2))
         self.keep = False
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def too_large(self, when: str = "") -> InputError:
+        """What is said where memory does not suffice."""
+        return InputError(
+            f"out of memory on {self.device} {when}({self.size:,} parameters)",
+            "use --dtype float32, fewer parameters (--params), or a device with more memory",
+        )
 
     def plan(self, scalar: Scalar, by_group: bool = True) -> None:
         """Choose the micro-batch and whether graphs are kept, from the bytes that a small batch's graph holds.
@@ -181,7 +191,8 @@ class Problem:
             aim = max(GRAPH[self.memory], weights)  # a gradient is held anyway
             if self.device.type != "cpu":
                 aim = max(aim, free_bytes(self.device) // FREE[self.memory])
-            fits = min(aim // max(1, self.graph_bytes), self.layout.micro)
+            self.rows = power_of_two(aim // max(1, self.graph_bytes), MOST.get(self.device.type, MANY))
+            fits = min(self.rows, self.layout.micro)
             busy = self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights)
             if by_group and busy:
                 fits = min(fits, self.layout.group)

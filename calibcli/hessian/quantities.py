@@ -246,7 +246,8 @@ def density(engine: Engine, *, steps: Steps = 40, probes: Probes = 1, sigma: Pos
     for number in range(1, probes):
         other = engine.new_run(1000 * number)
         while not shared.stopped and other.steps < steps and not other.exhausted and other.restarts == 0:
-            other.extend()
+            engine.extend(other)
+            shared.agree()
             shared.progress((number + other.steps / steps) / probes, f"density, probe {number + 1} of {probes}")
         if other.steps:
             runs.append(quadrature(other, steps))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -55,13 +56,13 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
             f"pass labels from 0 to {problem.classes - 1}, or the model that belongs to this data set",
         )
     v, w = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device, torch.float64)
-    hv, hw, again = _products(problem, rows, loss, [v, w, v])
-    largest = max(float(p.abs().max()) for p in hv)
-    if not all(torch.equal(a, b) or torch.allclose(a, b, rtol=1e-4, atol=1e-5 * largest) for a, b in zip(hv, again)):
+    hv, hw, again = (_flat(p) for p in _products(problem, rows, loss, [v, w, v]))
+    close = torch.isclose(hv, again, rtol=1e-4, atol=1e-5 * float(hv.abs().max()), equal_nan=True)
+    if not bool(close.all()):
         raise InputError("two equal Hessian products differ", "make the model's forward pass deterministic")
     length = problem.size**0.5  # of v and w
-    scale = (_norm(hv) + _norm(hw)) * length / 2
-    found.asymmetry = abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
+    scale = float(hv.norm() + hw.norm()) * length / 2
+    found.asymmetry = abs(float(torch.dot(w, hv.double()) - torch.dot(v, hw.double()))) / scale if scale > 0 else 0.0
     if found.asymmetry > 1e-3:
         raise InputError(
             f"the second derivative is not symmetric (relative error {found.asymmetry:.1g} on {len(rows)} rows)",
@@ -166,25 +167,25 @@ def _disagreement(twin: Problem, rows: range, loss: LogitLoss, v: torch.Tensor) 
         sides: list[list[torch.Tensor]] = []
         for side in (step, -step):
             with torch.no_grad():
-                for t, p in zip(twin.tensors, pieces):
-                    t.add_(p, alpha=side - place)
+                torch._foreach_add_(twin.tensors, pieces, alpha=side - place)
             place = side
             sides.append(twin.gradients(rows, hessian_scalar(loss), graph=False))
         slope = _norm(sides[0])
-        error = _norm([torch.sub(a, b).div_(2 * step).sub_(e) for a, b, e in zip(*sides, exact)])
+        slopes = torch._foreach_sub(*sides)
+        torch._foreach_div_(slopes, 2 * step)
+        torch._foreach_sub_(slopes, exact)
+        error = _norm(slopes)
         errors.append(error / max(size, 1e-8 * slope / step, 1e-300))
         if errors[-1] < 1e-3:
             break
     with torch.no_grad():
-        for t, p in zip(twin.tensors, pieces):
-            t.sub_(p, alpha=place)
+        torch._foreach_sub_(twin.tensors, pieces, alpha=place)
     return min(errors)
 
 
-def _dot(vector: torch.Tensor, pieces: list[torch.Tensor]) -> float:
-    parts = torch.split(vector, [p.numel() for p in pieces])
-    return sum(float(torch.dot(v, p.reshape(-1).double())) for v, p in zip(parts, pieces))
+def _flat(pieces: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([p.reshape(-1) for p in pieces])
 
 
-def _norm(pieces: list[torch.Tensor]) -> float:
-    return float(torch.stack([torch.linalg.vector_norm(p.detach()) for p in pieces]).norm())
+def _norm(pieces: Sequence[torch.Tensor]) -> float:
+    return float(torch.stack(torch._foreach_norm([p.detach() for p in pieces])).norm())

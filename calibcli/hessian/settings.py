@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from calibcli import device as devices
+from calibcli.signals import Signals, held_signals
 
 
 @contextlib.contextmanager
@@ -48,6 +49,27 @@ def plain_recurrence(model: nn.Module) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def memory_said(problem: Any) -> Iterator[None]:
+    """Memory that runs out where no smaller plan would help is an `InputError`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not devices.is_out_of_memory(error):
+            raise
+        raise problem.too_large() from None
+
+
+@contextlib.contextmanager
+def held_together() -> Iterator[Signals | None]:
+    """Signals held until all ranks have heard of them; None, and nothing held, for one process."""
+    if devices.world() == 1:
+        yield None
+        return
+    with held_signals() as signals:
+        yield signals
+
+
 def affine_norm(model: nn.Module) -> None:
     """Let the batch norms of a model in eval mode write out the affine map that they are, in place.
 
@@ -59,15 +81,15 @@ def affine_norm(model: nn.Module) -> None:
         if not isinstance(module, nn.modules.batchnorm._BatchNorm) or type(module).forward not in known:
             continue
         if module.running_mean is not None and module.running_var is not None:
+            scale = torch.rsqrt(module.running_var + module.eps)
+            module.register_buffer("calib_scale", scale, persistent=False)
+            module.register_buffer("calib_shift", -module.running_mean * scale, persistent=False)
             module.forward = MethodType(_affine, module)  # type: ignore[method-assign]
 
 
 def _affine(self: nn.modules.batchnorm._BatchNorm, x: torch.Tensor) -> torch.Tensor:
-    assert self.running_mean is not None
-    assert self.running_var is not None
     self._check_input_dim(x)  # type: ignore[no-untyped-call]
-    scale = torch.rsqrt(self.running_var + self.eps)
-    shift = -self.running_mean * scale
+    scale, shift = cast(torch.Tensor, self.calib_scale), cast(torch.Tensor, self.calib_shift)
     if self.affine:
         scale, shift = scale * self.weight, self.bias + shift * self.weight
     shape = (1, -1, *[1] * (x.ndim - 2))

@@ -9,7 +9,7 @@ rows, so that what is off the diagonal averages out over rows, and with more of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,8 @@ from calibcli import device as devices
 from calibcli.derivatives.bends import Bend
 from calibcli.derivatives.calls import Lost
 from calibcli.hessian import tuning
+from calibcli.hessian.cells import Cells, bend_at_once
+from calibcli.hessian.groups import maps
 from calibcli.hessian.indexed_data import Layout, power_of_two, signs
 from calibcli.hessian.per_row_gradients import UNMAPPED
 from calibcli.hessian.problem import Problem, Scalar
@@ -101,24 +103,31 @@ class Prober:
     def _draw(self, first: list[int], last: list[int], cell: int, whole: bool) -> Probes:
         layout = self.problem.layout
         found = torch.zeros(len(first), 1 + whole * len(self.tensors), 3, dtype=torch.float64)
-        for start in range(layout.local.start, layout.local.stop, cell):
-            numbers, stop = range(first[start // cell], last[start // cell]), min(start + cell, layout.local.stop)
-            if not numbers:
-                continue
-            forms = torch.zeros(found.shape[1], len(numbers), dtype=torch.float64)
-            for i in range(start, stop, layout.micro):
-                rows = range(i, min(i + layout.micro, stop))
-                forms += self._whole(rows, start, numbers) if whole else self._bends(rows, start, numbers)
-            found[start // cell] = torch.stack([torch.ones_like(forms), forms, forms.square()], 2).sum(1)
-        both = devices.all_sum(found.to(self.problem.device)).cpu()
+        wanted = [
+            (range(start, min(start + cell, layout.local.stop)), range(first[start // cell], last[start // cell]))
+            for start in range(layout.local.start, layout.local.stop, cell)
+        ]
+        for rows, forms in self._forms([(rows, numbers) for rows, numbers in wanted if numbers], whole):
+            found[rows.start // cell] += torch.stack([torch.ones_like(forms), forms, forms.square()], 2).sum(1)
+        both = devices.all_sum_of_host(found, self.problem.device)
         return Probes(both[:, 0], both[:, 1:], cell)
+
+    def _forms(self, wanted: list[tuple[range, range]], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
+        """(a cell's rows, (1 or 1 + tensors, m) forms of m of its probes) of cells and their probes' numbers."""
+        layout = self.problem.layout
+        cells = Cells(self.problem, self.slope, self.tensors, self.seed)
+        if wanted and (whole or cells.light(wanted)) and cells.mapped:
+            yield from cells(wanted, whole)
+            return
+        for rows, numbers in wanted:
+            micro = [range(i, min(i + layout.micro, rows.stop)) for i in range(rows.start, rows.stop, layout.micro)]
+            part = self._whole if whole else self._bends
+            yield rows, torch.stack([part(some, rows.start, numbers) for some in micro]).sum(0)
 
     def _directions(self, row: int, numbers: range) -> list[torch.Tensor]:
         """(m, *shape) signs for each parameter tensor."""
         problem = self.problem
-        drawn = signs(problem.size, self.seed, row, numbers).to(problem.device, problem.dtype)
-        parts = zip(torch.split(drawn, problem.sizes, 1), problem.tensors)
-        return [v.view(len(numbers), *t.shape) for v, t in parts]
+        return problem.pieces(signs(problem.size, self.seed, row, numbers).to(problem.device).to(problem.dtype))
 
     def _whole(self, rows: range, row: int, numbers: range) -> torch.Tensor:
         """(1 + tensors, m) forms and each tensor's part, by reverse over reverse."""
@@ -140,7 +149,8 @@ class Prober:
         moving = [t for t, on in zip(problem.tensors, self.tensors) if on]
         bend = Bend(lambda: problem.outputs(inputs), moving, lambda logits: slope(logits, labels))
         size = problem.size * torch.empty((), dtype=problem.dtype).element_size()
-        step = max(1, min(tuning.AT_ONCE // len(rows), tuning.BYTES // size, 4 * problem.layout.micro // len(rows)))
+        most = tuning.AT_ONCE if problem.device.type == "cpu" else tuning.AT_ONCE_THERE
+        step = max(1, min(most // len(rows), tuning.BYTES // size, 4 * problem.layout.micro // len(rows)))
         found = []
         for i in range(numbers.start, numbers.stop, step):
             drawn = self._directions(row, range(i, min(i + step, numbers.stop)))
@@ -173,7 +183,8 @@ def has_curvature(problem: Problem, seed: int, which: Sequence[int] | None = Non
     def work() -> torch.Tensor:
         two, micro = min(2, problem.layout.n), problem.layout.micro
         runs = [range(i, min(i + micro, two)) for i in range(0, two, micro)]
-        return torch.stack([_bend(problem, rows, seed, which) for rows in runs]).any(0)
+        one = _bend if which is not None or not maps(problem) else bend_at_once
+        return torch.stack([one(problem, rows, seed, which) for rows in runs]).any(0)
 
     return problem.guard(work)
 
@@ -315,7 +326,7 @@ def exact_rest(problem: Problem, scalar: Scalar, tensors: torch.Tensor) -> tuple
                     diagonal = float(row.reshape(-1)[i])
                     layers[k] += diagonal
                     groups[rows.start // layout.group] += diagonal
-        both = devices.all_sum(torch.cat([groups, layers]).to(problem.device)).cpu()
+        both = devices.all_sum_of_host(torch.cat([groups, layers]), problem.device)
         return both[: layout.groups], both[layout.groups :] / layout.n
 
     return problem.guard(work)

@@ -12,6 +12,8 @@ FAINT = 1e-4  # of the mean mass: rows below it are mostly left out of the exact
 
 # Tr(H - G), by `probes.py` (a pass of probes against one of H) and `curvature.py` (the trace of the ViT)
 AT_ONCE = 64  # rows times probes whose first derivatives are carried together
+AT_ONCE_THERE = 4096  # the same on a device, by counts (`device.py`)
+LIGHT = 1 << 30  # on a device, probes times bytes of a cell's graph up to which cells are mapped: launches are dearer
 BYTES = 256 << 20  # of directions at once
 WORTH = 32 << 20  # probes times bytes of a cell's graph from which carrying derivatives forward pays
 FINE = 64  # probes of a cell from which every row has its own: what they then save outweighs the smaller batches

@@ -17,11 +17,11 @@ from calibcli import device, losses
 from calibcli.errors import InputError, UsageError
 from calibcli.files import Lines, atomic
 from calibcli.inputs import inference
+from calibcli.signals import Signals, Stopping, held_signals
 from calibcli.training import augment, measure, parallel, state
 from calibcli.training.batches import Batches, Loader
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Progress
-from calibcli.training.stop import Signals, Stopping, held_signals
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FLUSH = 50  # steps between looks at the loss on an accelerator, where every look waits for it

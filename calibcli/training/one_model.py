@@ -126,7 +126,7 @@ def fit(
         trainer.resume()
         continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
     began = time.perf_counter()
-    with devices.cudnn(deterministic=True, benchmark=False):
+    with devices.deterministic(where):
         history = trainer.run()
     model.eval()
     fitted = Fitted(

@@ -42,8 +42,9 @@ def agree(model: nn.Module, buffers_only: bool = False) -> None:
         import torch.distributed as dist
 
         tensors = [*model.buffers()] if buffers_only else [*model.parameters(), *model.buffers()]
-        for tensor in tensors:
-            dist.broadcast(tensor.detach(), 0)
+        with device.together():
+            for tensor in tensors:
+                dist.broadcast(tensor.detach(), 0)
 
 
 def gather(value: Any) -> list[Any]:
@@ -53,5 +54,6 @@ def gather(value: Any) -> list[Any]:
     import torch.distributed as dist
 
     found: list[Any] = [None] * device.world()
-    dist.all_gather_object(found, value)
+    with device.together():
+        dist.all_gather_object(found, value)
     return found

@@ -1,4 +1,4 @@
-"""Signals wait until a step is whole, so that what is saved can be continued."""
+"""Signals wait until a step is whole: what is saved can be continued, and ranks stop together."""
 
 from __future__ import annotations
 
