@@ -165,8 +165,16 @@ def test_hostile_files_are_not_executed(
 
 def test_smaller_batches_where_memory_runs_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device.is_out_of_memory(RuntimeError("could not create a primitive"))
-    for text in ("CUDA error: out of memory", "GET was unable to find an engine to execute this computation"):
+    for text in (
+        *("CUDA error: out of memory", "CUDA out of memory. Tried to allocate 2 GiB", "Cuda failure 2 'out of memory'"),
+        *("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        *("GET was unable to find an engine to execute this computation", "Unable to find a valid cuDNN algorithm"),
+    ):
         assert device.is_out_of_memory(RuntimeError(text))
+    for kind in {torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError)}:
+        assert issubclass(kind, RuntimeError)
+        assert device.is_out_of_memory(kind("CUDA error: out of memory"))
+    assert not device.is_out_of_memory(RuntimeError("CUDA error: device-side assert triggered"))
     assert not device.is_out_of_memory(ValueError("could not create a primitive"))
     code, out, err = run(capsys, *net("wide"))
     assert code == 0, err

@@ -1,16 +1,19 @@
-"""What a kept Hessian product asks of the device: kernels, synchronisations and copies, counted."""
+"""What curvature asks of the device: kernels, synchronisations and copies, counted against a plain double backward."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pretend
 import pytest
 import torch
-from both import CUDA, images, network
+from both import CUDA
 from torch.nn import functional as F
 
+from calibcli.architectures import build
 from calibcli.hessian import Tensors
 from calibcli.hessian.engine import Engine, Shared
-from calibcli.hessian.operator import SecondDerivative
 from calibcli.hessian.problem import Problem
 from calibcli.hessian.selftest import check
 from calibcli.hessian.settings import second_order
@@ -18,48 +21,110 @@ from calibcli.losses import CrossEntropy
 
 pytestmark = pytest.mark.pretended
 N = 256
+RESNET, VIT = "resnet:depth=20,classes=10", "vit:classes=10,image=8,patch=4,dim=16,depth=2,heads=2"
 
 
-@pytest.fixture(scope="module")
-def plain() -> int:
+def rows(n: int = N) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return x.to(CUDA), (torch.arange(n) % 10).to(CUDA)
+
+
+def plain(spec: str) -> int:
     """Kernels of one product by a double backward of the whole batch, its graph kept."""
-    model, (x, y) = network().to(CUDA), images(N)
-    loss = F.cross_entropy(model(x.to(CUDA)), y.to(CUDA))
+    model, (x, y) = build(spec).to(CUDA).eval(), rows()
     weights = list(model.parameters())
-    gradients = torch.autograd.grad(loss, weights, create_graph=True)
-    v = [torch.ones_like(w) for w in weights]
+    gradients = torch.autograd.grad(F.cross_entropy(model(x), y), weights, create_graph=True)
+    return kernels(lambda: torch.autograd.grad(gradients, weights, list(map(torch.ones_like, weights))))
+
+
+def engine(spec: str = RESNET, n: int = N, **options: Any) -> Engine:
+    torch.manual_seed(0)
+    problem = Problem(build(spec), Tensors(*rows(n)), device=CUDA, dtype=torch.float32, **options)
+    with second_order(CUDA):
+        check(problem, CrossEntropy())
+    return Engine(Shared(problem, 0, 0.95, None), CrossEntropy())
+
+
+def kernels(work: Callable[[], Any]) -> int:
     pretend.reset()
-    torch.autograd.grad(gradients, weights, v, retain_graph=True)
+    work()
     return pretend.kernels()
 
 
-def kept(memory: str = "auto") -> SecondDerivative:
-    x, y = images(N)
+@pytest.fixture(scope="module")
+def unit() -> int:
+    return plain(RESNET)
+
+
+@pytest.fixture(scope="module")
+def found() -> Engine:
+    made = engine()
     with second_order(CUDA):
-        problem = Problem(network(), Tensors(x.to(CUDA), y.to(CUDA)), device=CUDA, dtype=torch.float32, memory=memory)
-        check(problem, CrossEntropy())
-        hessian = Engine(Shared(problem, 0, 0.95, None), CrossEntropy()).hessian
-    assert isinstance(hessian, SecondDerivative)
-    hessian.matvec(torch.ones(hessian.size, device=CUDA))
-    return hessian
+        for _ in range(3):
+            made.krylov.extend()
+    return made
 
 
-def test_a_kept_product(plain: int) -> None:
-    hessian = kept()
-    v = torch.ones(hessian.size, device=CUDA)
-    pretend.reset()
-    hessian.matvec(v)
-    assert (pretend.syncs(), pretend.copies()) == (1, 0)
-    assert pretend.kernels() <= 1.3 * plain
-
-
-def test_a_product_is_the_same_work_each_time() -> None:
-    """Nothing is built again."""
-    hessian = kept()
-    v = torch.ones(hessian.size, device=CUDA)
-    seen = []
+def test_a_kept_product_is_no_more_than_a_plain_one(unit: int, found: Engine) -> None:
+    """One micro-batch of all rows, whose graph is not built again."""
+    v, seen = torch.ones(found.problem.size, device=CUDA), []
     for _ in range(3):
-        pretend.reset()
-        hessian.matvec(v)
+        assert kernels(lambda: found.hessian.matvec(v)) <= unit
+        assert (pretend.syncs(), pretend.copies()) == (1, 0)
         seen.append(pretend.counts())
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_step_of_lanczos_waits_six_times(unit: int, found: Engine) -> None:
+    assert kernels(found.krylov.extend) <= unit
+    assert pretend.syncs() <= 6
+
+
+def test_a_product_without_memory(unit: int) -> None:
+    low = engine(memory="low")
+    assert not low.problem.keep
+    v = torch.ones(low.problem.size, device=CUDA)
+    with second_order(CUDA):
+        assert kernels(lambda: low.hessian.matvec(v)) <= 1.5 * unit
+
+
+def test_groups_are_not_launched_one_by_one(unit: int, found: Engine) -> None:
+    """Sixteen groups of rows, in a certificate and in the gradient's noise."""
+    with second_order(CUDA):
+        assert found.hessian.groups.mapped
+        for index in (-1, 0):
+            assert kernels(lambda index=index: found.certificate(index)) <= 2 * unit
+        assert kernels(found.gradient) <= unit
+        assert pretend.syncs() <= 2
+
+
+def test_traces_wait_twice_a_micro_batch(unit: int, found: Engine) -> None:
+    """One micro-batch in each pass: logits with the heaviest pairs, pilot, pairs and draws."""
+    with second_order(CUDA):
+        found.shared.norms  # noqa: B018
+        before = found.problem.layout.micro
+        assert kernels(lambda: found.ggn(0.01)) <= 8 * unit
+        assert before >= N
+        passes = 5
+        assert pretend.syncs() <= 2 * passes
+        assert kernels(lambda: found.has_curvature) <= 2 * unit
+        assert not found.has_curvature.any()
+
+
+def test_the_self_test(unit: int) -> None:
+    assert kernels(engine) <= 7 * unit
+    assert pretend.syncs() <= 16
+
+
+def test_probes_of_all_cells_together() -> None:
+    """A probe of each of 32 cells, and 64 of each: as many launches."""
+    vit, unit = engine(VIT), plain(VIT)
+    with second_order(CUDA):
+        vit.prober.forward  # noqa: B018
+        assert kernels(lambda: vit.probe(0, 1, 0.0)) <= 2 * unit
+        assert kernels(lambda: vit.probe(1, 64, 0.0)) <= 4 * unit
+
+
+@pytest.mark.parametrize(("n", "micro"), [(40, 64), (256, 256), (5000, 4096)])
+def test_micro_batches_hold_what_memory_takes(n: int, micro: int) -> None:
+    assert engine("mlp:inputs=192,hidden=4,classes=10", n).problem.layout.micro == micro

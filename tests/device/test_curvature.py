@@ -13,7 +13,10 @@ from both import CUDA, K, command, images, network, spec
 from torch import nn
 from torch.nn import functional as F
 
-from calibcli.hessian import QUANTITIES, measure
+from calibcli.errors import UsageError
+from calibcli.hessian import QUANTITIES, groups, measure
+from calibcli.hessian.per_row_gradients import RowNorms
+from calibcli.hessian.problem import Problem
 from calibcli.losses import LOSSES
 from calibcli.result import Result
 
@@ -80,3 +83,73 @@ def test_nothing_is_left_on_the_device() -> None:
 
     first = held()
     assert [held(), held()] == [first, first]
+
+
+class Choosy(nn.Module):
+    """A network that `vmap` does not run: it looks at a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(-x if float(x.detach().abs().sum()) < 0 else x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("model", [Choosy, lambda: torch.jit.script(network())])
+def test_models_that_are_not_mapped(model: Callable[[], nn.Module]) -> None:
+    what = ("lambda_max", "grad_norm", "trace:probes=3")
+    one, other = (measure(model(), images(), *what, device=device, dtype=torch.float64) for device in ("cpu", CUDA))
+    for a, b in zip(one.estimates, other.estimates, strict=True):
+        assert [b.value, b.low, b.high] == pytest.approx([a.value, a.low, a.high], rel=1e-7)
+
+
+@pytest.mark.parametrize("n", [2, 3, 40, 290])
+def test_ragged_groups_and_cells(n: int) -> None:
+    found = [
+        measure(network(), images(n), "lambda_max", "grad_norm", "trace:probes=3", device=d, dtype=torch.float64)
+        for d in ("cpu", CUDA)
+    ]
+    for a, b in zip(*(result.estimates for result in found), strict=True):
+        assert [b.value, b.low, b.high] == pytest.approx([a.value, a.low, a.high], rel=1e-6)
+
+
+def test_tf32_is_on_for_krylov_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for certificates, traces or gradients; and as before outside."""
+    seen: dict[str, set[tuple[bool, bool]]] = {"matvec": set(), "mapped": set(), "norms": set()}
+
+    def flags() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    def watched(owner: object, name: str, place: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*args: object, **options: object) -> object:
+            seen[place].add(flags())
+            return real(*args, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    watched(Problem, "product", "matvec")
+    watched(groups, "mapped", "mapped")
+    watched(RowNorms, "__call__", "norms")
+    what = ("lambda_max", "trace", "grad_norm")
+    before = flags()
+    plain = measure(network(), images(), *what, device=CUDA)
+    assert not any(any(pair) for pairs in seen.values() for pair in pairs)
+    for pairs in seen.values():
+        pairs.clear()
+    found = measure(network(), images(), *what, device=CUDA, tf32=True)
+    assert (True, True) in seen["matvec"]
+    assert seen["mapped"] == seen["norms"] == {(False, False)}
+    assert flags() == before
+    assert found.facts["tf32"]
+    assert "tf32" not in plain.facts
+    assert any("TF32" in note for note in found.notes)
+    assert [e.value for e in found.estimates] == pytest.approx([e.value for e in plain.estimates], rel=1e-2)
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), (CUDA, torch.float64)])
+def test_tf32_is_refused_where_there_is_none(device: torch.device, dtype: torch.dtype) -> None:
+    with pytest.raises(UsageError, match="TF32 is for float32 on a CUDA device"):
+        measure(network(), images(), "grad_norm", device=device, dtype=dtype, tf32=True)

@@ -60,17 +60,22 @@ def test_what_is_saved_is_read_again(capsys: pytest.CaptureFixture[str], rows: P
     np.testing.assert_allclose(made[1], made[0], rtol=1e-5, atol=1e-6)
 
 
-def test_cudnn_is_on_within_a_run(
+def test_cudnn_is_on_and_deterministic_within_a_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rows: Path
 ) -> None:
-    seen: list[tuple[bool, bool]] = []
+    seen: list[tuple[bool, ...]] = []
     run = Trainer.run
 
+    def modes() -> tuple[bool, ...]:
+        cudnn = torch.backends.cudnn
+        return cudnn.enabled, cudnn.deterministic, torch.are_deterministic_algorithms_enabled()
+
     def looked(self: Any, *args: Any, **options: Any) -> Any:
-        seen.append((torch.backends.cudnn.enabled, torch.backends.cudnn.deterministic))
+        seen.append(modes())
         return run(self, *args, **options)
 
     monkeypatch.setattr(Trainer, "run", looked)
     assert main([*map(str, fit(rows)), "--device", "cuda", "-q"]) == 0
     capsys.readouterr()
-    assert seen == [(True, True)]
+    assert seen == [(True, True, True)]
+    assert modes() == (True, False, False)

@@ -58,6 +58,30 @@ def test_less_and_less_memory() -> None:
     assert all("out of memory on cuda:0" in problem and "--params" in fix for problem, fix in refusals)
 
 
+def test_every_pass_backs_off_or_says_so() -> None:
+    """Gradients, traces, probes, certificates and Krylov vectors, from memory for all down to next to none."""
+    what = ("grad_norm", "trace:probes=2", "lambda_max", "density:steps=12")
+
+    def found(limit: int) -> list[float]:
+        pretend.limit(pretend.used() + limit)
+        result = measure(network(16), images(128, 16), *what, device=CUDA, dtype=torch.float64)
+        return values(result)
+
+    free = found(200 * MIB)
+    said = ran = 0
+    limit = 64 * MIB
+    while limit > 16 << 10:
+        try:
+            assert found(limit) == pytest.approx(free, rel=1e-8)
+            ran += 1
+        except InputError as error:
+            assert "out of memory" in str(error)
+            said += 1
+        limit = limit * 3 // 5
+    assert said
+    assert ran
+
+
 def test_memory_that_ran_out_is_given_back() -> None:
     used = pretend.used()
     with pytest.raises(InputError, match="out of memory"):
