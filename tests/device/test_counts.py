@@ -117,12 +117,12 @@ def test_the_self_test(unit: int) -> None:
 
 
 def test_probes_of_all_cells_together() -> None:
-    """A probe of each of 32 cells, and 64 of each: as many launches."""
+    """A probe of each of 32 cells, and 64 of each, 512 at once."""
     vit, unit = engine(VIT), plain(VIT)
     with second_order(CUDA):
         vit.prober.forward  # noqa: B018
         assert kernels(lambda: vit.probe(0, 1, 0.0)) <= 2 * unit
-        assert kernels(lambda: vit.probe(1, 64, 0.0)) <= 4 * unit
+        assert kernels(lambda: vit.probe(1, 64, 0.0)) <= 6 * unit
 
 
 @pytest.mark.parametrize(("n", "micro"), [(40, 64), (256, 256), (5000, 4096)])
