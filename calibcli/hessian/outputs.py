@@ -19,7 +19,7 @@ def read(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (N, K), and (N, 1 + tensors) the class of each row's heaviest pair and its ‖Jᵀu‖², NaN where not known.
 
-    float64, on the CPU and on every rank.
+    On the CPU and on every rank; logits in the model's precision, at least float32, the rest float64.
 
     Args:
         problem: model and data.
@@ -30,41 +30,43 @@ def read(
     Raises:
         InputError: logits that are not finite.
     """
+    problem.room(1)
     n, k = len(problem.source), problem.classes
+    precision = problem.dtype if problem.dtype.itemsize >= 4 else torch.float32
 
-    def work() -> torch.Tensor:
-        out = torch.zeros(n, k + 1 + len(problem.tensors), dtype=torch.float64)
+    def work() -> tuple[torch.Tensor, torch.Tensor]:
+        logits = torch.zeros(n, k, dtype=precision)
+        found = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64)
         for rows in problem.layout.batches():
-            part = out[rows.start : rows.stop]
-            part[:, k:] = torch.nan
+            at = slice(rows.start, rows.stop)
+            found[at] = torch.nan
             if heaviest and bool(heaviest[2].by_layer.all()):
                 loss, labels, norms = heaviest
-                choose = partial(_choose, loss, labels[rows.start : rows.stop], part)
-                part[:, k + 1 :] = norms.chosen(rows, choose)
+                choose = partial(_choose, loss, labels[at], logits[at], found[at])
+                found[at, 1:] = norms.chosen(rows, choose)
             else:
                 with torch.no_grad():
-                    part[:, :k] = problem.logits(rows)[0]
-        return out
+                    logits[at] = problem.logits(rows)[0]
+        return logits, found
 
-    out = devices.all_sum(problem.guard(work).to(problem.device)).cpu()
-    logits, found = out[:, :k].contiguous(), out[:, k:]
+    logits, found = (devices.all_sum(part.to(problem.device)).cpu() for part in problem.guard(work))
     bad = (~logits.isfinite()).any(1).nonzero()
     if len(bad):
         raise InputError(f"the model's outputs are not finite (first at row {int(bad[0])})", "check that input")
     return logits, found
 
 
-def _choose(loss: LogitLoss, labels: torch.Tensor, part: torch.Tensor, z: torch.Tensor) -> torch.Tensor | None:
-    """Cotangents (n, K) of these rows' heaviest pairs, or None; logits and classes are noted in `part`."""
-    k = z.shape[1]
-    part[:, :k] = z.detach()
-    logits = part[:, :k]
-    if not bool(logits.isfinite().all()) or known_weights(loss, logits, labels) is None:
+def _choose(
+    loss: LogitLoss, labels: torch.Tensor, logits: torch.Tensor, found: torch.Tensor, z: torch.Tensor
+) -> torch.Tensor | None:
+    """Cotangents (n, K) of these rows' heaviest pairs, or None; logits and classes are noted in `logits`, `found`."""
+    logits.copy_(z.detach())
+    if not bool(logits.isfinite().all()) or known_weights(loss, logits[:1].double(), labels[:1]) is None:
         return None
     pairs = Pairs(loss, logits, labels)
     mass = pairs.mass.sum(1)
     if float((mass > FAINT * mass.mean()).double().mean()) < 0.5:
         return None
     column = pairs.mass.argmax(1)
-    part[:, k] = column
+    found[:, 0] = column
     return pairs.cotangents(torch.arange(len(column)), column).to(z)
