@@ -12,7 +12,7 @@ steps until it calls itself converged); the time is that of the last run alone. 
 residual²/gap is two orders below. `--full` adds the solvers that are far behind. What is count × cost: Hutchinson to
 1 %, or to what calib's trace reached (probes from the spread of one), densities of the other tools, and the top 5 and
 λmin of the others at the products that our Lanczos run needs for each alone, though theirs need more. The perceptrons
-have ReLU, the ViTs GELU.
+have ReLU, the ViTs GELU. Three cases beside a plain double backward are in `_curvature_hard.py`.
 """
 
 from __future__ import annotations
@@ -384,3 +384,8 @@ if __name__ == "__main__":
         for name, rows, by_count in cases:
             if not options.only or options.only in f"{name}-{rows}":
                 compare(name, rows, options.data, by_count or options.count, options.full, options.solvers)
+        import _curvature_hard  # not where a worker runs, which does not see this folder
+
+        for name in _curvature_hard.CASES:
+            if not options.only or options.only in name:
+                _curvature_hard.compare(name)

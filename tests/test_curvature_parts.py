@@ -89,7 +89,7 @@ def test_products_of_the_run_certify_as_a_true_product_does() -> None:
 def test_a_sketch_keeps_sums_and_norms() -> None:
     torch.manual_seed(0)
     vectors = torch.randn(40, 1003, dtype=torch.float64)
-    sketch = Sketch(vectors[0])
+    sketch = Sketch(1003, torch.device("cpu"))
     found = torch.stack([sketch(v) for v in vectors])
     assert torch.allclose(found.sum(0), sketch(vectors.sum(0)))
     ratio = found.square().sum(1) / vectors.square().sum(1)
@@ -119,7 +119,7 @@ def test_ritz_residuals_are_true_residuals_also_after_restarts() -> None:
         found = lanczos.ritz()
         assert (lanczos.restarts > 0) == bool(kwargs)
         for i in (-1, -2, 0):
-            x = lanczos.vector(found.coordinates[:, i])
+            x = lanczos.vector(found.coordinates[:, i]).double()
             matrix = lanczos.operator.matrix  # type: ignore[attr-defined]
             true = float((matrix @ x - (x @ matrix @ x) * x).norm())
             assert float(found.residuals[i]) == pytest.approx(true, rel=0.02, abs=2e-7)

@@ -16,6 +16,7 @@ from calibcli import device as devices
 from calibcli.hessian.indexed_data import signs
 from calibcli.hessian.lanczos import Basis
 from calibcli.hessian.operator import SecondDerivative, Total
+from calibcli.hessian.vectors import blocks, inner, norm
 
 SKETCH = 64  # random combinations of a group's product that stand for its norm
 
@@ -53,13 +54,13 @@ def certify(operator: SecondDerivative, vectors: torch.Tensor, values: torch.Ten
         values: (r,) their Ritz values.
     """
     layout = operator.problem.layout
-    x = vectors[0].double()
-    x /= x.norm()
-    sketch = Sketch(operator.problem.tensors[0].new_empty(operator.size))
+    x = vectors[0]
+    x /= norm(x)
+    sketch = Sketch(operator.size, operator.problem.device)
     sums, forms, sketches = _product(operator, x, len(vectors), lambda p: p.to(vectors.dtype) @ vectors.T, sketch)
     total = operator.mean(sums)
-    value = float(torch.dot(x, total))
-    residual = float(total.sub_(x, alpha=value).norm())
+    value = inner(x, total)
+    residual = norm(total.sub_(x, alpha=value))
     forms, sketches = devices.all_sum(forms) / layout.n, devices.all_sum(sketches) / layout.n
     gaps = [value - other for other in values[1:].tolist()]
     return _perturbed(value, residual, forms, sketches, layout.weights.to(x.device), gaps, products=1)
@@ -79,7 +80,7 @@ def _product(
 
     def work() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         total, groups = Total(operator.problem), operator.problem.layout.groups
-        forms, sketches = total.total.new_zeros(groups, known), total.total.new_zeros(groups, SKETCH)
+        forms, sketches = (torch.zeros(groups, k, dtype=torch.float64, device=vector.device) for k in (known, SKETCH))
         for first, products in operator.by_group(vector):
             total.add(operator.problem.pieces(products.sum(0) if len(products) > 1 else products[0]))
             here = slice(first, first + len(products))
@@ -93,18 +94,20 @@ class Sketch:
     """SKETCH sums of every SKETCH-th element with random signs: linear, and its squared norm is unbiased.
 
     Args:
-        like: (size,) vector of the sort to sketch.
+        size: of the vectors to sketch.  device: where they are.
     """
 
-    def __init__(self, like: torch.Tensor) -> None:
-        self.signs = signs(len(like), 0, 0, range(1 << 31, (1 << 31) + 1))[0].to(like)
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.signs = signs(size, 0, 0, range(1 << 31, (1 << 31) + 1))[0].to(device)
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
-        """(..., size) to (..., SKETCH)."""
-        signed = vector * self.signs
-        whole = signed.shape[-1] // SKETCH * SKETCH
-        out = signed[..., :whole].reshape(*signed.shape[:-1], -1, SKETCH).sum(-2)
-        out[..., : signed.shape[-1] - whole] += signed[..., whole:]
+        """(..., size) to (..., SKETCH) float64."""
+        out = torch.zeros(*vector.shape[:-1], SKETCH, dtype=torch.float64, device=vector.device)
+        for s in blocks(vector):
+            signed = vector[..., s] * self.signs[s]
+            whole = signed.shape[-1] // SKETCH * SKETCH
+            out += signed[..., :whole].reshape(*out.shape[:-1], -1, SKETCH).sum(-2)
+            out[..., : signed.shape[-1] - whole] += signed[..., whole:]
         return out
 
 
@@ -125,7 +128,7 @@ class Record:
         self.images = Basis(self.size, torch.float64)  # H v_j
         self._forms: list[torch.Tensor] = []  # (groups, j + 1) sums over a group of v_iᵀH_n v_j, i <= j
         self._sketches: list[torch.Tensor] = []  # (groups, SKETCH) of the sum over a group of H_n v_j
-        self._sketch = Sketch(operator.problem.tensors[0].new_empty(self.size))
+        self._sketch = Sketch(self.size, operator.problem.device)
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
         """H v."""

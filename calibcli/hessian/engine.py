@@ -16,15 +16,17 @@ from calibcli.hessian.ggn import GGNTrace, ggn_trace
 from calibcli.hessian.groups import Part
 from calibcli.hessian.indexed_data import normal
 from calibcli.hessian.lanczos import Lanczos
-from calibcli.hessian.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights
-from calibcli.hessian.operator import Operator, SecondDerivative, hessian_scalar, rest_scalar, slope
+from calibcli.hessian.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts
+from calibcli.hessian.operator import Operator, SecondDerivative, Total, hessian_scalar, rest_scalar, slope
 from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
-from calibcli.hessian.problem import Problem, Scalar, free_bytes
+from calibcli.hessian.problem import PAIRS, Problem, Scalar, free_bytes
 from calibcli.hessian.tuning import ROUND, SHARE
+from calibcli.hessian.vectors import blocks, norm
 from calibcli.signals import Signals
 
 Progress = Callable[[float, str], None]
+NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate tells apart
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
 
 
@@ -69,7 +71,7 @@ class Shared:
 
     @cached_property
     def logits(self) -> torch.Tensor:
-        """(N, K) float64 of all rows, on the CPU and on every rank."""
+        """(N, K) of all rows, on the CPU and on every rank, in the model's precision (at least float32)."""
         return read(self.problem)[0]
 
     def heaviest(self, loss: LogitLoss) -> torch.Tensor | None:
@@ -88,9 +90,13 @@ class Shared:
         that came before the logits."""
         if self.stopped and "logits" not in vars(self):
             return
-        nll = torch.nn.functional.cross_entropy(self.logits, self.labels)
+        n, k = self.logits.shape
+        nll = sum(
+            float(torch.nn.functional.cross_entropy(self.logits[s].double(), self.labels[s], reduction="sum"))
+            for s in parts(n, k)
+        )
         self.known_quality = {
-            "nll": float(nll),
+            "nll": nll / n,
             "accuracy": float((self.logits.argmax(1) == self.labels).double().mean()),
         }
 
@@ -109,6 +115,7 @@ class Engine:
 
     def __init__(self, shared: Shared, loss: LogitLoss) -> None:
         self.shared, self.problem, self.loss = shared, shared.problem, loss
+        self.named: dict[int, str] = {}  # rows that a note was written of
         self._certificates: dict[int, Certificate] = {}
         self._ggn: dict[tuple[float, bool], GGNTrace] = {}
         self._probes: dict[tuple[int, int, int, bool], traces.Probes] = {}
@@ -189,7 +196,7 @@ class Engine:
                 chosen = [index % m, *near]
                 found = self.record.certificate(0, ritz.values[chosen], ritz.coordinates[:, chosen])
             if found is None:
-                chosen = [index % m, *near[: max(1, (1 << 30) // (8 * self.problem.size))]]  # memory
+                chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
                 found = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
             self._certificates[index] = replace(found, residual=found.residual + rounding)
@@ -219,13 +226,14 @@ class Engine:
     @cached_property
     def pairs(self) -> tuple[Pairs, torch.Tensor | None]:
         """Of all rows, and what the pass for the logits says of the heaviest ones."""
+        self.problem.room(PAIRS)
         heaviest = self.shared.heaviest(self.loss)
         return Pairs(self.loss, self.shared.logits, self.shared.labels), heaviest
 
     @cached_property
     def default_precision(self) -> float:
         """0.3 of Tr(G)'s relative sampling error, taken as if the Jacobians' norms did not vary: known beforehand."""
-        mass = self.pairs[0].mass.sum(1)
+        mass = self.pairs[0].mass.sum(1, dtype=torch.float64)
         mean = float(mass.mean())
         return max(SHARE * float(mass.std(unbiased=False)) / mean / len(mass) ** 0.5, 1e-3) if mean > 0 else 1e-3
 
@@ -259,7 +267,8 @@ class Engine:
         """(N,) squared norm of each row's slope of the loss in its logits, to which its H - G is proportional."""
         if not self.splits:
             return torch.ones(self.problem.layout.n, dtype=torch.float64)
-        return slope(self.loss)(self.shared.logits, self.shared.labels).square().sum(1)
+        z, y, of = self.shared.logits, self.shared.labels, slope(self.loss)
+        return torch.cat([of(z[s].double(), y[s]).square().sum(1) for s in parts(*z.shape)])
 
     def probe(
         self, first: int, count: torch.Tensor | int, base: float, *, cell: int = 0, layers: bool = False
@@ -288,32 +297,36 @@ class Engine:
         """Gradient of the mean loss and its spread between groups: one pass, or two where groups do not fit memory."""
         problem, layout = self.problem, self.problem.layout
         room = free_bytes(problem.device) // 16 // (problem.size * problem.dtype.itemsize)
-        parts: list[Part] = []
+        held: list[Part] = []
 
-        def mean() -> torch.Tensor:
-            parts.clear()
-            total = problem.zero()
+        def sum_of_all() -> torch.Tensor:
+            held.clear()
+            if layout.groups > room:
+                return self._total()
+            total = Total(problem)
             for part in self.hessian.gradients():
-                total += part[1].sum(0)
-                if layout.groups <= room:
-                    parts.append(part)
-            return total
+                held.append(part)
+                total.add(problem.pieces(part[1].sum(0)))
+            return total.value()
 
-        total = devices.all_sum(problem.guard(mean)) / layout.n
-        unit = total / total.norm().clamp(min=1e-300)
+        total = devices.all_sum(problem.guard(sum_of_all)).div_(layout.n)
+        length = max(norm(total), 1e-300)
         weights = layout.weights.to(problem.device)
         along = torch.zeros(layout.groups, dtype=torch.float64, device=problem.device)
         squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
 
         def spread() -> None:
             squares.zero_()  # after memory ran out it starts again, without what was held
-            held = [*parts]
-            parts.clear()
-            for first, g in held or self.hessian.gradients():
+            along.zero_()
+            found = [*held]
+            held.clear()
+            for first, g in found or self.hessian.gradients():
                 here = slice(first, first + len(g))
-                share = g / layout.n - weights[here, None] * total
-                along[here] = share @ unit
-                squares.add_(share.square().sum())
+                for s in blocks(total):
+                    mean = total[s].double()
+                    share = g[:, s].double().div_(layout.n).sub_(weights[here, None] * mean)
+                    along[here] += share @ mean / length
+                    squares.add_(share.square().sum())
 
         problem.guard(spread)
         devices.all_sum(along)
@@ -321,3 +334,10 @@ class Engine:
         correct = layout.groups / max(layout.groups - 1, 1)
         se = float(along.square().sum() * correct) ** 0.5
         return Gradient(total, se, float(squares * correct) ** 0.5)
+
+    def _total(self) -> torch.Tensor:
+        """Sum of the gradients of this rank's rows."""
+        total, scalar = Total(self.problem), hessian_scalar(self.loss)
+        for rows in self.problem.layout.batches():
+            total.add(self.problem.gradients(rows, scalar, graph=False))
+        return total.value()

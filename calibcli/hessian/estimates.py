@@ -6,15 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
+
 from calibcli.hessian.certificate import Certificate
 from calibcli.hessian.engine import Engine
 from calibcli.hessian.ggn import GGNTrace
-from calibcli.hessian.lanczos import Lanczos
+from calibcli.hessian.lanczos import Lanczos, Ritz
 from calibcli.result import Cell, Estimate
 
 Bound = Literal["residual", "estimate"]
 DOMINATES = 0.5  # share of a number from which one row, or one group, is named
 FEWEST = 6  # products before an eigenvalue may count as found: a start vector may favour its neighbour
+FOUR, STANDS_OUT, SURE = 4, 4.0, 0.05  # so few where it is so many times the others, its residual so small a part of it
 
 
 def interval(value: float, half: float, positive: bool) -> tuple[float, float]:
@@ -85,14 +88,15 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
     )
 
 
-def dominating(part: GGNTrace) -> list[str]:
-    """A note where one row holds most of Tr(G)."""
+def dominating(engine: Engine, part: GGNTrace) -> list[str]:
+    """A note where one row holds most of Tr(G), the same for every quantity that says so."""
     size = part.rows.abs()
     share = float(size.max() / size.sum().clamp(min=1e-300))
     if share <= DOMINATES or len(size) < 8:
         return []
     row = int(size.argmax())
-    return [f"row {row} (counted from 0) holds {share:.0%} of Tr(G): only more rows make the trace tell of others"]
+    text = f"row {row} (counted from 0) holds {share:.0%} of Tr(G): only more rows make the trace tell of others"
+    return [engine.named.setdefault(row, text)]
 
 
 def dominating_group(engine: Engine, certificate: Certificate | None, name: str) -> list[str]:
@@ -116,11 +120,20 @@ def closeness(run: Lanczos, index: int, tol: float, bound: Bound) -> float:
         column = 0 if index else 2
         to_come = remaining([h[column] for h in run.history[-3:]]) if index in (0, -1) else 0.0
         error = max(ritz.value_error(index), to_come)
-    if run.products < FEWEST and not run.exhausted:
+    if run.products < (FOUR if stands_out(ritz, index) else FEWEST) and not run.exhausted:
         return 0.0
     if error <= tol * scale or scale == 0.0:
         return 1.0
     return min(0.99, max(0.0, 1.0 - math.log10(error / (tol * scale)) / 4))
+
+
+def stands_out(ritz: Ritz, index: int) -> bool:
+    """Whether an extreme Ritz value is far beyond all others, and nearly an eigenvalue: a larger one, whose part in the
+    vector grows faster, would show in either unless the start vector had next to none of it."""
+    size = ritz.values.abs()
+    others = torch.cat([size[:index], size[index + 1 :]]) if index != -1 else size[:-1]
+    theta = float(size[index])
+    return theta >= STANDS_OUT * max(others.tolist(), default=0.0) and float(ritz.residuals[index]) <= SURE * theta
 
 
 def remaining(values: Sequence[float]) -> float:

@@ -9,13 +9,14 @@ mass alone, most runs would miss rows that are rare and large, and their standar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from calibcli import device as devices
-from calibcli.hessian.loss import Pairs
+from calibcli.hessian.loss import PART, Pairs, parts
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import Problem
 from calibcli.hessian.tuning import FEWEST, FLOOR, MOST, OPEN, PILOT
@@ -75,24 +76,39 @@ def ggn_trace(
         exact: take every pair.
     """
     work = _Work(problem, norms, pairs, seed)
-    present = (work.mass > 0).nonzero()[:, 0]
-    taken, square, draws = present, work.norms_of(present[:0]), 0
-    rest = _Rest(present[:0], work.mass, torch.zeros(1 + len(problem.tensors), dtype=torch.float64))
-    if not exact and len(present) > 2 * PILOT:
-        taken, square, left_out = work.first(known, target)
-        taken, rest, draws = work.plan(taken, square, left_out, target)
-    square = torch.cat([square, work.norms_of(taken[len(square) :])])  # (taken, tensors)
-    return work.total(taken, square, rest, draws, len(present))
+    present = int(torch.count_nonzero(work.mass))
+    if exact or present <= 2 * PILOT:
+        taken = work.mass.nonzero()[:, 0]
+        return work.total(taken, work.norms_of(taken), None, 0, present)
+    taken, square, left_out = work.first(known, target)
+    more, rest, draws = work.plan(taken, square, left_out, target)
+    return work.total(torch.cat([taken, more]), torch.cat([square, work.norms_of(more)]), rest, draws, present)
 
 
-@dataclass(frozen=True)
 class _Rest:
-    """Pairs that are not taken, all pairs' weights (N·K,), to which their chances are proportional, and what rows that
-    were not looked at may hold (see `first`)."""
+    """Pairs that are not taken.
 
-    pairs: torch.Tensor
-    weight: torch.Tensor
-    left_out: torch.Tensor
+    Args:
+        weight: (N, pairs) to which their chances are proportional, 0 of those that are taken.
+        left_out: what rows that were not looked at may hold (see `first`).
+    """
+
+    def __init__(self, weight: torch.Tensor, left_out: torch.Tensor) -> None:
+        self.weight, self.left_out = weight, left_out
+        self.rows = weight.sum(1, dtype=torch.float64)
+        self.total = float(self.rows.sum())
+
+    def draw(self, stream: np.random.Generator, count: int) -> torch.Tensor:
+        """(count,) pairs with replacement: a row, then one of its pairs."""
+        n, k = self.weight.shape
+        chance = self.rows.numpy()
+        row = torch.from_numpy(stream.choice(n, count, p=chance / chance.sum()))
+        at = torch.from_numpy(stream.random(count))
+        found = []
+        for s in parts(count, k):
+            sums = self.weight[row[s]].double().cumsum(1)
+            found.append(torch.searchsorted(sums, at[s, None] * sums[:, -1:], right=True)[:, 0].clamp(max=k - 1))
+        return row * k + torch.cat(found)
 
 
 class _Work:
@@ -111,7 +127,7 @@ class _Work:
         looked at, of Tr(G). That much, (1 + tensors,) in units of N Tr(G), enters the error.
         """
         mass = self.pairs.mass
-        rows = mass.sum(1)
+        rows = mass.sum(1, dtype=torch.float64)
         order = rows.argsort(descending=True, stable=True)
         order = order[rows[order] > 0]
         after = rows[order].flip(0).cumsum(0).flip(0) - rows[order]  # mass of the rows after each
@@ -122,7 +138,7 @@ class _Work:
             more = order[len(square) : count]
             pairs = order[:count] * self.k + mass[order[:count]].argmax(1)
             square = torch.cat([square, self._known(known, more, pairs[len(square) :])])
-            each = self.weights[pairs, None].abs() * square / self.mass[pairs, None]
+            each = self.weights[pairs, None].double().abs() * square / self.mass[pairs, None]
             steepest = torch.cat([each.sum(1).amax(0)[None], each.amax(0)])
             allowed = OPEN * target * float(each.sum(1) @ rows[order[:count]]) / max(float(steepest[0]), 1e-300)
             if float(after[count - 1]) <= allowed or count == len(order):
@@ -139,35 +155,42 @@ class _Work:
     def plan(
         self, first: torch.Tensor, square: torch.Tensor, left_out: torch.Tensor, target: float
     ) -> tuple[torch.Tensor, _Rest, int]:
-        """The pairs to take, the rest, and how many draws stand for it, for the fewest backward passes."""
-        signed = self.weights[first] * square.sum(1)
-        weight = (self.pairs.mass * self.scales(first, signed.abs())[:, None]).flatten()
-        order = weight.argsort(descending=True, stable=True)
-        order = order[(self.mass[order] > 0) & ~torch.isin(order, first)]
-        take, count = len(order), 0
-        if len(order) > PILOT + FEWEST:
-            left = torch.cat([weight[order].sum()[None], weight[order].sum() - weight[order].cumsum(0)]).clamp(min=0)
-            # how much l ‖Jᵀu‖² / weight varies, from a pilot that serves for nothing else: what follows stays unbiased
-            pilot = self.draw(_Rest(order, weight, left_out), PILOT)[1].sum(1)
-            size = abs(float(signed.sum() + left[0] * pilot.mean()))
-            draws = (left * float(pilot.std()) / max(target * size, 1e-300)) ** 2
-            take = int((torch.arange(len(order) + 1) + draws).argmin())
-            count = max(FEWEST, min(MOST, round(float(draws[take]))))
-            take, count = (take, count) if take + count < len(order) else (len(order), 0)
-        return torch.cat([first, order[:take]]), _Rest(order[take:], weight, left_out), count
+        """More pairs to take, the rest, and how many draws stand for it, for the fewest backward passes."""
+        signed = self.weights[first].double() * square.sum(1)
+        weight = self.pairs.mass * self.scales(first, signed.abs()).to(self.mass)[:, None]
+        weight.view(-1)[first] = 0
+        rest, present = _Rest(weight, left_out), int(torch.count_nonzero(weight))
+        if present <= PILOT + FEWEST:
+            return weight.view(-1).nonzero()[:, 0], rest, 0
+        # how much l ‖Jᵀu‖² / weight varies, from a pilot that serves for nothing else: what follows stays unbiased
+        pilot = self.draw(rest, PILOT)[1].sum(1)
+        size = abs(float(signed.sum() + rest.total * pilot.mean()))
+        spread = float(pilot.std()) / max(target * size, 1e-300)
+        most = min(present, 1 + math.ceil((rest.total * spread) ** 2))  # to take more is dearer than to draw them
+        order, heaviest = largest(weight.view(-1), most)
+        left = (rest.total - torch.cat([torch.zeros(1, dtype=torch.float64), heaviest.double().cumsum(0)])).clamp(min=0)
+        draws = (left * spread) ** 2
+        take = int((torch.arange(len(left)) + draws).argmin())
+        count = max(FEWEST, min(MOST, round(float(draws[take]))))
+        if take + count >= present:
+            return weight.view(-1).nonzero()[:, 0], rest, 0
+        weight.view(-1)[order[:take]] = 0
+        return order[:take], _Rest(weight, left_out), count
 
-    def total(self, taken: torch.Tensor, square: torch.Tensor, rest: _Rest, draws: int, present: int) -> GGNTrace:
+    def total(
+        self, taken: torch.Tensor, square: torch.Tensor, rest: _Rest | None, draws: int, present: int
+    ) -> GGNTrace:
         """Sums over the pairs that are taken and, from draws, over the rest."""
         n = self.n
-        signed = self.weights[taken, None] * square
+        signed = self.weights[taken, None].double() * square
         rows = torch.zeros(n, dtype=torch.float64).index_add_(0, taken // self.k, signed.sum(1))
         layers = signed.sum(0) / n
         layer_variance = torch.zeros_like(layers)
         value, variance = float(rows.sum()) / n, 0.0
         second = float(rows.square().sum())  # Σ_n t_n²
-        if draws:
+        if draws and rest is not None:
             drawn, ratio = self.draw(rest, draws)
-            left, total = float(rest.weight[rest.pairs].sum()), ratio.sum(1)
+            left, total = rest.total, ratio.sum(1)
             value += left / n * float(total.mean())
             doubt = (rest.left_out / n).square()
             variance = (left / n) ** 2 * float(total.var()) / draws + float(doubt[0])
@@ -175,10 +198,8 @@ class _Work:
             layer_variance = (left / n) ** 2 * ratio.var(0) / draws + doubt[1:]
             # Σ_n t_n² with t_n = exact + rest; the rest's square bounded by Cauchy-Schwarz over its pairs
             which = drawn // self.k
-            row_weight = torch.zeros(n, dtype=torch.float64)
-            row_weight.index_add_(0, rest.pairs // self.k, rest.weight[rest.pairs])
-            second += left * float((2 * rows[which] * total + row_weight[which] * total.square()).mean())
-            rows = rows + row_weight * float(total.mean())
+            second += left * float((2 * rows[which] * total + rest.rows[which] * total.square()).mean())
+            rows = rows + rest.rows * float(total.mean())
         spread_of_rows = max(second / n - value**2, 0.0) * n / max(n - 1, 1)
         return GGNTrace(
             value=value,
@@ -197,7 +218,8 @@ class _Work:
         """(N,) each row's |l| ‖Jᵀu‖² / mass from its first pair; the mean where none was taken, and a floor."""
         chosen, mass = first // self.k, self.pairs.mass
         scale = found / self.mass[first]
-        mean = (scale * mass[chosen].sum(1)).sum() / mass[chosen].sum()
+        held = mass[chosen].sum(1, dtype=torch.float64)
+        mean = (scale * held).sum() / held.sum()
         out = mean.repeat(self.n)
         out[chosen] = scale + FLOOR * mean
         # a Jacobian that vanishes on all of them says nothing
@@ -205,9 +227,9 @@ class _Work:
 
     def draw(self, rest: _Rest, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(count,) pairs drawn with replacement in proportion to weight, and l ‖Jᵀu‖² / weight (count, tensors)."""
-        weight = rest.weight[rest.pairs].numpy()
-        drawn = rest.pairs[torch.from_numpy(self.stream.choice(len(weight), count, p=weight / weight.sum()))]
-        return drawn, (self.weights[drawn] / rest.weight[drawn])[:, None] * self.norms_of(drawn)
+        drawn = rest.draw(self.stream, count)
+        scale = self.weights[drawn].double() / rest.weight.view(-1)[drawn]
+        return drawn, scale[:, None] * self.norms_of(drawn)
 
     def norms_of(self, pairs: torch.Tensor) -> torch.Tensor:
         """(n, tensors) ‖J_nᵀu_nc‖² of pairs; each rank computes those of its rows."""
@@ -216,5 +238,19 @@ class _Work:
         row = wanted // self.k
         mine = (row >= problem.layout.local.start) & (row < problem.layout.local.stop)
         out = torch.zeros(len(wanted), len(problem.tensors), dtype=torch.float64)
-        out[mine] = self.norms(row[mine], self.pairs.cotangents(row[mine], wanted[mine] % self.k))
+        own = mine.nonzero()[:, 0]
+        for s in parts(len(own), problem.classes):
+            some = own[s]
+            out[some] = self.norms(row[some], self.pairs.cotangents(row[some], wanted[some] % self.k))
         return devices.all_sum_of_host(out, problem.device)[back]
+
+
+def largest(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values of the `count` largest of (m,), descending; in blocks, for no block takes as much room."""
+    index, found = torch.zeros(0, dtype=torch.long), values[:0]
+    for s in range(0, len(values), PART):
+        top, at = values[s : s + PART].topk(min(count, len(values) - s, PART))
+        found, index = torch.cat([found, top]), torch.cat([index, at + s])
+        order = found.argsort(descending=True, stable=True)[:count]
+        found, index = found[order], index[order]
+    return index, found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from calibcli.hessian.operator import Operator
+from calibcli.hessian.vectors import inner, norm
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Lanczos:
             when it has found an invariant subspace.
         capacity: most basis vectors in memory; the run restarts when they are used.
         keep: Ritz vectors that survive a restart at each end of the spectrum.
-        storage: dtype of the basis (products and coefficients are float64).
+        storage: dtype of the basis (coefficients are float64, products what the operator gives).
 
     Attributes:
         products: matvecs so far.
@@ -139,17 +140,17 @@ class Lanczos:
         m = len(self.basis)
         h = torch.zeros(m, dtype=torch.float64)
         for i in range(max(0, m - 2), m):  # what is large first, so that one pass over the basis is mostly enough
-            u = self.basis[i].double()
-            h[i] = torch.dot(u, w)
+            u = self.basis[i]
+            h[i] = inner(u, w)
             w.add_(u, alpha=-float(h[i]))
         h += (more := self._orthogonalise(w))
-        if float(more.norm()) > 1e-3 * float(w.norm()):
+        if float(more.norm()) > 1e-3 * norm(w):
             h += self._orthogonalise(w)
         t = torch.zeros(m, m, dtype=torch.float64)
         t[:-1, :-1] = self.t
         t[:, -1] = t[-1] = h
         self.t = t
-        beta = float(w.norm())
+        beta = norm(w)
         if self._open:
             self.alphas.append(float(h[-1]))
             self.betas.append(beta)
@@ -171,9 +172,9 @@ class Lanczos:
         return self._ritz
 
     def vector(self, coordinates: torch.Tensor) -> torch.Tensor:
-        """(size,) float64 combination of the basis, normalised."""
-        total = self.basis.combine(coordinates).double()
-        return total.div_(total.norm())
+        """(size,) combination of the basis, normalised, in the storage's dtype."""
+        total = self.basis.combine(coordinates)
+        return total.div_(norm(total))
 
     def vectors(self, chosen: list[int]) -> torch.Tensor:
         """(r, size) these Ritz vectors, in the storage's dtype."""

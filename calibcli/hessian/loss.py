@@ -7,6 +7,7 @@ u_c = e_c - p); otherwise it is the eigendecomposition of A by automatic differe
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from calibcli import device as devices
 from calibcli.errors import InputError
 
+PART = 1 << 22  # numbers of an (N, K) array that are worked on at once, 32 MiB in float64
 MOST_CLASSES = 256  # of a loss that does not know its split: an eigendecomposition per row beyond this is too dear
 
 
@@ -82,37 +84,56 @@ class Placed:
 class Pairs:
     """Signed pairs (l, u) per row: ∂²loss/∂z² = Σ_c l_c u_c u_cᵀ; one of two classes, else K.
 
+    What is kept is (N, pairs): where the loss knows its split, the u of a pair are made when they are asked for, and
+    rows are worked on in blocks of `PART` logits.
+
     Args:
         loss: the loss.
-        logits: (N, K) float64, detached.
+        logits: (N, K), detached.
         labels: (N,) int64.
 
     Attributes:
-        weights: (N, pairs) float64 coefficients l.
+        weights: (N, pairs) coefficients l, in float64 or, beyond `PART` of them, in the precision of the logits.
         mass: (N, pairs) |l_c| ‖u_c‖², the size of a pair's part of the trace when the Jacobian does not vary.
     """
 
     def __init__(self, loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> None:
         self.vectors: torch.Tensor | None = None
-        self.p = torch.softmax(logits, 1)
-        known = known_weights(loss, logits, labels)
-        if known is not None and logits.shape[1] == 2:  # both vectors are multiples of (1, -1): one pair says it all
-            self.weights = (known * self.p.flip(1).square()).sum(1, keepdim=True)
-            self.vectors = logits.new_tensor([[[1.0], [-1.0]]]).expand(len(logits), 2, 1)
-            self.mass = 2 * self.weights.abs()
-        elif known is not None:
-            self.weights = known
-            rest = (self.p * self.p).sum(1, keepdim=True) - self.p * self.p
-            self.mass = self.weights.abs() * ((1 - self.p).square() + rest)
-        else:
-            self.weights, self.vectors = torch.linalg.eigh(logit_hessian(loss, logits, labels))
+        self.logits = logits
+        n, k = logits.shape
+        if known_weights(loss, logits[:1].double(), labels[:1]) is None:
+            z = logits.double()
+            self.weights, self.vectors = torch.linalg.eigh(logit_hessian(loss, z, labels))
             self.mass = self.weights.abs()
+            return
+        if k == 2:  # both vectors are multiples of (1, -1): one pair says it all
+            self.vectors = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64, device=logits.device).expand(n, 2, 1)
+        like = logits if n * k > PART else logits.new_empty(0, dtype=torch.float64)
+        self.weights, self.mass = like.new_empty(n, k if k > 2 else 1), like.new_empty(n, k if k > 2 else 1)
+        for s in parts(n, k):
+            z = logits[s].double()
+            known, p = known_weights(loss, z, labels[s]), z.softmax(1)
+            assert known is not None
+            if k == 2:
+                self.weights[s] = (known * p.flip(1).square()).sum(1, keepdim=True)
+                self.mass[s] = 2 * self.weights[s].abs()
+            else:
+                self.weights[s] = known
+                rest = (p * p).sum(1, keepdim=True) - p * p
+                self.mass[s] = known.abs() * ((1 - p).square() + rest)
 
     def cotangents(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-        """(n, K) the u of pairs (row, column)."""
+        """(n, K) the u of pairs (row, column), float64."""
         if self.vectors is not None:
             return self.vectors[row, :, column]
-        return (-self.p[row]).scatter_add_(1, column[:, None], self.p.new_ones(len(row), 1))
+        u = -self.logits[row].double().softmax(1)
+        return u.scatter_add_(1, column[:, None], u.new_ones(len(row), 1))
+
+
+def parts(n: int, k: int) -> Iterator[slice]:
+    """Runs of rows of at most `PART` of (n, k) numbers, at least one row each."""
+    step = max(1, PART // k)
+    return (slice(i, i + step) for i in range(0, n, step))
 
 
 def logit_hessian(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ class Operator(Protocol):
     size: int
 
     def matvec(self, vector: torch.Tensor) -> torch.Tensor:
-        """(size,) float32 or float64 to (size,) float64."""
+        """(size,) float32 or float64 to a new (size,) vector: float64, or the model's dtype (see `Total`)."""
         ...
 
 
@@ -139,39 +139,43 @@ def grouped(problem: Problem, parts: Iterable[tuple[range, Sequence[torch.Tensor
 
     float64, or the model's dtype where one run of rows is the whole group.
     """
-    group, total = -1, torch.empty(0)
+    size, total = problem.layout.group, None
     for rows, pieces in parts:
         part = torch.cat([piece.reshape(-1) for piece in pieces])
-        if rows.start // problem.layout.group == group:
-            total = total.double().add_(part)
-            continue
-        if group >= 0:
-            yield group, total[None]
-        group, total = rows.start // problem.layout.group, part
-    if group >= 0:
-        yield group, total[None]
+        del pieces  # memory
+        total = part if total is None else total.double().add_(part)
+        if rows.stop % size == 0 or rows.stop == problem.layout.n:
+            yield rows.start // size, total[None]
+            total = None
 
 
 class Total:
     """A sum of vectors in float64, of which every FEW are summed in the model's dtype first.
 
-    Adding float32 to float64 takes ten times longer than to float32.
+    Adding float32 to float64 takes ten times longer than to float32, and twice the memory: where there are no more
+    than FEW, and one process, the sum stays in the model's dtype.
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.total = problem.zero()
-        self.part = self.total.to(problem.dtype, copy=True)
-        self.pieces = problem.pieces(self.part)
+        self.problem = problem
+        self.total: torch.Tensor | None = problem.zero() if problem.layout.world > 1 else None
+        self.part: torch.Tensor | None = None
         self.count = 0
 
     def add(self, pieces: Sequence[torch.Tensor]) -> None:
         """One piece per tensor."""
-        torch._foreach_add_(self.pieces, list(pieces))
+        if self.count and self.count % FEW == 0:
+            self.total, self.part = self._wide(), None
         self.count += 1
-        if self.count % FEW == 0:
-            self.total += self.part
-            self.part.zero_()
+        if self.part is None:
+            self.part = torch.cat([piece.reshape(-1) for piece in pieces])
+        else:
+            torch._foreach_add_(self.problem.pieces(self.part), list(pieces))
 
     def value(self) -> torch.Tensor:
-        """(size,) float64, once: the sum is used up."""
-        return self.total.add_(self.part)
+        """(size,), once: the sum is used up."""
+        return self._wide() if self.total is not None or self.part is None else self.part
+
+    def _wide(self) -> torch.Tensor:
+        total = self.problem.zero() if self.total is None else self.total
+        return total if self.part is None else total.add_(self.part)

@@ -19,7 +19,7 @@ def read(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (N, K), and (N, 1 + tensors) the class of each row's heaviest pair and its ‖Jᵀu‖², NaN where not known.
 
-    float64, on the CPU and on every rank.
+    On the CPU and on every rank; logits in the model's precision, at least float32, the rest float64.
 
     Args:
         problem: model and data.
@@ -30,24 +30,28 @@ def read(
     Raises:
         InputError: logits that are not finite.
     """
+    problem.room(1)
     n, k = len(problem.source), problem.classes
+    precision = problem.dtype if problem.dtype.itemsize >= 4 else torch.float32
 
-    def work() -> torch.Tensor:
-        out = torch.zeros(n, k + 1 + len(problem.tensors), dtype=torch.float64)
+    def work() -> tuple[torch.Tensor, torch.Tensor]:
+        logits = torch.zeros(n, k, dtype=precision)
+        found = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64)
         for rows in problem.layout.batches():
-            part = out.new_full((len(rows), out.shape[1]), torch.nan, device=problem.device)
+            at = slice(rows.start, rows.stop)
+            part = found.new_full((len(rows), k + found.shape[1]), torch.nan, device=problem.device)
             if heaviest and bool(heaviest[2].by_layer.all()):
                 loss, labels, norms = heaviest
-                choose = partial(_choose, loss, labels[rows.start : rows.stop], part)
+                choose = partial(_choose, loss, labels[at], part)
                 part[:, k + 1 :] = norms.chosen(rows, choose)
             else:
                 with torch.no_grad():
-                    part[:, :k] = problem.logits(rows)[0]
-            out[rows.start : rows.stop] = part.cpu()
-        return out
+                    part = problem.logits(rows)[0]
+            part = part.cpu()
+            logits[at], found[at] = part[:, :k], part[:, k:] if part.shape[1] > k else torch.nan
+        return logits, found
 
-    out = devices.all_sum_of_host(problem.guard(work), problem.device)
-    logits, found = out[:, :k].contiguous(), out[:, k:]
+    logits, found = (devices.all_sum_of_host(part, problem.device) for part in problem.guard(work))
     bad = (~logits.isfinite()).any(1).nonzero()
     if len(bad):
         raise InputError(f"the model's outputs are not finite (first at row {int(bad[0])})", "check that input")
@@ -59,7 +63,7 @@ def _choose(loss: LogitLoss, labels: torch.Tensor, part: torch.Tensor, z: torch.
     k = z.shape[1]
     part[:, :k] = z.detach()
     logits, labels = part[:, :k], labels.to(part.device)
-    if known_weights(loss, logits, labels) is None:
+    if known_weights(loss, logits[:1], labels[:1]) is None:
         return None
     pairs = Pairs(loss, logits, labels)
     mass = pairs.mass.sum(1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeVar
 
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one micro-batch's graph to aim for
 FREE = {"auto": 4, "high": 4, "low": 256}  # part of what is free on a device to aim for, where that is more
+PAIRS = 4  # arrays of rows times classes that a trace holds: logits, weights of pairs, their masses and chances
+ROWS_OVER_WEIGHTS = 8  # bytes of a micro-batch's graph over those of the weights, from which the latter cost little
 BUSY = 16 << 20  # of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
 
 
@@ -115,14 +118,7 @@ class Problem:
 
     def product(self, gradients: list[torch.Tensor], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Second derivative times a vector: one more backward pass through the graph of `gradients`, which stays."""
-        live = [(g, v) for g, v in zip(gradients, pieces) if g.requires_grad]
-        if not live:
-            return [torch.zeros_like(t) for t in self.tensors]
-        return list(
-            torch.autograd.grad(
-                [g for g, _ in live], self.tensors, [v for _, v in live], retain_graph=True, materialize_grads=True
-            )
-        )
+        return second(gradients, self.tensors, pieces)
 
     def zero(self) -> torch.Tensor:
         """(size,) float64 zeros on the device."""
@@ -168,12 +164,9 @@ class Problem:
             "use --dtype float32, fewer parameters (--params), or a device with more memory",
         )
 
-    def plan(self, scalar: Scalar, by_group: bool = True) -> None:
-        """Choose the micro-batch and whether graphs are kept, from the bytes that a small batch's graph holds.
-
-        `by_group` says that products will be wanted group by group.
-        """
-        rows = range(min(4, len(self.source), self.layout.micro))
+    @contextlib.contextmanager
+    def counted(self, rows: range) -> Iterator[None]:
+        """Within it, count the bytes that the graph of these rows' gradients holds of each."""
         held: dict[int, int] = {}
         own = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
 
@@ -184,14 +177,17 @@ class Problem:
             return tensor.detach()  # the tensor itself would make a cycle of a saved output and its node
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            gradients = self.gradients(rows, scalar)
-        weights = sum(g.numel() * g.element_size() for g in gradients)
+            yield
         self.graph_bytes = sum(held.values()) // len(rows)
+
+    def plan(self, by_group: bool = True) -> None:
+        """Choose the micro-batch and whether graphs are kept, from the bytes that a row's graph holds (`counted`).
+
+        `by_group` says that products will be wanted group by group.
+        """
+        weights = self.size * torch.empty((), dtype=self.dtype).element_size()
         if not self.fixed:
-            aim = max(GRAPH[self.memory], weights)  # a gradient is held anyway
-            if self.device.type != "cpu":
-                aim = max(aim, free_bytes(self.device) // FREE[self.memory])
-            self.rows = power_of_two(aim // max(1, self.graph_bytes), MOST.get(self.device.type, MANY))
+            self.rows = power_of_two(self._aim(weights) // max(1, self.graph_bytes), MOST.get(self.device.type, MANY))
             fits = min(self.rows, self.layout.micro)
             busy = self.device.type == "cpu" and self.graph_bytes * self.layout.group >= max(BUSY, 8 * weights)
             if by_group and busy:
@@ -202,11 +198,56 @@ class Problem:
             total = self.graph_bytes * len(self.layout.local) + 2 * weights * count_of
             self.keep = total <= 0.4 * free_bytes(self.device)
 
+    def _aim(self, weights: int) -> int:
+        """Bytes of one micro-batch's graph to aim for.
+
+        A gradient is held anyway. What a micro-batch costs whatever its rows, to read the weights and to write and sum
+        gradients, is to be little beside its rows: where memory is not short, their graph is larger than the weights.
+        """
+        aim = max(GRAPH[self.memory], weights)
+        if self.device.type != "cpu":  # it would wait for the launches of small ones
+            return max(aim, free_bytes(self.device) // FREE[self.memory])
+        if self.memory == "low":
+            return aim
+        return max(aim, min(ROWS_OVER_WEIGHTS * weights, free_bytes(self.device) // 8))
+
     @property
     def plan_text(self) -> str:
         kept = "graphs of all of them kept" if self.keep else "graph of one kept at a time"
         size = self.graph_bytes * self.layout.micro / 2**20
-        return f"micro-batches of {self.layout.micro} rows ({size:.0f} MiB of graph each), {kept}"
+        plan = f"micro-batches of {self.layout.micro} rows ({size:.0f} MiB of graph each), {kept}"
+        outputs = self.outputs_bytes / 2**30
+        return plan if outputs < 1 / 16 else f"{plan}, {outputs:.2g} GiB of outputs (for traces {PAIRS} times that)"
+
+    @property
+    def outputs_bytes(self) -> int:
+        """Of the logits of all rows."""
+        return len(self.source) * self.classes * max(4, self.dtype.itemsize)
+
+    def room(self, times: int) -> None:
+        """
+        Raises:
+            InputError: so many arrays like the logits of all rows do not fit in 80 % of what is free.
+        """
+        need, free = times * self.outputs_bytes, free_bytes(torch.device("cpu"))
+        if need > 0.8 * free:
+            rows = int(0.8 * free / need * len(self.source))
+            raise InputError(
+                f"{len(self.source):,} rows of {self.classes:,} classes take {need / 2**30:.1f} GiB, of"
+                f" {free / 2**30:.1f} that are free",
+                f"measure at most {rows:,} rows (--subset), or on a machine with more memory",
+            )
+
+
+def second(
+    gradients: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], pieces: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Derivatives in `tensors` of the inner product of their gradients with `pieces`; the graph stays."""
+    live = [(g, v) for g, v in zip(gradients, pieces) if g.requires_grad]
+    if not live:
+        return [torch.zeros_like(t) for t in tensors]
+    ones, along = [g for g, _ in live], [v for _, v in live]
+    return list(torch.autograd.grad(ones, tensors, along, retain_graph=True, materialize_grads=True))
 
 
 def select(model: nn.Module, params: str) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ from calibcli.hessian.engine import Engine
 from calibcli.hessian.estimates import Bound, closeness, eigenvalue, progress_text, trace_estimate, trace_of_pairs
 from calibcli.hessian.ggn import GGNTrace
 from calibcli.hessian.lanczos import Lanczos
+from calibcli.hessian.vectors import norm
 from calibcli.plots import Plot
 from calibcli.result import Estimate, Table
 from calibcli.shelves import Shelf
@@ -53,7 +54,7 @@ def grad_norm(engine: Engine) -> Found:
     if engine.shared.stopped:
         return _nothing()
     g = engine.gradient()
-    value = float(g.vector.norm())
+    value = norm(g.vector)
     half = engine.shared.half_width(g.se, engine.problem.layout.groups - 1)
     estimate = Estimate(
         name="",
@@ -65,7 +66,7 @@ def grad_norm(engine: Engine) -> Found:
         detail={"noise": g.noise, "sampling_se": g.se, "estimator_low": value, "estimator_high": value},
     )
     pieces = torch.split(g.vector, engine.problem.sizes)
-    return Found([estimate], layers={"gradient norm": torch.stack([p.norm() for p in pieces]).cpu()})
+    return Found([estimate], layers={"gradient norm": torch.stack([p.norm() for p in pieces]).double().cpu()})
 
 
 @QUANTITIES.add(order=1)
@@ -86,7 +87,9 @@ def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool
         return _nothing()
     found = trace_of_pairs(engine, part, part.how)
     layers = {"Tr(G)": part.layers, "± Tr(G)": part.layer_se}
-    return Found([found], layers=layers, notes=[*_missed(engine, found, precision, "trace_ggn"), *say.dominating(part)])
+    return Found(
+        [found], layers=layers, notes=[*_missed(engine, found, precision, "trace_ggn"), *say.dominating(engine, part)]
+    )
 
 
 @QUANTITIES.add(order=2)
@@ -116,7 +119,7 @@ def trace(
     if part and not bool(engine.has_curvature.any()):
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
         found = trace_of_pairs(engine, part, how)
-        notes = [*_missed(engine, found, precision, "trace"), *say.dominating(part)]
+        notes = [*_missed(engine, found, precision, "trace"), *say.dominating(engine, part)]
         return Found([found], layers={"Tr(H)": part.layers}, notes=notes)
     base = part.value if part else 0.0
     layout = engine.problem.layout
@@ -149,7 +152,7 @@ def trace(
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
         whole = engine.probe(0, max(early, round(drawn.each) // 16), base, layers=True)
-    notes = [*_missed(engine, found, precision, "trace"), *(say.dominating(part) if part else [])]
+    notes = [*_missed(engine, found, precision, "trace"), *(say.dominating(engine, part) if part else [])]
     if whole is None:
         return Found([found], notes=notes)
     layers, spread = traces.by_tensor(whole, layout.n)
@@ -333,7 +336,7 @@ def _extreme(engine: Engine, index: int, tol: float, bound: Bound) -> Found:
         return _nothing()
     found = eigenvalue(engine, index, tol, bound)
     vector = engine.krylov.vector(engine.krylov.ritz().coordinates[:, index])
-    shares = torch.stack([p.square().sum() for p in torch.split(vector, engine.problem.sizes)]).cpu()
+    shares = torch.stack([p.square().sum() for p in torch.split(vector, engine.problem.sizes)]).double().cpu()
     which = "λmax" if index else "λmin"
     notes = say.dominating_group(engine, engine.certificate(index) if bound == "residual" else None, which)
     layers = {f"share of {which} vector": shares}

@@ -14,12 +14,14 @@ from calibcli.errors import InputError
 from calibcli.hessian.indexed_data import normal, signs
 from calibcli.hessian.loss import LogitLoss
 from calibcli.hessian.operator import hessian_scalar
-from calibcli.hessian.problem import Problem
+from calibcli.hessian.problem import Problem, free_bytes, second
 from calibcli.hessian.settings import AttentionWatch
 
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
+CLOSE = 1e-3  # up to which it is taken to be right at the first try
 ASIDE = 1e-3  # of the root mean square parameter: how far away it is tried again
-LARGEST = 20_000_000  # parameters up to which the double backward is compared with differences in float64
+LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
+SHARE = 4  # of the free memory, one part of which a float64 copy may take
 
 
 @dataclass
@@ -38,79 +40,122 @@ def check(problem: Problem, loss: LogitLoss, by_group: bool = True) -> SelfTest:
         InputError: any of them is not as it must be.
     """
     found = problem.guard(lambda: _check(problem, loss))
-    problem.guard(lambda: problem.plan(hessian_scalar(loss), by_group))
+    problem.plan(by_group)
     return found
 
 
 def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
     found = SelfTest()
-    rows = range(min(4, problem.layout.n, problem.layout.micro))
+    rows = range(min(4 if problem.size <= LARGEST else 2, problem.layout.n, problem.layout.micro))
     logits = _outputs(problem, rows, found)
-    labels = torch.as_tensor(problem.source.labels)
-    problem.classes = logits.shape[1]
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= problem.classes:
-        bad = low if low < 0 else high
-        raise InputError(
-            f"label {bad} is beyond the model's {problem.classes} outputs",
-            f"pass labels from 0 to {problem.classes - 1}, or the model that belongs to this data set",
-        )
-    v, w = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device, torch.float64)
-    hv, hw, again = (_flat(p) for p in _products(problem, rows, loss, [v, w, v]))
-    close = torch.isclose(hv, again, rtol=1e-4, atol=1e-5 * float(hv.abs().max()), equal_nan=True)
-    if not bool(close.all()):
-        raise InputError("two equal Hessian products differ", "make the model's forward pass deterministic")
-    length = problem.size**0.5  # of v and w
-    scale = float(hv.norm() + hw.norm()) * length / 2
-    found.asymmetry = abs(float(torch.dot(w, hv.double()) - torch.dot(v, hw.double()))) / scale if scale > 0 else 0.0
+    _labels(problem, logits.shape[1])
+    moved = _moved(problem)
+    v, w = _directions(problem, moved)
+    hv, hw = _products(problem, rows, loss, logits, moved, [v, w])
+    length = sum(p.numel() for p in v) ** 0.5  # of v and w
+    scale = (_norm(hv) + _norm(hw)) * length / 2
+    found.asymmetry = abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
     if found.asymmetry > 1e-3:
         raise InputError(
             f"the second derivative is not symmetric (relative error {found.asymmetry:.1g} on {len(rows)} rows)",
+            "use operations whose backward pass is differentiable and deterministic (a custom autograd function may"
+            " not be)",
+        )
+    del w, hw  # memory
+    found.difference, kinks = _difference(problem, rows, loss, moved, [p / length for p in v], [p / length for p in hv])
+    if kinks:
+        found.notes.append(
+            "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
+            " H is that of PyTorch's choice of a side"
+        )
+    elif found.difference is not None and found.difference > WRONG:
+        raise InputError(
+            "the second derivative disagrees with a difference of gradients "
+            f"(relative error {found.difference:.2g} on {len(rows)} rows)",
             "use operations whose backward pass is differentiable (a custom autograd function may not be)",
         )
-    del w, hv, hw, again  # memory
-    if problem.size <= LARGEST:
-        found.difference, kinks = _difference(problem, rows, loss, v.div_(length))
-        if kinks:
-            found.notes.append(
-                "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
-                " H is that of PyTorch's choice of a side"
-            )
-        elif found.difference is not None and found.difference > WRONG:
-            raise InputError(
-                "the second derivative disagrees with a difference of gradients "
-                f"(relative error {found.difference:.2g} on {len(rows)} rows)",
-                "use operations whose backward pass is differentiable (a custom autograd function may not be)",
-            )
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
         found.notes.append("BatchNorm uses its running statistics (eval mode)")
     return found
 
 
+def _labels(problem: Problem, classes: int) -> None:
+    """Note the number of classes, which the labels must be below."""
+    labels = torch.as_tensor(problem.source.labels)
+    problem.classes = classes
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise InputError(
+            f"label {low if low < 0 else high} is beyond the model's {classes} outputs",
+            f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set",
+        )
+
+
+def _moved(problem: Problem) -> list[int]:
+    """Parameter tensors that the test moves: all, or the smaller ones of a large model, through whose operations the
+    derivatives in these run too."""
+    found: list[int] = []
+    total = 0
+    for i in sorted(range(len(problem.sizes)), key=problem.sizes.__getitem__):
+        total += problem.sizes[i]
+        if total > LARGEST and found:
+            break
+        found.append(i)
+    return sorted(found)
+
+
+def _directions(problem: Problem, moved: list[int]) -> list[list[torch.Tensor]]:
+    """Two of random signs, a piece for each tensor that is moved."""
+    tensors = [problem.tensors[i] for i in moved]
+    sizes = [t.numel() for t in tensors]
+    drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3))
+    return [[p.view_as(t).to(t) for p, t in zip(torch.split(v, sizes), tensors)] for v in drawn]
+
+
 def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
     with torch.no_grad(), AttentionWatch() as watch:
         logits, _ = problem.logits(rows)
-        again, _ = problem.logits(rows)
     if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
         found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):
         raise InputError(
-            f"the model gives {tuple(logits.shape)} for {len(rows)} rows", "pass a model with outputs (rows, classes)"
+            f"the model gives {tuple(logits.shape)} for {len(rows)} rows",
+            "pass a model with outputs (rows, classes); of a model of sequences a row is one position of each, as of a"
+            " module around it that returns logits[:, -1]",
         )
     if not bool(logits.isfinite().all()):
         named = dict(problem.model.named_parameters())
         bad = [n for n, p in named.items() if not bool(p.isfinite().all())]
         where = f"parameter '{bad[0]}' is not finite" if bad else "its weights are finite"
         raise InputError(f"the model's outputs are not finite ({where})", "check the checkpoint and the inputs' scale")
-    if not torch.allclose(logits, again, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
-        raise InputError("the model's outputs change from call to call", "switch off dropout and noise in eval mode")
     return logits
 
 
-def _products(problem: Problem, rows: range, loss: LogitLoss, vectors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+def _products(
+    problem: Problem,
+    rows: range,
+    loss: LogitLoss,
+    logits: torch.Tensor,
+    moved: list[int],
+    vectors: list[list[torch.Tensor]],
+) -> list[list[torch.Tensor]]:
+    """H v for each, in the tensors that are moved. The pass counts what its graph holds, and its outputs are those
+    (`logits`) of the first call."""
+    again: list[torch.Tensor] = []
+
+    def scalar(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        again.append(z.detach())
+        return loss(z, labels).sum()
+
     try:
-        gradients = problem.gradients(rows, hessian_scalar(loss))
-        return [problem.product(gradients, problem.split(v)) for v in vectors]
+        with problem.counted(rows):
+            gradients = problem.gradients(rows, scalar)
+        if not torch.allclose(logits, again[0], rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+            raise InputError(
+                "the model's outputs change from call to call", "switch off dropout and noise in eval mode"
+            )
+        some, tensors = [gradients[i] for i in moved], [problem.tensors[i] for i in moved]
+        return [second(some, tensors, v) for v in vectors]
     except RuntimeError as error:
         if devices.is_out_of_memory(error):
             raise
@@ -125,66 +170,91 @@ def _products(problem: Problem, rows: range, loss: LogitLoss, vectors: list[torc
         ) from None
 
 
-def _difference(problem: Problem, rows: range, loss: LogitLoss, v: torch.Tensor) -> tuple[float | None, bool]:
-    """Relative error of the double backward against central differences of gradients in a float64 copy, and whether
-    it is that of a point aside, since units of the model lie at a kink.
+def _difference(
+    problem: Problem, rows: range, loss: LogitLoss, moved: list[int], v: list[torch.Tensor], hv: list[torch.Tensor]
+) -> tuple[float | None, bool]:
+    """Relative error of the double backward along a unit vector v against central differences of gradients in a
+    float64 copy, and whether it is that of a point aside, since units of the model lie at a kink.
 
-    At a kink differences grow as 1/step, whatever the derivative. A derivative that is wrong is so at other points too.
-    None of a model that does not run in float64.
+    The products that are at hand come first; where they differ, those of the copy decide: they are free of the
+    rounding of the model's precision. At a kink differences grow as 1/step, whatever the derivative. A derivative that
+    is wrong is so at other points too. None of a model that does not run in float64.
     """
+    if 8 * sum(p.numel() for p in problem.model.parameters()) > free_bytes(problem.device) // SHARE:
+        return None, False
     twin = copy.copy(problem)
     try:
         twin.model = copy.deepcopy(problem.model).double()
         twin.dtype = torch.float64
         chosen = dict(twin.model.named_parameters())
-        twin.tensors = [chosen[n] for n in problem.names]
-        here = _disagreement(twin, rows, loss, v)
+        twin.tensors = [chosen[problem.names[i]] for i in moved]
+        for still in set(chosen.values()) - set(twin.tensors):
+            still.requires_grad_(False)
+        along = _Along(twin, rows, loss, [p.double() for p in v])
+        here = along.disagreement([p.double() for p in hv], (1e-6,))
+        if here <= CLOSE:
+            return here, False
+        here = along.disagreement(along.product())
     except (RuntimeError, KeyError):
         return None, False  # a model that does not run in float64, or not within the memory
     if here <= WRONG:
         return here, False
-    size = ASIDE * _norm(twin.tensors) / problem.size**0.5
+    size = ASIDE * _norm(twin.tensors) / sum(p.numel() for p in v) ** 0.5
+    steps = torch.split(normal(sum(p.numel() for p in v), 0, 0), [p.numel() for p in v])
     with torch.no_grad():
-        for t, step in zip(twin.tensors, twin.split(normal(problem.size, 0, 0))):
-            t.add_(step, alpha=size)
-    aside = _disagreement(twin, rows, loss, v)
+        for t, step in zip(twin.tensors, steps):
+            t.add_(step.view_as(t).to(t), alpha=size)
+    aside = along.disagreement(along.product())
     return (aside, True) if aside <= WRONG else (here, False)
 
 
-def _disagreement(twin: Problem, rows: range, loss: LogitLoss, v: torch.Tensor) -> float:
-    """Relative error at the point where the copy is, which is moved by rounding only.
+@dataclass
+class _Along:
+    """Derivatives of a float64 model along a direction, a piece for each of its tensors."""
 
-    Kinks crossed by the step make differences wrong, not the derivative: the best of three steps counts.
-    """
-    pieces = twin.split(v)
-    gradients = twin.gradients(rows, hessian_scalar(loss))
-    exact = twin.product(gradients, pieces)
-    del gradients
-    norm, size = _norm(twin.tensors), _norm(exact)
-    errors, place = [], 0.0
-    for step in (1e-6, 1e-7, 1e-5):
-        step *= max(norm, 1e-3)
-        sides: list[list[torch.Tensor]] = []
-        for side in (step, -step):
-            with torch.no_grad():
-                torch._foreach_add_(twin.tensors, pieces, alpha=side - place)
-            place = side
-            sides.append(twin.gradients(rows, hessian_scalar(loss), graph=False))
-        slope = _norm(sides[0])
-        slopes = torch._foreach_sub(*sides)
-        torch._foreach_div_(slopes, 2 * step)
-        torch._foreach_sub_(slopes, exact)
-        error = _norm(slopes)
-        errors.append(error / max(size, 1e-8 * slope / step, 1e-300))
-        if errors[-1] < 1e-3:
-            break
-    with torch.no_grad():
-        torch._foreach_sub_(twin.tensors, pieces, alpha=place)
-    return min(errors)
+    twin: Problem
+    rows: range
+    loss: LogitLoss
+    v: list[torch.Tensor]
+
+    def product(self) -> list[torch.Tensor]:
+        gradients = self.twin.gradients(self.rows, hessian_scalar(self.loss))
+        return second(gradients, self.twin.tensors, self.v)
+
+    def disagreement(self, exact: list[torch.Tensor], steps: tuple[float, ...] = (1e-6, 1e-7, 1e-5)) -> float:
+        """Relative error at the point where the model is, which is moved by rounding only.
+
+        Kinks crossed by the step make differences wrong, not the derivative: the best of the steps counts.
+        """
+        tensors, size = self.twin.tensors, _norm(exact)
+        norm, errors, place = _norm(tensors), [], 0.0
+        for step in steps:
+            step *= max(norm, 1e-3)
+            sides: list[list[torch.Tensor]] = []
+            for side in (step, -step):
+                self._move(side - place)
+                place = side
+                sides.append(self.twin.gradients(self.rows, hessian_scalar(self.loss), graph=False))
+            slope = _norm(sides[0])
+            slopes = torch._foreach_sub(*sides)
+            torch._foreach_div_(slopes, 2 * step)
+            torch._foreach_sub_(slopes, exact)
+            error = _norm(slopes)
+            errors.append(error / max(size, 1e-8 * slope / step, 1e-300))
+            if errors[-1] < CLOSE:
+                break
+        self._move(-place)
+        return min(errors)
+
+    def _move(self, by: float) -> None:
+        with torch.no_grad():
+            torch._foreach_add_(self.twin.tensors, self.v, alpha=by)
 
 
-def _flat(pieces: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([p.reshape(-1) for p in pieces])
+def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    return float(
+        sum((torch.dot(p.reshape(-1), q.reshape(-1)) for p, q in zip(a, b)), start=torch.zeros((), dtype=torch.float64))
+    )
 
 
 def _norm(pieces: Sequence[torch.Tensor]) -> float:

@@ -1,0 +1,120 @@
+"""Large models and few rows: what is tested, how rows are cut, how sums are kept; and when a run may stop early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_curvature import Detached, Wrapped
+from test_curvature_parts import Planted
+from torch import Tensor, nn
+
+from calibcli.errors import InputError
+from calibcli.hessian import Tensors, measure, selftest
+from calibcli.hessian.estimates import closeness
+from calibcli.hessian.indexed_data import normal
+from calibcli.hessian.lanczos import Lanczos
+from calibcli.hessian.operator import FEW, SecondDerivative, Total, hessian_scalar
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.vectors import inner
+from calibcli.losses import CrossEntropy
+
+
+def problem(model: nn.Module, n: int, width: int, **kwargs: Any) -> Problem:
+    torch.manual_seed(0)
+    x, y = torch.randn(n, width), torch.arange(n) % 3
+    dtype = next(model.parameters()).dtype
+    return Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=dtype, **kwargs)
+
+
+def test_a_large_model_is_tested_in_its_smaller_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "LARGEST", 60)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 5), nn.Tanh(), nn.Linear(5, 3))
+    one = problem(model, 8, 4)
+    assert selftest._moved(one) == [3, 4, 5]  # 5, 15 and 3 elements: with 40 more they would be 63
+    found = selftest.check(one, CrossEntropy())
+    assert found.difference is not None
+    assert found.difference < 1e-3
+    assert found.asymmetry < 1e-5
+    with pytest.raises(InputError, match="disagrees with a difference"):
+        measure(Wrapped(Detached), (torch.randn(20, 4).double(), torch.arange(20) % 3), "grad_norm")
+
+
+def test_the_self_test_makes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On four rows: the outputs, one graph, two products, and two gradients in float64; the plan takes none."""
+    rows: list[int] = []
+    plain = Problem.outputs
+    monkeypatch.setattr(Problem, "outputs", lambda self, x: (rows.append(len(x)), plain(self, x))[1])
+    products: list[int] = []
+    second = selftest.second
+    monkeypatch.setattr(selftest, "second", lambda *args: (products.append(1), second(*args))[1])
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    selftest.check(problem(model, 64, 4), CrossEntropy())
+    assert (rows, len(products)) == ([4] * 4, 2)
+
+
+def test_few_rows_of_a_large_model_are_one_micro_batch() -> None:
+    """A row's graph is far smaller than the weights: a micro-batch of the size of its graph alone would be a row."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 256), nn.Tanh(), *(nn.Linear(256, 256) for _ in range(3)), nn.Linear(256, 3))
+    one = problem(model, 16, 4)
+    one.graph_bytes = 16 << 20  # as of a picture
+    one.plan(by_group=False)
+    assert one.layout.micro == 8
+    one = problem(model, 16, 4)
+    one.size, one.graph_bytes = 25_000_000, 45 << 20
+    one.plan()
+    assert (one.layout.micro, one.keep) == (16, True)
+    assert "micro-batches of 16 rows" in one.plan_text
+    low = problem(model, 16, 4, memory="low")
+    low.size, low.graph_bytes = 25_000_000, 45 << 20
+    low.plan()
+    assert (low.layout.micro, low.keep) == (2, False)
+
+
+def test_sums_of_few_micro_batches_stay_narrow_and_of_many_are_wide() -> None:
+    one = problem(nn.Linear(4, 3), 8, 4)
+    parts = [[torch.full((3, 4), 0.1 + i), torch.full((3,), 1e-3)] for i in range(FEW + 1)]
+    for count in (0, 1, FEW, FEW + 1):
+        total = Total(one)
+        for part in parts[:count]:
+            total.add(part)
+        found = total.value()
+        assert found.dtype == (torch.float32 if 0 < count <= FEW else torch.float64)
+        true = sum((torch.cat([p.reshape(-1) for p in part]).double() for part in parts[:count]), torch.zeros(15))
+        assert torch.allclose(found.double(), true.double(), rtol=1e-6)
+
+
+def test_inner_products_are_summed_in_float64() -> None:
+    torch.manual_seed(0)
+    a, b = torch.rand(300_001), torch.rand(300_001)
+    assert inner(a, b) == pytest.approx(float(torch.dot(a.double(), b.double())), rel=1e-13)
+    assert inner(a, b.double()) == inner(a, b)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_products_in_float32_do_not_depend_on_micro_batches(batch: int) -> None:
+    """Narrow sums (one to eight micro-batches) and wide ones (sixteen) agree to rounding."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 3))
+    v = normal(sum(p.numel() for p in model.parameters()), 0, 0)
+    true = SecondDerivative(problem(model.double(), 16, 4), hessian_scalar(CrossEntropy())).matvec(v)
+    found = SecondDerivative(problem(model.float(), 16, 4, batch_size=batch), hessian_scalar(CrossEntropy())).matvec(v)
+    assert float((found - true).norm() / true.norm()) < 1e-6
+
+
+def stops(values: Tensor, tol: float) -> int:
+    torch.manual_seed(0)
+    run = Lanczos(Planted(values), lambda k: normal(len(values), 0, k))
+    while run.products == 0 or closeness(run, -1, tol, "residual") < 1:
+        run.extend()
+    return run.products
+
+
+def test_an_eigenvalue_that_stands_out_takes_four_products() -> None:
+    bulk = torch.linspace(-1, 1, 199)
+    assert stops(torch.cat([bulk, torch.tensor([400.0])]), 1e-3) == 4
+    assert stops(torch.cat([bulk, torch.tensor([400.0, 150.0])]), 1e-3) >= 6  # not by so much
+    assert stops(torch.cat([bulk, torch.tensor([1.2])]), 0.3) >= 6  # a loose tolerance does not make it stand out
