@@ -332,8 +332,8 @@ class Engine:
         devices.all_sum(along)
         devices.all_sum(squares)
         correct = layout.groups / max(layout.groups - 1, 1)
-        se = float(along.square().sum() * correct) ** 0.5
-        return Gradient(total, se, float(squares * correct) ** 0.5)
+        both = torch.cat([along.square().sum()[None], squares]).mul_(correct).sqrt_().tolist()
+        return Gradient(total, *both)
 
     def _total(self) -> torch.Tensor:
         """Sum of the gradients of this rank's rows."""

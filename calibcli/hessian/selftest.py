@@ -62,7 +62,8 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
             " not be)",
         )
     del w, hw  # memory
-    found.difference, kinks = _difference(problem, rows, loss, moved, [p / length for p in v], [p / length for p in hv])
+    unit, image = ([*torch._foreach_div(pieces, length)] for pieces in (v, hv))
+    found.difference, kinks = _difference(problem, rows, loss, moved, unit, image)
     if kinks:
         found.notes.append(
             "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
@@ -108,8 +109,8 @@ def _directions(problem: Problem, moved: list[int]) -> list[list[torch.Tensor]]:
     """Two of random signs, a piece for each tensor that is moved."""
     tensors = [problem.tensors[i] for i in moved]
     sizes = [t.numel() for t in tensors]
-    drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3))
-    return [[p.view_as(t).to(t) for p, t in zip(torch.split(v, sizes), tensors)] for v in drawn]
+    drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
+    return [[p.view_as(t) for p, t in zip(torch.split(v, sizes), tensors)] for v in drawn]
 
 
 def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
@@ -252,9 +253,8 @@ class _Along:
 
 
 def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
-    return float(
-        sum((torch.dot(p.reshape(-1), q.reshape(-1)) for p, q in zip(a, b)), start=torch.zeros((), dtype=torch.float64))
-    )
+    one, other = (torch.cat([p.reshape(-1) for p in pieces]) for pieces in (a, b))
+    return float(torch.dot(one, other))
 
 
 def _norm(pieces: Sequence[torch.Tensor]) -> float:
