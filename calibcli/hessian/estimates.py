@@ -75,6 +75,9 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
         "sampling_bias": c.bias,
         "products": run.products + c.products,
     }
+    reason = "" if converged else f"not converged to {tol:g} after {run.products} products"
+    if engine.problem.tf32 and c.residual > tol * max(abs(c.value), 0.01 * float(run.ritz().values.abs().max())):
+        reason = reason or f"products in TF32 leave more than {tol:g} of it: take them in float32"
     products = f"{run.products} Lanczos products" + (" and a true one" if c.products else "")
     return Estimate(
         name="",
@@ -83,7 +86,7 @@ def _certified(engine: Engine, c: Certificate, run: Lanczos, converged: bool, to
         high=high + c.residual,
         se=c.sampling,
         how=f"{products}, which bound the error by {c.residual:.2g}",
-        reason="" if converged else f"not converged to {tol:g} after {run.products} products",
+        reason=reason,
         detail=detail,
     )
 
