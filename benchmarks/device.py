@@ -110,6 +110,21 @@ def elsewhere(folder: str, argv: list[str]) -> dict[str, Counts]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+def table(sides: list[dict[str, Counts]]) -> str:
+    """The counts of one checkout, or of two side by side."""
+    heads = ("before", "after") if len(sides) > 1 else ("",)
+    lines = [f"{'':23}" + "".join(f"{head:>39}" for head in heads)] if len(sides) > 1 else []
+    lines.append(f"{'':23}" + f"{'kernels':>9}{'x plain':>9}{'waits':>7}{'copies':>7}{'ms':>7}" * len(sides))
+    for name in sides[-1]:
+        line = f"{name:23}"
+        for side in sides:
+            kernels, waits, copies = side[name]
+            unit = side["plain, ViT" if name.endswith("ViT") else "plain"][0]
+            line += f"{kernels:9,}{kernels / unit:9.2f}{waits:7,}{copies:7,}{kernels * LAUNCH * 1e3:7.0f}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", help="another checkout")
@@ -121,17 +136,9 @@ def main() -> None:
     if given.json:
         print(json.dumps(measured(given.size, given.rows)))
         return
-    sides = [elsewhere(folder, argv) for folder in filter(None, (given.against, str(ROOT)))]
-    print(f"ResNet-20, {given.rows} rows of {given.size} x {given.size}, ViT of 2 blocks, 64 rows")
-    print(f"{'':24}" + "".join(f"{w:>43}" for w in (("before", "after") if given.against else ("",))))
-    print(f"{'':24}" + f"{'kernels':>9}{'plain':>8}{'waits':>7}{'copies':>8}{'launch ms':>11}" * len(sides))
-    for name in sides[-1]:
-        line = f"{name:24}"
-        for side in sides:
-            kernels, waits, copies = side[name]
-            unit = side["plain, ViT" if name.endswith("ViT") else "plain"][0]
-            line += f"{kernels:9,}{kernels / unit:8.2f}{waits:7}{copies:8}{kernels * LAUNCH * 1e3:11.1f}"
-        print(line)
+    print(f"ResNet-20, {given.rows} rows of {given.size} x {given.size}, and a ViT of 2 blocks, 64 rows")
+    print("Counts on a pretended device and arithmetic, not a GPU: ms is 6 us for each launch.")
+    print(table([elsewhere(folder, argv) for folder in filter(None, (given.against, str(ROOT)))]))
 
 
 if __name__ == "__main__":
