@@ -121,11 +121,9 @@ class Config(Stats, Data):
     """Everything a check needs to know besides the input.
 
     Attributes:
-        event: how the scores files are read, as the option of that name.
         sources: files that were read.  files: path and sha256 of each.
     """
 
-    event: str = ""
     gates: tuple[Gate, ...] = ()
     sources: tuple[str, ...] = ()
     files: tuple[Mapping[str, str], ...] = ()
