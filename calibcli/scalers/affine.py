@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.links import log_softmax
+from calibcli.links import log_both, log_softmax
 from calibcli.numerics import log_sigmoid
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
@@ -149,15 +149,7 @@ def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
 
 def log_odds(logits: Array) -> Array:
     """ln p_k / (1 - p_k) of every class, (n, K), at most 700 in size."""
-    log_p = log_softmax(logits)
-    top = log_p.argmax(axis=1)
-    rows = np.arange(len(log_p))
-    rest = log_p.copy()
-    rest[rows, top] = -np.inf
-    second = np.maximum(rest.max(axis=1, keepdims=True), -1e300)
-    with np.errstate(divide="ignore"):
-        log_rest = np.log1p(-np.minimum(np.exp(log_p), 0.75))
-        log_rest[rows, top] = second[:, 0] + np.log(np.exp(rest - second).sum(axis=1))
+    log_p, log_rest = log_both(logits)
     return np.clip(log_p - log_rest, -700, 700)
 
 
