@@ -63,11 +63,10 @@ def product(call: Call) -> tuple[Any, Any]:
     (a, b), rest = call.args[:2], call.args[2:]
     c, rest = (rest[0], rest[1:]) if call.func in BIASED and rest else (None, rest)
 
-    def f(a: Any, b: Any, c: Any = None) -> Tensor | None:
+    def f(a: Any, b: Any, c: Any = None) -> Any:
         if a is None or b is None:
             return None
-        out: Tensor = call.func(a, b, *((c, *rest) if call.func in BIASED else rest), **call.kwargs)
-        return out
+        return call.func(a, b, *((c, *rest) if call.func in BIASED else rest), **call.kwargs)
 
     jets = []
     for (a1, a2), (b1, b2), (c1, c2) in zip(*map(call.jets, (a, b, c))):
@@ -130,14 +129,10 @@ def elementwise(call: Call) -> tuple[Any, Any]:
     if call.lookup(x) is None:
         return generic(call)
 
-    def f(t: Tensor) -> Tensor:
-        out: Tensor = call.func(t, *rest, **call.kwargs)
-        return out
-
     y = call.value()
     if y is x:
         raise Lost("it writes into its argument", y)
-    f1, f2 = derivatives(f, x)
+    f1, f2 = derivatives(lambda t: call.func(t, *rest, **call.kwargs), x)
     jets = []
     for x1, x2 in call.jets(x):
         jets.append((times(f1, x1), total(None if x1 is None else f2 * x1.square(), times(f1, x2))))
@@ -203,12 +198,11 @@ def joined(call: Call) -> tuple[Any, Any]:
         return generic(call)
     values, *rest = call.args
 
-    def through(moved: Sequence[Tensor | None]) -> Tensor | None:
+    def through(moved: Sequence[Tensor | None]) -> Any:
         if all(d is None for d in moved):
             return None
         zeros = (torch.zeros_like(x) if d is None else d for x, d in zip(values, moved))
-        out: Tensor = call.func(list(zeros), *rest, **call.kwargs)
-        return out
+        return call.func(list(zeros), *rest, **call.kwargs)
 
     return call.value(), [tuple(map(through, zip(*jets))) for jets in zip(*map(call.jets, values))]
 
@@ -242,14 +236,13 @@ def generic(call: Call) -> tuple[Any, Any]:
     zero = torch.zeros((), dtype=y.dtype, device=y.device)
 
     def along(jets: Sequence[Jet]) -> Callable[[Tensor], Tensor]:
-        def curve(t: Tensor) -> Tensor:
+        def curve(t: Tensor) -> Any:
             moved = []
             for x, (first, second) in zip(leaves, jets):
                 x = x if first is None else x + t * first
                 moved.append(x if second is None else x + t * t / 2 * second)
             args, kwargs = tree_unflatten(moved, tree)
-            out: Tensor = call.func(*args, **kwargs)
-            return out
+            return call.func(*args, **kwargs)
 
         return curve
 

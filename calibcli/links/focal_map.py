@@ -81,8 +81,7 @@ def log_phi(logits: ArrayLike, gamma: float) -> Array:
 def _log_h(log_q: Array, log_rest: Array, gamma: float) -> Array:
     """ln h = L - γ M - ln(1 + γ s) from L = ln q, M = ln(1 - q), finite also at a vertex (M = -inf)."""
     log_rest = np.maximum(log_rest, -1e150)
-    factor: Array = log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma)
-    return factor
+    return np.asarray(log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma))
 
 
 def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
@@ -94,8 +93,7 @@ def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
         ratio = np.where(x < 1e-3, 1 + x * (1 / 2 + x * (1 / 3 + x * (1 / 4 + x / 5))), -log_q / x)
         q = np.exp(log_q)
         s = np.where(q > 0, q * ratio, 0.0)
-    result: Array = np.log1p(gamma * s)
-    return result
+    return np.asarray(np.log1p(gamma * s))
 
 
 def log_factor(factor: Array, log_x: Array) -> Array:

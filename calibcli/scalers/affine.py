@@ -41,14 +41,12 @@ def apply(parameters: Parameters, logits: Array) -> Array:
 def _centred(logits: Array) -> Array:
     """Logits with mean zero in each row: the same model, and one whose fit does not depend on a row's offset."""
     finite = np.maximum(logits, logits.max(axis=1, keepdims=True) - 1e3)  # probability 0 stays finite here
-    result: Array = finite - finite.mean(axis=1, keepdims=True)
-    return result
+    return np.asarray(finite - finite.mean(axis=1, keepdims=True))
 
 
 def _log_p(logits: Array) -> Array:
     """Log-probabilities; those of zero as of e^-1000."""
-    result: Array = np.maximum(log_softmax(logits), -1e3)
-    return result
+    return np.asarray(np.maximum(log_softmax(logits), -1e3))
 
 
 def _searches(options: Mapping[str, Any]) -> bool:
@@ -283,14 +281,12 @@ class _Search:
 
     def _along(self, pairs: Sequence[tuple[float, float]], best: _Tried | None = None) -> _Tried:
         """The best pair; stops at one that is clearly worse than the best, or the second in a row that is worse."""
-        last, worse = best, 0
+        best = last = best or self._try(pairs[0], None)
+        worse = 0
         for pair in pairs:
-            if best is not None and pair == best.pair:
+            if pair == best.pair:
                 continue
             last = self._try(pair, last)
-            if best is None:
-                best = last
-                continue
             more = self.w * (last.nll - best.nll)
             if more.sum() < 0:
                 best, worse = last, 0
@@ -298,7 +294,6 @@ class _Search:
             worse += 1
             if worse == 2 or more.sum() > CLEAR * math.sqrt(float(more @ more)):
                 break
-        assert best is not None
         return best
 
     def _try(self, pair: tuple[float, float], before: _Tried | None) -> _Tried:

@@ -124,8 +124,7 @@ def confidence(predictions: Predictions, temperature: float, dtype: Any = np.flo
             d *= beta
             np.exp(d, out=d)
             d.sum(axis=axis, out=out[first + start : first + start + len(z)])
-    result: Array = 1 / out
-    return result
+    return np.asarray(1 / out)
 
 
 class Error:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from calibcli import wellformed
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import atomic
 from calibcli.scalers.fitting import KEPT
 from calibcli.scalers.kinds import NAMES
@@ -98,7 +98,8 @@ def load(path: str | Path) -> Scaler:
     fix = "pass a file written by calib scale --save"
     if "calib" not in header:
         raise InputError(f"{path} is not a calibrator", fix)
-    try:
+    errors = (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError)
+    with refusing(errors, lambda error: f"{path} is not a calibrator that this calib can read ({error})", fix):
         about: About = wellformed.read(json.loads(header["calib"]), About, str(path), fix)
         if not isinstance(about.fit.get("estimates", []), list):
             raise ValueError("what it says of its fit is of another type")
@@ -112,8 +113,6 @@ def load(path: str | Path) -> Scaler:
         fault = _fault(scaler)
         if fault:
             raise InputError(f"{path} is a damaged calibrator: {fault}", "fit it again")
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError) as error:
-        raise InputError(f"{path} is not a calibrator that this calib can read ({error})", fix) from None
     return scaler
 
 
@@ -142,13 +141,13 @@ def _estimate(entry: Any) -> bool:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
-    try:
+    errors = (SafetensorError, ValueError, TypeError, KeyError)
+    with (
+        refusing(OSError, lambda error: f"cannot read {path} ({error.strerror or error})", "check the path"),
+        refusing(errors, lambda error: f"{path} is not a safetensors file ({error})", "pass a calibrator"),
+    ):
         if path.stat().st_size > LIMIT:
             raise InputError(f"{path} is too large for a calibrator", "pass a file written by calib scale --save")
         with safe_open(str(path), framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             return tensors, dict(file.metadata() or {})
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error})", "check the path") from None
-    except (SafetensorError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not a safetensors file ({error})", "pass a calibrator") from None
