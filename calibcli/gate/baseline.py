@@ -214,9 +214,9 @@ def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[float, 
     if metric in ("accuracy", "brier"):
         most = 1.0 if metric == "accuracy" else 2.0
         return -most, most
-    (low, top), (base_low, base_top) = _range(new, metric), _range(base, metric)
-    i, j = pairing.new, pairing.base
-    return paired.reach((base_low[j], base_top[j]), (low[i], top[i]))
+    low, top = (end[pairing.new] for end in _range(new, metric))
+    base_low, base_top = (end[pairing.base] for end in _range(base, metric))
+    return paired.reach((base_low, base_top), (low, top))
 
 
 def _range(rows: Rows, metric: str) -> tuple[Array, Array]:

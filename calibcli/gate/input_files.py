@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -62,15 +63,12 @@ def read_scores(path: str | Path, reading: Mapping[str, Any], by: Sequence[str] 
     sources = recorded.open_all(path, how.shards)
     contents = [recorded.load(source) for source in sources]
 
-    def has(name: str) -> bool:
-        try:
+    there = []
+    for name in dict.fromkeys(by):
+        with contextlib.suppress(CalibError):
             keys.named(contents[0], name, "by", "")
-        except CalibError:
-            return False
-        return True
-
-    there = tuple(name for name in dict.fromkeys(by) if has(name))
-    return recorded.predictions(contents, sources, dataclasses.replace(how, by=there))
+            there.append(name)
+    return recorded.predictions(contents, sources, dataclasses.replace(how, by=tuple(there)))
 
 
 def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import bisect, normal_quantile, normal_share, score_bound
 
 Floats = npt.NDArray[np.float64]
-LARGEST = 10**9
+FEWEST, LARGEST = 10, 10**9
 DRAWS = 4_000
 QUICK = 2_000
 
@@ -173,14 +173,14 @@ def mean_power(
     return chance
 
 
-def rows_for(chance: Callable[[float], float], power: float, start: int = 10) -> int | None:
-    """The smallest n >= start with chance(n) >= power, for a chance that grows with n; None beyond 10⁹."""
-    high = start
+def rows_for(chance: Callable[[float], float], power: float) -> int | None:
+    """The smallest n >= 10 with chance(n) >= power, for a chance that grows with n; None beyond 10⁹."""
+    high = FEWEST
     while chance(high) < power:
         if high >= LARGEST:
             return None
         high = min(2 * high, LARGEST)
-    low = max(start, high // 2)
+    low = max(FEWEST, high // 2)
     while high - low > max(1, low // 1000):
         middle = (low + high) // 2
         low, high = (low, middle) if chance(middle) >= power else (middle, high)
@@ -188,14 +188,14 @@ def rows_for(chance: Callable[[float], float], power: float, start: int = 10) ->
 
 
 def to_decide(
-    population: EcePopulation, limit: float, *, alpha: float, family: int, power: float = 0.8, method: Method = "sharp"
+    population: EcePopulation, limit: float, *, alpha: float, family: int, method: Method = "sharp"
 ) -> int | None:
-    """Rows at which a gate on ECE reaches the verdict that is true of this population with the given chance."""
+    """Rows at which a gate on ECE reaches the verdict that is true of this population in 4 of 5 cases."""
     if population.ece == limit:
         return None
     chance = population.power(limit, alpha=alpha, family=family, draws=QUICK, method=method)
     side = 0 if population.ece < limit else 1
-    return rows_for(lambda n: chance(n)[side], power)
+    return rows_for(lambda n: chance(n)[side], 0.8)
 
 
 def synthetic_logits(

@@ -13,8 +13,6 @@ from calibcli.gate import check, config, input_files
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.request import Request
 from calibcli.gate.sources import Scores
-from calibcli.gate.stored import Results
-from calibcli.inputs.scores import recorded
 from calibcli.metrics import Progress
 from calibcli.numerics import effective_rows
 from calibcli.result import Result
@@ -74,14 +72,10 @@ def run(request: Request, progress: Progress | None = None, settings: Config | N
         _refuse_settings_of_scores(request)
     baselines = input_files.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
-    notes: list[str] = []
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
-    files: list[dict[str, Any]] = []
-    if isinstance(source, Results):
-        files += source.files
-    else:
+    notes, files = list[str](), [*source.files]
+    if isinstance(source, Scores):
         p = source.predictions
-        files += recorded.provenance(p)
         notes += p.notes
         facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
@@ -96,10 +90,8 @@ def run(request: Request, progress: Progress | None = None, settings: Config | N
         if baselines.own is None:
             raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
         facts["rows"] = baselines.own.pack()
-    files += [*baselines.files, *map(dict, settings.files)]
-    return dataclasses.replace(
-        result, notes=[*result.notes, *notes], facts=facts, provenance={"inputs": files, "seed": settings.seed}
-    )
+    provenance = {"inputs": [*files, *baselines.files, *settings.files], "seed": settings.seed}
+    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts, provenance=provenance)
 
 
 def _refuse_settings_of_scores(request: Request) -> None:

@@ -15,6 +15,7 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdict import Claim, claim
+from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
 from calibcli.metrics.bounds import Bounds, Method, table_bounds
 from calibcli.predictions import Array, Predictions
@@ -37,6 +38,11 @@ class Scores:
     @cached_property
     def whole(self) -> Part:
         return Part(columns(self.predictions, class_bins=()), self.predictions, seed=self.config.seed)
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        """Path and sha256 of each file that was read."""
+        return recorded.provenance(self.predictions)
 
     @property
     def k(self) -> int:

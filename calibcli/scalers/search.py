@@ -8,6 +8,7 @@ classes the ECE is the event's, whose mean probability need not fall with T: eve
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,10 +94,7 @@ def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
     def excess(i: int) -> float:
         return float(np.average(confidence(few, grid[i]), weights=few.weights)) - accuracy
 
-    low, high = 0, len(grid) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if excess(middle) > 0 else (low, middle)
+    low = bisect_left(range(len(grid) - 1), True, key=lambda i: excess(i) <= 0)
     return low - 1 if low and excess(low - 1) < -excess(low) else low
 
 
