@@ -93,7 +93,7 @@ def _room(path: Path, written: Path | None = None) -> Iterator[None]:
         raise WriteError(f"cannot write {path} ({reason}); {kept}", "free some space, or write elsewhere") from None
 
 
-class Lines:
+class Lines(contextlib.AbstractContextManager["Lines"]):
     """A text file that grows by whole lines; one that finds no room is taken back, a torn last one is cut off.
 
     Raises:
@@ -119,9 +119,6 @@ class Lines:
             except OSError:
                 self._file.truncate(before)
                 raise
-
-    def __enter__(self) -> Lines:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

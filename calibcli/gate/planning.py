@@ -131,27 +131,19 @@ def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
 
 
 def _rows(need: Need, a: Assumptions) -> Estimate:
+    """The planned rows, from the 10 to the 90 % quantile over the pilots that could have been drawn."""
     n = need.rows(a.power)
     how = f"{need.verdict} with a chance of {a.power:.0%}; {need.assumed}"
-    low, high = _range(need, a.power)
     common: dict[str, Any] = {"name": "n", "scope": need.rule, "unit": "rows"}
-    if low is not None:
-        how += f"; pilots of this size say {low} to {'more than 10⁹' if high is None else high} in 8 of 10 cases"
-        level, sided = (0.9, "lower") if high is None else (0.8, "two")
-        common |= {"low": low, "high": high, "level": level, "sided": sided}
+    found = sorted(need.rows(a.power, chance) or math.inf for chance in need.others)
+    low, high = (found[round(share * (len(found) - 1))] if found else math.inf for share in (0.1, 0.9))
+    if low < math.inf:
+        how += f"; pilots of this size say {low} to {high if high < math.inf else 'more than 10⁹'} in 8 of 10 cases"
+        level, sided = (0.8, "two") if high < math.inf else (0.9, "lower")
+        common |= {"low": low, "high": high if high < math.inf else None, "level": level, "sided": sided}
     if n is None:
         return Estimate(value=None, reason="more than 10⁹ rows", how=how, **common)
     return Estimate(value=n, how=how, detail={"truth": need.truth}, **common)
-
-
-def _range(need: Need, power: float) -> tuple[int | None, int | None]:
-    """10 and 90 % quantiles of n over the pilots that could have been drawn; None: none, or beyond 10⁹."""
-    found = sorted(need.rows(power, chance) or math.inf for chance in need.others)
-    if not found:
-        return None, None
-    ends = [found[round(share * (len(found) - 1))] for share in (0.1, 0.9)]
-    low, high = (None if math.isinf(end) else int(end) for end in ends)
-    return low, high
 
 
 def _need(gate: Gate, a: Assumptions) -> Need:

@@ -56,16 +56,12 @@ class Sums:
 def evaluate(source: Source, beta: float, dtype: Any) -> Sums:
     """One pass at this β with the exponentials in `dtype`."""
     total = Sums()
-    fast = dtype is np.float32
     for whole in source():
         z = whole[0]
-        if fast and z.dtype == np.float32 and z.flags.c_contiguous:
-            power = _Powers(z.shape[1], beta)
-            for block in chunks(whole, min(SPAN, ROWS * z.shape[1])):
-                _add(total, block, power(*block[:2]) or cumulants(*block[:2], beta, dtype))
-        else:
-            for block in chunks(whole):
-                _add(total, block, cumulants(*block[:2], beta, dtype))
+        quick = dtype is np.float32 and z.dtype == np.float32 and z.flags.c_contiguous
+        power = _Powers(z.shape[1], beta) if quick else None
+        for block in chunks(whole, min(SPAN, ROWS * z.shape[1]) if quick else BLOCK):
+            _add(total, block, (power and power(*block[:2])) or cumulants(*block[:2], beta, dtype))
     return total
 
 

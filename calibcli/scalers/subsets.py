@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.predictions import ArrayScores, Predictions, Scores, read
+from calibcli.predictions import ArrayScores, DerivedScores, Predictions, Scores, read
 from calibcli.scalers.scaler import Array, Scaler
 
 Ints = NDArray[np.int64]
@@ -62,20 +62,11 @@ class SubsetScores:
 
 
 @dataclass(frozen=True, eq=False)
-class FoldedScores:
+class FoldedScores(DerivedScores):
     """Scores where each row goes through the scaler that was fitted without it."""
 
-    inner: Scores
     scalers: Sequence[Scaler]
     folds: Ints
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.inner.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float64)
 
     def read(self, start: int, stop: int) -> Array:
         block, folds = read(self.inner, start, stop), self.folds[start:stop]

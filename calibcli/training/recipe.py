@@ -49,7 +49,7 @@ class Recipe(Training):
             "loss": losses.objective(self.loss).spec,
             "optimizer": OPTIMIZERS.choose(self.optimizer).spec,
             "schedule": SCHEDULES.choose(self.schedule).spec,
-            "augment": augment.canonical(self.augment),
+            "augment": "+".join(choice.spec for choice in augment.choices(self.augment)),
         }
         for name, spec in canonical.items():
             object.__setattr__(self, name, spec)
