@@ -63,6 +63,12 @@ def total(*terms: Tensor | None) -> Tensor | None:
     return out
 
 
+def each(f: Callable[[Tensor], Any], jet: Jet) -> Jet:
+    """The jet through a linear function."""
+    first, second = (None if d is None else f(d) for d in jet)
+    return first, second
+
+
 def plus(a: Jet, b: Jet) -> Jet:
     return total(a[0], b[0]), total(a[1], b[1])
 
@@ -75,9 +81,8 @@ def times(a: Tensor | None, d: Tensor | None) -> Tensor | None:
 def derivatives(f: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
     """f'(t) and f''(t) in forward mode, of a curve in one number or a function of each number of t."""
 
-    def slope(t: Tensor) -> Tensor:
-        out: Tensor = torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
-        return out
+    def slope(t: Tensor) -> Any:
+        return torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
 
     with torch.enable_grad():  # without it some functions have no second derivative in forward mode
         first, second, *_ = torch.func.jvp(slope, (t,), (torch.ones_like(t),))

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from calibcli.derivatives import normalisation
-from calibcli.derivatives.calls import Call, Jet, Lost, derivatives, plus, times, total
+from calibcli.derivatives.calls import Call, Jet, Lost, derivatives, each, plus, times, total
 from calibcli.derivatives.jet_norm import JetNorm
 from calibcli.derivatives.normalisation import upcast
 
@@ -47,10 +47,7 @@ def linear_in_first(call: Call) -> tuple[Any, Any]:
     if y is x:
         return y, None
 
-    def through(d: Tensor | None) -> Any:
-        return None if d is None else call.func(d, *rest, **call.kwargs)
-
-    jets = [tuple(map(through, jet)) for jet in call.jets(x)]
+    jets = [each(lambda d: call.func(d, *rest, **call.kwargs), jet) for jet in call.jets(x)]
     if not isinstance(y, tuple | list):
         return y, jets
     return y, [[tuple(None if d is None else d[i] for d in jet) for jet in jets] for i in range(len(y))]
@@ -81,11 +78,7 @@ def rectified(call: Call) -> tuple[Any, Any]:
     """max(x, 0), in place or not."""
     jets = call.jets(call.args[0])
     y = call.value()
-
-    def through(d: Tensor | None) -> Any:
-        return None if d is None else torch.ops.aten.threshold_backward(d, y.detach(), 0)
-
-    return y, [(through(first), through(second)) for first, second in jets]
+    return y, [each(lambda d: torch.ops.aten.threshold_backward(d, y.detach(), 0), jet) for jet in jets]
 
 
 def dropped(call: Call) -> tuple[Any, Any]:
@@ -147,12 +140,12 @@ def softmax(call: Call) -> tuple[Any, Any]:
         return generic(call)
     p = call.value()
 
-    def centred(v: Tensor | None) -> Tensor | None:
-        return None if v is None else v - (p * v).sum(dim, keepdim=True)
+    def centred(v: Tensor) -> Any:
+        return v - (p * v).sum(dim, keepdim=True)
 
     jets = []
     for jet in call.jets(x):
-        c, c2 = map(centred, jet)
+        c, c2 = each(centred, jet)
         jets.append((times(p, c), times(p, total(None if c is None else centred(c.square()), c2))))
     return p, jets
 
@@ -213,7 +206,7 @@ def embedded(call: Call) -> tuple[Any, Any]:
     if got["max_norm"] is not None:
         return generic(call)
     jets = call.jets(got["weight"])
-    return call.value(), [tuple(None if d is None else F.embedding(got["input"], d) for d in jet) for jet in jets]
+    return call.value(), [each(lambda d: F.embedding(got["input"], d), jet) for jet in jets]
 
 
 def generic(call: Call) -> tuple[Any, Any]:

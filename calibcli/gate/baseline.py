@@ -165,8 +165,7 @@ class Packed:
 def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     """The rows of one evaluation; a new salt unless one is given."""
     salt = salt or secrets.token_hex(8)
-    gain, beta = np.full(predictions.n, np.nan), np.ones(predictions.n)
-    cost = 0.0
+    gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     if np.isfinite(columns.nll).all():
         fold = np.unique(folds_of(predictions), return_inverse=True)[1]
         if fold.max() > 0:

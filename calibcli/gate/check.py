@@ -39,9 +39,9 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
     checks: list[Check] = []
     notes: dict[str, None] = {}
     rules = [resolved(g, source.better(g), source.k) for g in config.gates]  # every mistake is found before any work
+    tell = progress or (lambda fraction, text: None)
     for done, rule in enumerate(rules):
-        if progress:
-            progress(done / len(rules), rule.gate.metric)
+        tell(done / len(rules), rule.gate.metric)
         if rule.gate.baseline:
             checks.append(_against_baseline(rule, config.alpha, source, rows))
             continue
@@ -49,8 +49,7 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         kind = words.kind(choice)
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
         notes |= {words.unseen(rule.gate.name, kind): None} if kind else {}
-    if progress:
-        progress(1.0, "")
+    tell(1.0, "")
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
         checks.append(Check(rule="(none)", outcome="not_run", message=none))

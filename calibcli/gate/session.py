@@ -27,9 +27,8 @@ def asked(request: Request) -> Config:
     Raises:
         UsageError: either of them is wrong, or no input is named.
     """
-    found = config.load(request.config)
     by = request.reading.get("by")
-    found = found.over(
+    found = config.load(request.config).over(
         eval=str(request.input) if isinstance(request.input, str | Path) else None,
         slices=tuple(by) if by else None,
         **{name: getattr(request, name) for name in ("fitted_on", "alpha", "bins", "bounds", "seed")},
@@ -54,8 +53,8 @@ def _gates(request: Request, found: Config) -> list[Gate]:
         gates = [dataclasses.replace(g, baseline=request.baseline) if g.baseline else g for g in found.gates]
     elif request.baseline and not request.margin:
         gates.append(Gate(metric="temperature_gain", baseline=request.baseline, margin=0.0))
-    changed: dict[str, Any] = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
-    changed = {key: value for key, value in changed.items() if value is not None}
+    asked_for = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
+    changed: dict[str, Any] = {key: value for key, value in asked_for.items() if value is not None}
     return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
 
 

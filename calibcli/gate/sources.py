@@ -17,7 +17,7 @@ from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
-from calibcli.metrics.bounds import Bounds, Method, table_bounds
+from calibcli.metrics.bounds import Bounds, table_bounds
 from calibcli.predictions import Array, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -136,8 +136,7 @@ class Scores:
     def bounds(self, choice: Choice, part: Part, alpha: float, family: int = 1) -> Bounds:
         """The ECE of a part."""
         ece = choice(part.sample)
-        method: Method = "score" if self.config.bounds == "score" else "sharp"
-        return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=method)
+        return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=self.config.bounds)
 
     def _part(self, by: str, name: str, mask: Array) -> Part:
         key = (by, name)

@@ -154,9 +154,11 @@ def _sample(source: Source) -> tuple[int, Block]:
     rng = np.random.default_rng(0)
     blocks = source()
     if isinstance(blocks, tuple) and len(blocks) == 1:  # arrays in memory: no pass is needed
-        n = len(blocks[0][0])
-        keep = sample_rows(n, blocks[0][0].shape[1], rng)
-        return n, _take(blocks[0], keep)
+        n, count = len(blocks[0][0]), max(2000, SMALL // blocks[0][0].shape[1])
+        if n <= 2 * count:
+            return n, blocks[0]
+        drawn = ((np.arange(count) + rng.random(count)) * (n / count)).astype(np.int64)  # one of each equal range
+        return n, _take(blocks[0], np.minimum(drawn, n - 1))
     kept: list[Block] = []
     n, stride = 0, 1
     for block in blocks:
@@ -168,14 +170,6 @@ def _sample(source: Source) -> tuple[int, Block]:
             kept = [_take(b, np.flatnonzero(rng.random(len(b[0])) < 0.5)) for b in kept]
     weights = None if kept[0][2] is None else np.concatenate([b[2] for b in kept if b[2] is not None])
     return n, (np.concatenate([b[0] for b in kept]), np.concatenate([b[1] for b in kept]), weights)
-
-
-def sample_rows(n: int, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """One random row of each of some equal ranges; every row when there are few."""
-    count = max(2000, SMALL // k)
-    if n <= 2 * count:
-        return np.arange(n)
-    return np.minimum(((np.arange(count) + rng.random(count)) * (n / count)).astype(np.int64), n - 1)
 
 
 def _take(block: Block, rows: NDArray[Any]) -> Block:

@@ -221,5 +221,4 @@ def _sums_of_powers(e: NDArray[Any], d: NDArray[Any], axis: int) -> list[NDArray
 
 
 def _dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    result: NDArray[Any] = VECDOT(a, b) if VECDOT else np.einsum("ij,ij->i", a, b)
-    return result
+    return np.asarray(VECDOT(a, b) if VECDOT else np.einsum("ij,ij->i", a, b))

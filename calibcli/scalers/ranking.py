@@ -95,8 +95,8 @@ def rank(
         low, high = (mean - z * se, mean + z * se) if m is not best else (None, None)
         rows.append([place, m.spec, nll[m.spec], mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
         if m is not best:
-            ends: dict[str, Any] = {"value": mean, "low": low, "high": high, "se": se}
-            estimates.append(Estimate(**said, **ends, scope=f"method={m.spec}", n=predictions.n))
+            scope = f"method={m.spec}"
+            estimates.append(Estimate(**said, value=mean, low=low, high=high, se=se, scope=scope, n=predictions.n))
     close = [e.scope.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
         notes.append(f"not told from {best.spec} on these rows: {', '.join(close)}")

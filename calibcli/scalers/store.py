@@ -101,8 +101,6 @@ def load(path: str | Path) -> Scaler:
     errors = (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError)
     with refusing(errors, lambda error: f"{path} is not a calibrator that this calib can read ({error})", fix):
         about: About = wellformed.read(json.loads(header["calib"]), About, str(path), fix)
-        if not isinstance(about.fit.get("estimates", []), list):
-            raise ValueError("what it says of its fit is of another type")
         scaler = Scaler(
             spec=SCALERS.choose(about.spec).spec,
             k=about.k,
@@ -123,7 +121,8 @@ def _fault(scaler: Scaler) -> str:
         return f"it was fitted on '{str(kind)[:40]}'"
     if type(columns) is not int or columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
         return f"it was fitted on {str(columns)[:40]} columns for {scaler.k} classes"
-    if not all(_estimate(e) for e in scaler.metadata.get("estimates", ())):
+    estimates = scaler.metadata.get("estimates", [])
+    if not isinstance(estimates, list) or not all(map(_estimate, estimates)):
         return "an estimate of its fit is not one"
     return problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
 
