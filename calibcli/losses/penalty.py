@@ -66,8 +66,8 @@ class MMCE(Penalty):
         count = torch.where(correct > 0, right, wrong) if self.form == "weighted" else torch.full_like(r, len(r))
         if self.form == "weighted" and not (bool(right > 0) and bool(wrong > 0)):
             return r.sum() * 0
-        share = residual * (1 / count)
-        pairs = k * share.unsqueeze(1) * share.unsqueeze(0)
+        share = 1 / count
+        pairs = k * (share * residual).unsqueeze(1) * (share * residual).unsqueeze(0)
         if self.form == "weighted" and self.normalisation == "code":
             pairs = pairs / (count.unsqueeze(1) * count.unsqueeze(0) + 1e-5)
         return (pairs.sum().clamp(min=0) + 1e-10).sqrt()
