@@ -169,16 +169,13 @@ def known_suffix(path: Path, suffixes: Sequence[str], what: str) -> Path:
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """Hex digest of the file's bytes, read in 1 MiB blocks.
+    """Hex digest of the file's bytes, read in blocks.
 
     Raises:
         InputError: the file cannot be read.
     """
-    digest = hashlib.sha256()
     with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"), open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

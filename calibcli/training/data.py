@@ -83,9 +83,8 @@ def open_parts(
         kept, chosen = stratified_split(train.labels, fraction, seed)
         train, held_out = train.select(kept), train.select(chosen)
         notes.append(f"{len(chosen)} of {len(kept) + len(chosen)} rows are held out for validation, by class")
-    count = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
-    count = max(count, len(train.classes or ()))
-    parts = Parts(train, held_out, opened.get("test"), count, notes)
+    labelled = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
+    parts = Parts(train, held_out, opened.get("test"), max(labelled, len(train.classes or ())), notes)
     _check_classes(parts, missing_classes)
     return parts
 

@@ -63,8 +63,7 @@ class Recipe(Training):
         warm = round(self.warmup * total)
         if step < warm:
             return self.lr * (step + 1) / warm
-        factor: float = _schedule(self.schedule)(step, total, epochs)
-        return self.lr * factor
+        return float(self.lr * _schedule(self.schedule)(step, total, epochs))
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         made: torch.optim.Optimizer = OPTIMIZERS.choose(self.optimizer)(list(parameters), self.lr)
