@@ -13,7 +13,7 @@ import types
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.columns import Edges
 from calibcli.errors import UsageError, did_you_mean, printable
@@ -287,7 +287,7 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 def _value(value: Any, kind: Any, where: str) -> Any:
     """A value of the file as its field is annotated: a text, texts, a choice, or a number in its range."""
     origin, args = get_origin(kind), get_args(kind)
-    if origin is types.UnionType:  # with None, which TOML has not
+    if origin in (Union, types.UnionType):  # with None, which TOML has not
         return _value(value, args[0], where)
     if origin is tuple:
         if not isinstance(value, str | list):
