@@ -59,6 +59,13 @@ def effective_rows(weights: Floats) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
+def weighted_mean(values: Floats, weights: Floats | None = None) -> tuple[float, float]:
+    """Σ w x / Σ w, and its standard error, (Σ w² (x - mean)²)^½ / Σ w, where the weights are taken as they are."""
+    w = np.ones(len(values)) if weights is None else weights
+    mean = float(np.average(values, weights=w))
+    return mean, math.sqrt(float(np.sum((w * (values - mean)) ** 2))) / float(w.sum())
+
+
 def effective_groups(sizes: npt.ArrayLike) -> float:
     """(Σ m²)² / Σ m⁴: how many groups of equal size would measure a spread as well as these, of sizes (weights) m.
 

@@ -48,11 +48,10 @@ class ArrayScores:
 
 
 @dataclass(frozen=True, eq=False)
-class MappedScores:
-    """Scores of another source passed through a function, block by block."""
+class DerivedScores:
+    """Float64 scores made from those of another source, row by row."""
 
     inner: Scores
-    function: Callable[[Array], Array]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,6 +60,13 @@ class MappedScores:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class MappedScores(DerivedScores):
+    """Scores passed through a function, block by block."""
+
+    function: Callable[[Array], Array]
 
     def read(self, start: int, stop: int) -> Array:
         return np.ascontiguousarray(self.function(self.inner.read(start, stop)))
