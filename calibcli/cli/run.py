@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import sys
 import time
 import types
@@ -22,6 +23,7 @@ from calibcli import __version__, render, spec
 from calibcli.device import rank
 from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
+from calibcli.inputs.opening import Reading
 from calibcli.result import Result
 from calibcli.spec import option
 
@@ -95,6 +97,16 @@ def _parse(kind: Any, flag: str, text: Any) -> Any:
 def _many(option: inspect.Parameter) -> bool:
     kind = get_args(option.annotation)[0]
     return any(get_origin(part) is list for part in (kind, *get_args(kind)))
+
+
+def asked(reading: Reading) -> dict[str, Any]:
+    """The options of reading that are not as they are by default, as keywords of the Python API."""
+    return {f.name: value for f in dataclasses.fields(reading) if (value := getattr(reading, f.name)) != f.default}
+
+
+def named(reading: Reading) -> list[str]:
+    """Files that the options of reading may name, beside those that hold the scores."""
+    return [name for name in (reading.labels, reading.classes) if isinstance(name, str) and os.path.isfile(name)]
 
 
 Progress = Callable[[float, str], None]
