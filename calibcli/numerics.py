@@ -1,4 +1,4 @@
-"""Quantiles, bounds and roots that several rooms take: each has one definition. SciPy loads only where it is used."""
+"""Quantiles, bounds, roots and bins that several rooms take, each defined once. SciPy loads only where it is used."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Edges = Literal["right", "left", "torchmetrics"]
 SMALLEST_P = 1e-300
 TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
 
@@ -133,3 +136,26 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
             f_high = f_high / 2 if side == -1 else f_high
             side = -1
     return 0.5 * (low + high)
+
+
+def bin_index(values: Floats, bins: int, edges: Edges = "right") -> Ints:
+    """Bin of each value in [0, 1], equal width, computed in float64.
+
+    `right`: ((b-1)/M, b/M], 0 in the first (Guo 2017). `left`: [(b-1)/M, b/M), 1 in the last. `torchmetrics`: as
+    `left`, with a bin of its own for values of exactly 1. A value within 1e-12 of an inner edge is on it: 0.75 given as
+    a probability stays there though its logarithm and the softmax round it.
+    """
+    scaled = np.asarray(values, dtype=np.float64) * bins
+    if edges == "right":
+        scaled -= 1e-12
+        np.ceil(scaled, out=scaled)
+        scaled -= 1
+    else:
+        scaled += 1e-12
+    narrow = scaled.astype(np.int32)  # truncates: the floor of what is >= 0; half as wide is several times as fast
+    np.minimum(narrow, bins - 1, out=narrow)
+    np.maximum(narrow, 0, out=narrow)
+    index: Ints = narrow.astype(np.int64)
+    if edges == "torchmetrics":
+        index[values >= 1] = bins
+    return index

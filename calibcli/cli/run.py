@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Optional, Union, get_args,
 import typer
 
 from calibcli import __version__, render, spec
-from calibcli.device import rank
+from calibcli.cli.process import speaks
 from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
@@ -138,7 +138,7 @@ class Run:
     def __post_init__(self) -> None:
         self.format = render.known_format("json" if self.json else self.format)
         self.outputs = [render.known_output(path) for path in self.output]
-        self.quiet = self.quiet or rank() > 0
+        self.quiet = self.quiet or not speaks()
         self.started = time.time()
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
@@ -166,7 +166,7 @@ class Run:
     def finish(self, result: Result) -> int:
         """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
         sys.stdout = self.stdout
-        if rank():  # of several processes, the first one speaks
+        if not speaks():
             return int(Exit.OK)
         inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
         stamped = dataclasses.replace(
