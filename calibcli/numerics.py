@@ -87,6 +87,12 @@ def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2
 
 
+@lru_cache(maxsize=16)
+def normals(shape: tuple[int, ...], seed: int) -> Floats:
+    """Standard normal draws of this shape, drawn once."""
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
 def log_sigmoid(m: Floats) -> Floats:
     """log(1 / (1 + exp(-m))), where that is 0 or -∞ in float64 too."""
     result: Floats = np.minimum(m, 0) - np.log1p(np.exp(-np.abs(m)))

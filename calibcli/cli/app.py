@@ -81,7 +81,9 @@ def _outcome(args: list[str]) -> int:
         return _say(f"cannot write to stdout ({reason})", "free some space, or write elsewhere", Exit.USAGE)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
-            return _say(_lower(error.format_message()), _usage_fix(error), Exit.USAGE)
+            said, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
+            path = getattr(command, "command_path", None) or "calib"
+            return _say(said[:1].lower() + said[1:], f"see {path} --help", Exit.USAGE)
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
@@ -96,16 +98,6 @@ def _bug(error: Exception) -> int:
         raise error
     fix = "this is a bug in calib; set CALIB_TRACEBACK=1 for the traceback and report it"
     return _say(f"{type(error).__name__}: {error}", fix, Exit.BUG)
-
-
-def _usage_fix(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", None) or "calib"
-    return f"see {path} --help"
-
-
-def _lower(text: str) -> str:
-    return (text[:1].lower() + text[1:]).rstrip(".")
 
 
 def _say(problem: str, fix: str, code: Exit) -> int:
