@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
@@ -18,12 +18,11 @@ from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.from_arrays import How
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 
 __all__ = ["check", "compare"]
 
-Progress = Callable[[float, str], None]
 Limits = Mapping[str, float]
 
 

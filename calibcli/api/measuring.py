@@ -16,12 +16,11 @@ from calibcli.inputs.scores.from_arrays import How
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
 from calibcli.inputs.scores.recorded import read
 from calibcli.metrics import report as reports
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 
 __all__ = ["from_arrays", "measure", "read"]
 
-Progress = Callable[[float, str], None]
 Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
 """What Python may be asked about: predictions, the file or files of them, or an array."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,7 +48,7 @@ def given(
     scores: Scores,
     labels: Any = None,
     how: How | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
     need_labels: bool = True,
 ) -> Predictions:
     """Predictions of what a function, which has `spread` keywords, was given: themselves, a file, or arrays.

@@ -26,6 +26,7 @@ from calibcli import __version__, cli, render, spec
 from calibcli.errors import CalibError, Exit, UsageError
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
+from calibcli.predictions import Progress
 from calibcli.result import Result
 from calibcli.spec import option
 
@@ -118,13 +119,14 @@ def _fields(name: str, kind: Any, parameter: inspect.Parameter) -> dict[str, tup
 def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None) -> inspect.Parameter:
     """One option as Typer reads it."""
     about = dict(field.metadata)
-    kind, help, flags = about.pop("kind", kind), about.pop("help"), about.pop("flags")
+    kind, help = about.pop("kind", kind), about.pop("help")
+    flags = about.pop("flags") or (f"--{name.replace('_', '-')}",)
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)
     many, default = get_origin(kind) is tuple, field.default
     kind = get_args(kind)[0] if many else kind
     if get_origin(kind) in (Annotated, Literal):
-        about["parser"] = functools.partial(_parse, kind, (flags or _flags(name))[0])
+        about["parser"] = functools.partial(_parse, kind, flags[0])
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
         about.setdefault("metavar", {int: "INTEGER", float: "FLOAT"}.get(kind, "<str>"))
     kind = list[kind] if many else kind
@@ -136,12 +138,8 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
     if about.pop("argument", False):
         made = typer.Argument(help=help, **about)
     else:
-        made = typer.Option(*(flags or _flags(name)), help=help, rich_help_panel=panel, **about)
+        made = typer.Option(*flags, help=help, rich_help_panel=panel, **about)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
-
-
-def _flags(name: str) -> tuple[str, ...]:
-    return (f"--{name.replace('_', '-')}",)
 
 
 def _parse(kind: Any, flag: str, text: Any) -> Any:
@@ -166,10 +164,6 @@ def named(reading: Reading) -> list[str]:
 def speaks() -> bool:
     """Whether this is the first of the processes that torchrun started, or the only one: no other has a say."""
     return os.environ.get("RANK", "0") == "0"
-
-
-Progress = Callable[[float, str], None]
-"""Called as `progress(fraction, text)`; fraction in [0, 1]."""
 
 
 @dataclass
@@ -217,7 +211,7 @@ class Run:
     def progress(self, title: str) -> Progress:
         """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
         if self.quiet or not sys.stderr.isatty():
-            return _silent
+            return lambda *_: None
         from calibcli.render.progress import bar
 
         return bar(title)
@@ -255,7 +249,3 @@ class Run:
         if failed is not None:
             raise failed
         return code
-
-
-def _silent(fraction: float, text: str = "") -> None:
-    pass

@@ -6,7 +6,7 @@ Scores are read in blocks, in threads, in an order that does not depend on them;
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,12 +19,11 @@ from calibcli.columns.condense import NAMES, Cells
 from calibcli.columns.softmax import Block, Buffer
 from calibcli.errors import InputError
 from calibcli.numerics import Edges, bin_index
-from calibcli.predictions import Array, Floats, Ints, Predictions, chunk_rows, read
+from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.numerics import SMALLEST_P, bisect, normals
+from calibcli.predictions import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
 SIZES = np.array([-1.35, -0.76, 0.65, 2.15, 2.93, 2.96, 2.85, 2.8, 4.0])
 """g(x) at x = 0, 1/2, ..., 4, linear between and x beyond: |E g(μ + Z) - |μ|| <= .17 and Var g <= 2.4 for every μ."""
 SURE = 4.0  # standard errors from which a gap has its sign
@@ -117,7 +116,7 @@ def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins
     return Gaps(d, sigma, model, covariance)
 
 
-def _summed(i: npt.NDArray[np.int64], j: npt.NDArray[np.int64], values: Floats, rows: int, columns: int) -> Floats:
+def _summed(i: Ints, j: Ints, values: Floats, rows: int, columns: int) -> Floats:
     """(rows, columns) sums of the values of each pair of indices."""
     sums = np.bincount(i * columns + j, values, rows * columns)
     return np.asarray(sums, np.float64).reshape(rows, columns)

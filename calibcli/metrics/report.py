@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibcli import metrics
-from calibcli.columns import MANY, ClassBins, Edges, columns
+from calibcli.columns import MANY, ClassBins, ClassTable, Edges, columns
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import METRICS, Sample, needed_class_bins
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
 from calibcli.plots import Plot
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Cell, Estimate, Result, Table
 from calibcli.shelves import Choice
 from calibcli.spec import check_options
@@ -60,7 +60,7 @@ class Options:
 def report(
     predictions: Predictions,
     options: Options | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Everything about recorded outputs, as a Result.
 
@@ -105,7 +105,7 @@ def report(
 def report_multilabel(
     labels: Mapping[str, Predictions],
     options: Options | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Each label of a multi-label problem as a binary one, and a diagram each.
 
@@ -219,14 +219,11 @@ def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate],
 
 
 def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> list[Plot]:
-    table = sample.columns.classes[shown]
-    if len(table.count) > MOST_PANELS:  # those with the largest error
-        each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
-        kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])
-        table = type(table)(table.count[kept], table.sum_p[kept], table.sum_y[kept])
-        names = [class_names(predictions)[i] for i in kept]
-        return class_panels(table, names, shown.bins, seed)
-    return class_panels(table, class_names(predictions), shown.bins, seed)
+    table, names = sample.columns.classes[shown], class_names(predictions)
+    each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
+    kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])  # those with the largest error
+    table = ClassTable(table.count[kept], table.sum_p[kept], table.sum_y[kept])
+    return class_panels(table, [names[i] for i in kept], shown.bins, seed)
 
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from calibcli.columns import ClassBins, Columns, columns
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import BinaryOutcomes, Once
-from calibcli.predictions import Floats, Predictions
+from calibcli.predictions import Floats, Predictions, Progress
 from calibcli.result import Estimate
 from calibcli.shelves import Choice, Shelf
 from calibcli.spec import Level, Range, within
@@ -23,7 +23,6 @@ from calibcli.spec import Level, Range, within
 if TYPE_CHECKING:
     from calibcli.metrics.intervals import Statistic
 
-Progress = Callable[[float, str], None]
 Of = Literal["auto", "top", "positive"]
 """What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
 the predicted class of more."""

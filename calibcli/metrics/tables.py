@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from calibcli.columns import ClassBins, ClassTable, Edges
+from calibcli.links import log_softmax
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import Rows, percent, share_bounds
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
 from calibcli.metrics.sample import Sample
 from calibcli.metrics.smooth import Smoothed
-from calibcli.metrics.topk import views
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Predictions
 from calibcli.result import Cell, Table
@@ -56,7 +56,7 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
     """Accuracy, confidence and ECE of the top 1, ..., `most` classes taken together."""
     ks = list(range(1, most + 1)) if most <= 10 else [1, 2, 3, 5, 10, most]
     rows: list[list[Cell]] = []
-    for k, view in views(sample, sorted(set(ks))).items():
+    for k, view in top_views(sample, sorted(set(ks))).items():
         accuracy = float(np.sum(view.hit * view.shares))
         hits = Rows(view.hit, view.weights, view.counts, view.groups)
         low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
@@ -70,6 +70,28 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
         columns=["k", "accuracy", "low", "high", "confidence", "ece", "ece low", "ece high", "if calibrated"],
         rows=rows,
     )
+
+
+def top_views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
+    """For each k, the probability mass of the top k classes and whether the label is among them.
+
+    Ahead of the label are classes of a larger score; of equal scores the lower class.
+    """
+    predictions = sample.predictions
+    assert predictions is not None
+    rank = np.empty(predictions.n, dtype=np.int64)
+    mass = {k: np.empty(predictions.n) for k in ks}
+    for start, block in predictions.blocks():
+        here = slice(start, start + len(block))
+        labels = predictions.labels[here]
+        own = block[np.arange(len(block)), labels][:, None]
+        tied = (block == own) & (np.arange(block.shape[1]) < labels[:, None])
+        rank[here] = (block > own).sum(axis=1) + tied.sum(axis=1)
+        p = np.exp(log_softmax(block.astype(np.float64)))
+        p.partition(sorted({p.shape[1] - k for k in ks if k < p.shape[1]}), axis=1)
+        for k in ks:
+            mass[k][here] = np.minimum(p[:, -k:].sum(axis=1), 1.0)
+    return {k: sample.outcomes(mass[k], 1 - mass[k], rank < k) for k in ks}
 
 
 def class_names(predictions: Predictions) -> list[str]:

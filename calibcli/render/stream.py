@@ -8,6 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Sequence
+from json import dumps
 
 PLAIN = str.maketrans(
     {
@@ -87,9 +88,4 @@ def put(text: str, json: bool = False) -> None:
 
 def escape(text: str) -> str:
     """JSON text in ASCII: everything else only occurs inside strings, where \\u escapes say the same."""
-    return re.sub(r"[^\x00-\x7f]", lambda m: "".join(f"\\u{u:04x}" for u in _utf16(m.group())), text)
-
-
-def _utf16(character: str) -> list[int]:
-    code = ord(character)
-    return [code] if code < 0x10000 else [0xD800 + ((code - 0x10000) >> 10), 0xDC00 + (code & 0x3FF)]
+    return re.sub(r"[^\x00-\x7f]+", lambda m: dumps(m.group())[1:-1], text)

@@ -17,9 +17,10 @@ from calibcli.inputs.dataset.keys import Found, pick, pick_columns, splits_of, t
 from calibcli.inputs.dataset.preprocess import Preprocess, for_array
 from calibcli.inputs.dataset.resize import Resized, needs_pillow
 from calibcli.inputs.dataset.rows import Dataset
-from calibcli.inputs.files.arrays import InFile, Memory, Named, whole
+from calibcli.inputs.files.arrays import InFile, Memory, whole
 from calibcli.inputs.files.names import parted
 from calibcli.inputs.files.source import Source, load_any
+from calibcli.predictions import Named
 
 MEMORY = "(memory)"
 

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from calibcli.device import array
 from calibcli.errors import InputError
 from calibcli.inputs.dataset.keys import Found, pick
-from calibcli.inputs.files.arrays import Memory, Named
+from calibcli.inputs.files.arrays import Memory
+from calibcli.predictions import Named
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,14 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, nearest
-from calibcli.inputs.files.arrays import (
-    Column,
-    Contents,
-    Converted,
-    Memory,
-    Named,
-    blocks,
-    distinct,
-    texts_of,
-    whole,
-)
+from calibcli.inputs.files.arrays import Column, Contents, Converted, Memory, blocks, distinct, texts_of, whole
 from calibcli.inputs.files.names import IDS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import floats_of_text, is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
 from calibcli.inputs.scores.keys import shape_text
-from calibcli.predictions import Array, Floats, Ints
+from calibcli.predictions import Array, Floats, Ints, Named
 
 HELD = 20_000_000  # labels beyond this many stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"

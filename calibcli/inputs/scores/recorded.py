@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Contents, Joined, Named, Picked, blocks, texts_of, whole
+from calibcli.inputs.files.arrays import Contents, Joined, Picked, blocks, texts_of, whole
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import event, keys, other_files, per_row
 from calibcli.inputs.scores.keys import kind_option
-from calibcli.inputs.scores.label_names import by_label_names
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
 from calibcli.inputs.scores.scan import Scan, decide_kind, double_softmax, evidence, scan
-from calibcli.predictions import Ints, Kind, Predictions
+from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
 LARGE = 6e4  # float16 ends at 65504
 Paths = str | Path | Sequence[str | Path]
-Progress = Callable[[float, str], None]
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
@@ -109,7 +107,7 @@ def load(source: Source) -> Contents:
         contents = load_any(source)
         if keys.candidates(contents):
             return contents
-        contents = by_label_names(contents, source.name)
+        contents = keys.by_label_names(contents, source.name)
         if contents.scores:
             return contents
     except InputError:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
+from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.names import LABELS, SCORES
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import Twice, decimals_of, once
-from calibcli.predictions import Array
+from calibcli.predictions import Array, Named
 from calibcli.spec import normal, real, whole
 
 SUFFIXES = (".jsonl",)

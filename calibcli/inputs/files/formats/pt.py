@@ -15,9 +15,10 @@ import numpy as np
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.files import pickles
-from calibcli.inputs.files.arrays import Contents, Memory, Named, known_shape
+from calibcli.inputs.files.arrays import Contents, Memory, known_shape
 from calibcli.inputs.files.formats.numpy import MEMBERS, distinct_members, stored_part
 from calibcli.inputs.files.source import Source, refuse_large
+from calibcli.predictions import Named
 
 if TYPE_CHECKING:
     import torch
