@@ -10,7 +10,6 @@ import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
