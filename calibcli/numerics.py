@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Edges = Literal["right", "left", "torchmetrics"]
 SMALLEST_P = 1e-300
 TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
 
@@ -144,7 +142,7 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
     return 0.5 * (low + high)
 
 
-def bin_index(values: Floats, bins: int, edges: Edges = "right") -> Ints:
+def bin_index(values: Floats, bins: int, edges: str = "right") -> Ints:
     """Bin of each value in [0, 1], equal width, computed in float64.
 
     `right`: ((b-1)/M, b/M], 0 in the first (Guo 2017). `left`: [(b-1)/M, b/M), 1 in the last. `torchmetrics`: as

@@ -7,8 +7,7 @@ from pathlib import Path
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.inputs.opening import Reading
-from calibcli.numerics import Edges
-from calibcli.spec import Count, Level, OrNone, argument, option
+from calibcli.spec import Count, Edges, Level, OrNone, argument, option
 
 PANEL = "Measure"
 

@@ -26,7 +26,6 @@ from calibcli import __version__, cli, render, spec
 from calibcli.errors import CalibError, Exit, UsageError
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
-from calibcli.predictions import Progress
 from calibcli.result import Result
 from calibcli.spec import option
 
@@ -208,7 +207,7 @@ class Run:
         if not self.quiet:
             print(f"note: {text}", file=sys.stderr)
 
-    def progress(self, title: str) -> Progress:
+    def progress(self, title: str) -> Callable[[float, str], None]:
         """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
         if self.quiet or not sys.stderr.isatty():
             return lambda *_: None

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from calibcli.columns.condense import NAMES, Cells
 from calibcli.columns.softmax import Block, Buffer
 from calibcli.errors import InputError
-from calibcli.numerics import Edges, bin_index
+from calibcli.numerics import bin_index
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
+from calibcli.spec import Edges
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter

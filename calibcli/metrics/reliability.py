@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.numerics import CHUNK, TIE, Edges, bin_index, effective_rows, groups_by_rank, ties
+from calibcli.numerics import CHUNK, TIE, bin_index, effective_rows, groups_by_rank, ties
 from calibcli.predictions import Floats, Ints
+from calibcli.spec import Edges
 
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 T = TypeVar("T")
