@@ -7,14 +7,15 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from calibcli import __version__, cli, files
 from calibcli.cli.process import ENDS, Terminated, surroundings
-from calibcli.cli.run import Run
+from calibcli.cli.run import TAKES, Run
 from calibcli.errors import CalibError, Exit, UsageError
 
 NOT_COMMANDS = {"app", "process", "run"}
@@ -71,7 +72,24 @@ def _forget_stdout() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at exit)
 
 
-class Command(TyperCommand):
+class Worded:
+    """Shows types of arguments and flags, --help included, in the words of the options' (`run.TAKES`)."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        words = {"<path>": TAKES[Path], "<list[Path]>": TAKES[Path], "<bool>": TAKES[bool], "<str>": TAKES[str]}
+        for one in params:
+            if hasattr(one, "display_type"):  # older versions of Typer have words of their own
+                word = words.get(one.display_type(ctx), one.display_type(ctx))
+                one.display_type = lambda ctx, word=word: word
+        return params
+
+
+class Group(Worded, TyperGroup):
+    """All commands."""
+
+
+class Command(Worded, TyperCommand):
     """A command whose options are given once, unless they are lists: the last of two would win without a word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -87,7 +105,13 @@ class Command(TyperCommand):
 
 def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     """The Typer application with these commands. One command is built alone, so that others cost no start-up."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=cli_help())
+    app = typer.Typer(
+        cls=Group,
+        help=cli_help(),
+        context_settings={"help_option_names": ["--help", "-h"]},
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
 
     @app.callback()
     def top(

@@ -25,6 +25,10 @@ from calibcli.files import may_write
 from calibcli.result import Result
 from calibcli.spec import option
 
+TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
+"""What the help shows beside an option, by its type."""
+WIDE = 16  # letters of choices that are shown there
+
 
 def takes(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command its options, in the order of its parameters.
@@ -70,18 +74,26 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
     kind = get_args(kind)[0] if many else kind
     if get_origin(kind) in (Annotated, Literal):
         about["parser"] = functools.partial(_parse, kind, (flags or _flags(name))[0])
+        if get_origin(kind) is Literal:
+            about.setdefault("metavar", _choices(get_args(kind)))
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
-        about.setdefault("metavar", {int: "INTEGER", float: "FLOAT"}.get(kind, "<str>"))
+    about.setdefault("metavar", TAKES[kind])
     kind = list[kind] if many else kind
     if default in (dataclasses.MISSING, ...):
         default = inspect.Parameter.empty
     elif many or default is None:
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
     if about.pop("argument", False):
-        made = typer.Argument(help=help, **about)
+        made = typer.Argument(help=help, **about | {"metavar": None})  # it would replace the name
     else:
         made = typer.Option(*(flags or _flags(name)), help=help, rich_help_panel=panel, **about)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
+
+
+def _choices(words: Iterable[object]) -> str:
+    """What the help shows beside an option that takes one of a few words."""
+    shown = "|".join(map(str, words))
+    return shown if len(shown) <= WIDE else TAKES[str]
 
 
 def _flags(name: str) -> tuple[str, ...]:
@@ -109,7 +121,7 @@ class Run:
         UsageError: unknown format or suffix, or an output folder that does not exist.
     """
 
-    format: str = option("table", "What stdout gets: table, json, markdown, csv, ...")
+    format: str = option("table", "Format of stdout: table, json, markdown, csv, ... (calib list formats).")
     json: bool = option(False, "Short for --format json.")
     output: Sequence[Path] = option(
         (),
