@@ -69,6 +69,12 @@ def test_the_overview_names_every_list(capsys: pytest.CaptureFixture[str]) -> No
     assert all(name in printed for name in (*catalogue.SHELVES, catalogue.FORMATS))
 
 
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+def test_the_number_of_metrics_is_true(page: str) -> None:
+    count = len(catalogue.SHELVES["metrics"].shelf.entries)
+    assert f"{count} calibration metrics" in (Path(__file__).parent.parent / page).read_text(encoding="utf-8")
+
+
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         catalogue.listing("eec")

@@ -128,7 +128,7 @@ def entropy(sample: Sample) -> MeanOf:
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "entropy_correct")["entropy_correct"].value, 4)
     0.0371
@@ -140,7 +140,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "entropy_wrong")["entropy_wrong"].value, 4)
     0.3319
@@ -152,7 +152,7 @@ def entropy_wrong(sample: Sample) -> MeanOf:
 def nll_correct(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are correct.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "nll_correct")["nll_correct"].value, 4)
     0.0154
@@ -164,7 +164,7 @@ def nll_correct(sample: Sample) -> MeanOf:
 def nll_wrong(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are wrong.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "nll_wrong")["nll_wrong"].value, 4)
     5.0368
@@ -174,7 +174,7 @@ def nll_wrong(sample: Sample) -> MeanOf:
 
 @METRICS.add(values=UNIT, unit="probability")
 def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
-    """|S99|, the share of rows with confidence >= tau (Mukhoti 2020).
+    """|S99|, the share of rows with confidence >= tau (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "high_confidence_share:tau=0.9")["high_confidence_share"].value, 4)
     0.9228
@@ -186,7 +186,7 @@ def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
 def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """Accuracy of the rows with confidence >= tau.
 
-    A share of those rows, from 0 to 1 (Mukhoti 2020).
+    A share of those rows, from 0 to 1 (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "high_confidence_accuracy:tau=0.9")["high_confidence_accuracy"].value, 4)
     0.9478

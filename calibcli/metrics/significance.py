@@ -53,7 +53,7 @@ def calibration_p(
     draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
     of: Of = "auto",
 ) -> Bare:
-    """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann 2019).
+    """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann et al. 2019).
 
     Hits are drawn as binomials with each bin's mean confidence; `mmce` uses 256 bins and its kernel of scale 0.4.
 
