@@ -127,8 +127,9 @@ def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", 
     """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012).
 
     Over equal-mass bins with n_b >= 2 (Kumar et al. 2019); it is negative where the gaps are smaller than chance makes
-    them. Each bin's own noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order;
-    `split-merge` and `mukhoti` (see `adaece`) are biased where ties meet a cut, and then have no bounds.
+    them. Each bin's own noise is subtracted, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts
+    them by row order; `split-merge` and `mukhoti` (see `adaece`) are biased where ties meet a cut, and then have no
+    bounds.
 
     >>> round(calibcli.measure(logits, labels, "ece2_debiased")["ece2_debiased"].value, 4)
     0.0116
