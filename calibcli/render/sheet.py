@@ -280,7 +280,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         needed = "" if c.n_needed is None else str(c.n_needed)
         row = [
             word,
-            c.rule_in_words,
+            c.rule_shown,
             c.scope,
             value,
             interval or numbers.NONE,

@@ -14,7 +14,7 @@ RANK = {"fail": 0, "not_run": 1, "inconclusive": 2, "pass": 3}
 def title(check: Check) -> str:
     """`ece <= 0.03 (site=A): FAIL`."""
     scope = f" ({check.scope})" if check.scope else ""
-    return stream.clean(f"{check.rule_in_words}{scope}: {VERDICT[check.outcome]}")
+    return stream.clean(f"{check.rule_shown}{scope}: {VERDICT[check.outcome]}")
 
 
 def sentence(check: Check) -> str:
