@@ -156,7 +156,7 @@ def table(pairs: Iterator[tuple[str, Pair]], cells: dict[str, tuple[int, str]], 
         shown = []
         for n, design in cells.values():
             above, below, width = cell(models, n, design, runs)
-            covered.append(1 - above - below)
+            covered.append(round(1 - above - below, 9))
             shown.append(f"{100 * covered[-1]:.1f} ({100 * above:.1f}, {100 * below:.1f}), width {width:.3f}")
         print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
     ends = [clopper_pearson(share * runs, runs, 0.0005) for share in covered]
