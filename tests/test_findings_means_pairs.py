@@ -22,7 +22,8 @@ from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import paired, paired_bins
 from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
 from calibcli.result import Estimate
@@ -232,7 +233,7 @@ def test_spread_of_the_difference_of_eces(first: float, second: float, shared: f
     rng, shape = np.random.default_rng(0), np.sin(np.linspace(0.4, 2.7, bins))
     sigma = 0.004 * np.sqrt(shape)
     truth = np.concatenate([first * sigma * shape, second * sigma * shape])
-    covariance = np.kron([[1, shared], [shared, 1]], np.diag(sigma**2))
+    covariance: Any = np.kron([[1, shared], [shared, 1]], np.diag(sigma**2))
     gaps = [
         paired_bins.Gaps(d, np.tile(sigma, 2), np.tile(shape, 2), np.repeat([-1.0, 1.0], bins), covariance)
         for d in rng.multivariate_normal(truth, covariance, size=runs)
@@ -249,7 +250,7 @@ def test_spread_of_the_difference_of_eces(first: float, second: float, shared: f
 def test_covariance_of_gaps_under_weights(seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     n, bins = 60, 4
-    w = rng.integers(1, 4, n) * 1.0 if kind == "count" else rng.exponential(size=n) + 0.01
+    w: Any = rng.integers(1, 4, n) * 1.0 if kind == "count" else rng.exponential(size=n) + 0.01
     views = [BinaryOutcomes(p, 1 - p, rng.random(n) < 0.6, w, kind == "count", None) for p in rng.random((2, n))]
     found = paired_bins._gaps((views[0], views[1]), tuple(v.width_bins(bins, "right") for v in views))  # type: ignore[arg-type]
     rows = [v.residual[:, None] * (np.ceil(v.p * bins).clip(1)[:, None] == np.arange(1, bins + 1)) for v in views]

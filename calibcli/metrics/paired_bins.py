@@ -8,15 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.metrics.intervals import Rows
-<<<<<<< HEAD
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import student_quantile, two_sided
-=======
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.numerics import SMALLEST_P, bisect, normals
+from calibcli.numerics import normals, student_quantile, two_sided
 from calibcli.predictions import Floats, Ints
->>>>>>> main
 
 SIZES = np.array([-1.35, -0.76, 0.65, 2.15, 2.93, 2.96, 2.85, 2.8, 4.0])
 """g(x) at x = 0, 1/2, ..., 4, linear between and x beyond: |E g(μ + Z) - |μ|| <= .17 and Var g <= 2.4 for every μ."""
@@ -74,18 +68,8 @@ class Gaps(NamedTuple):
     def variance(self) -> float:
         """Of `difference`, were the gaps the expected ones."""
         values, vectors = np.linalg.eigh(self.covariance)
-<<<<<<< HEAD
-        noise = _normal(len(self.d)) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+        noise = normals((DRAWS, len(self.d)), 0) @ (vectors * np.sqrt(np.maximum(values, 0))).T
         return float(self.difference(self.expected + noise).var())
-=======
-        around = normals((3, DRAWS, len(self.d)), 0) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-        one, two, three = around
-        first = [self.difference(self.d + z) for z in around]
-        second = [self.difference(self.d + z) for z in (one + two, one + three, two + three)]
-        once = sum(float(((first[i] - first[j]) ** 2).mean()) for i, j in ((0, 1), (0, 2), (1, 2))) / 6
-        twice = sum(float(((second[i] - second[j]) ** 2).mean()) for i, j in ((0, 1), (0, 2), (1, 2))) / 6
-        return max(2 * once - twice, FEWEST * once)
->>>>>>> main
 
     @property
     def bias(self) -> float:
@@ -122,22 +106,15 @@ def difference(
         return None
     value, centre = float(np.abs(gaps.d) @ gaps.model), float(gaps.difference(gaps.d))
     base = views[0]
-<<<<<<< HEAD
     degrees = Rows(base.p, base.weights, base.counts, base.groups).units - 1
     half = error * student_quantile((1 + level) / 2, degrees)
     p = 1.0 if value * centre <= 0 else two_sided(abs(centre) / error, degrees)
-=======
-    bias, degrees = round(gaps.bias / error, 6), Rows(base.p, base.weights, base.counts, base.groups).units - 1
-    half = error * bisect(lambda t: _p_value(t, bias, degrees) - (1 - level), 0.0, 1e6, 80)[1]
-    p = 1.0 if value * centre <= 0 else _p_value(abs(centre) / error, bias, degrees)
->>>>>>> main
     return value, min(value, centre - half), max(value, centre + half), p
 
 
 def _expected(d: Floats, covariance: Floats, weight: Floats, floor: float) -> Floats:
     """(B,) posterior mean of gaps d = δ + noise, over priors weighed by how likely each makes d.
 
-<<<<<<< HEAD
     δ is 0, or normal: independent from bin to bin, or like a smooth curve (a Gaussian process over the bins), each of
     several sizes; in standard errors as the root of the bin's weight, which is a bias of about the same size in all.
     Gaps whose variance is below `floor` are as they are.
@@ -161,9 +138,6 @@ def _expected(d: Floats, covariance: Floats, weight: Floats, floor: float) -> Fl
     found = d.copy()
     found[at] = s * (chance / chance.sum() @ means[..., 0])
     return found
-=======
-    return min(1.0, max(float(stdtr(degrees, bias - t) + stdtr(degrees, -bias - t)), SMALLEST_P))
->>>>>>> main
 
 
 def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins]) -> Gaps:
@@ -200,12 +174,3 @@ def _summed(i: Ints, j: Ints, values: Floats, rows: int, columns: int) -> Floats
     """(rows, columns) sums of the values of each pair of indices."""
     sums = np.bincount(i * columns + j, values, rows * columns)
     return np.asarray(sums, np.float64).reshape(rows, columns)
-<<<<<<< HEAD
-
-
-@lru_cache(maxsize=4)
-def _normal(bins: int) -> Floats:
-    """(DRAWS, bins), always the same."""
-    return np.random.default_rng(0).standard_normal((DRAWS, bins))
-=======
->>>>>>> main
