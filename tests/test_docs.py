@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from calibcli import catalogue
-from calibcli.cli.app import COMMANDS, build
+from calibcli.cli.run import COMMANDS, build
 from calibcli.losses import objective
 from calibcli.spec import normal
 
@@ -94,6 +94,15 @@ def test_command_lines(line: str) -> None:
                 catalogue.SHELVES[SPECS[long[key]]].shelf.choose(spec)
             elif long[key] == "--loss" and normal(spec.partition(":")[0]):
                 objective(spec)
+
+
+def test_the_table_of_coverage_is_of_metrics_that_there_are() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    table = text[text.index("<!-- coverage -->") : text.index("<!-- /coverage -->")]
+    names = re.findall(r"(?m)^\| `([^`]+)`", table)
+    assert len(names) > 10
+    for name in names:
+        catalogue.SHELVES["metrics"].shelf.choose(name)
 
 
 def test_there_are_command_lines() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.inputs.opening import Reading
 from calibcli.spec import Alpha, argument, option
 
@@ -15,8 +15,13 @@ PANEL = "Gate"
 def command(
     *,
     inputs: tuple[Path, ...] = argument("Scores of the same rows by each model, or results of calib."),
-    metric: tuple[str, ...] = option((), "Metric spec instead of the default set. Repeatable.", "--metric", "-m"),
-    alpha: Alpha = option(0.05, "Family-wise error of what is called real."),
+    metric: tuple[str, ...] = option(
+        (),
+        "Metric, such as ece:bins=30 (calib list metrics), instead of the default set. Repeatable.",
+        "--metric",
+        "-m",
+    ),
+    alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
     run: Run,
     reading: Reading,
 ) -> int:
@@ -29,5 +34,5 @@ def command(
     """
     from calibcli.api.gating import compare
 
-    run.claim([*inputs, *reading.named()])
-    return run.finish(compare(*inputs, metrics=metric or None, alpha=alpha, **reading.asked()))
+    run.claim([*inputs, *named(reading)])
+    return run.finish(compare(*inputs, metrics=metric or None, alpha=alpha, **asked(reading)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli import device as devices
-from calibcli.cli.process import ENDS
-from calibcli.cli.run import Run, takes
+from calibcli.cli.app import ENDS
+from calibcli.cli.run import Run, speaks, takes
 from calibcli.inputs import opening
 from calibcli.spec import OrNone, argument, option
 
@@ -19,12 +19,15 @@ def command(
     model: Path = argument(opening.MODEL),
     data: str | None = option(None, opening.DATA),
     quantity: tuple[str, ...] = option(
-        (), "Quantity, such as lambda_max, top:k=10, trace:precision=0.01. Repeatable.", "--quantity", "-w"
+        (),
+        "Quantity, such as lambda_max, top:k=10, trace:precision=0.01 (calib list quantities). Repeatable.",
+        "--quantity",
+        "-w",
     ),
-    loss: str = option("ce", "Loss whose Hessian is measured."),
+    loss: str = option("ce", "Loss whose Hessian is measured (calib list losses)."),
     train_loss: str | None = option(None, "A second loss, measured beside it: focal:gamma=3. 'none' for none."),
     params: str = option("*", "Parameters that count, as globs: 'layer4.*,fc.*'."),
-    memory: str = option("auto", "auto, low (no graph is kept) or high (all are)."),
+    memory: str = option("auto", "Graphs kept between products: auto, low (none) or high (all)."),
     batch_size: OrNone = option(0, "Rows per micro-batch, up to 256 on a CPU; 0 lets memory decide."),
     tf32: bool = option(False, "Krylov products in TF32, on a CUDA device; certificates stay in float32."),
     machine: devices.Machine,
@@ -64,4 +67,4 @@ def command(
     )
     code = run.finish(result)
     stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
-    return int(stopped.get(str(result.facts["interrupted"]), code)) if not devices.rank() else code
+    return int(stopped.get(str(result.facts["interrupted"]), code)) if speaks() else code

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Count, Level, OrNone, argument, option
+from calibcli.spec import Count, Edges, Level, OrNone, argument, option
 
 PANEL = "Measure"
 
@@ -17,12 +17,12 @@ def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ...; - is stdin."),
     metric: tuple[str, ...] = option(
-        (), "Metric, such as ece:bins=30; also 'default' and 'all'. Repeatable.", "--metric", "-m"
+        (), "Metric, such as ece:bins=30 (calib list metrics); also 'default' and 'all'. Repeatable.", "--metric", "-m"
     ),
     bins: Count | None = option(None, "Number of bins."),
-    edges: str | None = option(None, "right (lo, hi], left [lo, hi), or torchmetrics."),
-    level: Level = option(0.95, "Of two-sided intervals, and of each one-sided bound."),
-    per_class: bool = option(False, "Table and diagram of each class."),
+    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as torchmetrics has it."),
+    level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound."),
+    per_class: bool = option(False, "Also a table and a diagram of each class."),
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
     work: Work,
     run: Run,
@@ -36,14 +36,14 @@ def command(
     """
     from calibcli.api.measuring import measure
 
-    run.claim([*files, *reading.named()])
-    how = {"labels": None, **reading.asked()}
+    run.claim([*files, *named(reading)])
+    how = {"labels": None, **asked(reading)}
     found = measure(
         files,
         how.pop("labels"),
         *metric,
         bins=bins,
-        edges=edges,  # type: ignore[arg-type]
+        edges=edges,
         level=level,
         per_class=per_class,
         top_k=top_k,

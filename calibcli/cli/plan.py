@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Seeded
 from calibcli.gate.request import LIMIT, MAX, MIN
 from calibcli.inputs.opening import Reading
@@ -19,7 +19,9 @@ def command(
     *,
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
-    margin: tuple[str, ...] = option((), "Loss allowed against a baseline: temperature_gain=0.", metavar=LIMIT),
+    margin: tuple[str, ...] = option(
+        (), "Loss against a baseline allowed: temperature_gain=0 (calib list metrics).", metavar=LIMIT
+    ),
     pilot: Path | None = option(None, "Scores of a pilot; without it, a synthetic model.", "--from", metavar="FILE"),
     truth: Limit | None = option(None, "True value of the metric. Default: the pilot's; ece without one: 0."),
     accuracy: Accuracy = option(0.87, "Accuracy of the synthetic model."),
@@ -47,8 +49,8 @@ def command(
     gates += [config.limit_rule(text, "margin", baseline="plan") for text in margin]
     if not gates:
         raise UsageError("no gate to plan", "write --max ece=0.02")
-    run.claim([pilot, *reading.named()])
-    found = None if pilot is None else recorded.read(pilot, **reading.whole("plan").asked())
+    run.claim([pilot, *named(reading)])
+    found = None if pilot is None else recorded.read(pilot, **asked(reading.whole("plan")))
     assumed = planning.Assumptions(
         pilot=found,
         accuracy=accuracy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
@@ -18,10 +18,16 @@ PANEL = "Fix"
 def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels to fit on: .npz, .npy, .csv, ..."),
-    method: tuple[str, ...] = option((), "Method, such as temperature or focal-temperature; 'all' ranks. Repeatable."),
+    method: tuple[str, ...] = option(
+        (), "Method, such as focal-temperature (calib list methods); 'all' fits and ranks every one. Repeatable."
+    ),
     test: Path | None = option(None, "Other rows, on which before and after are measured."),
-    folds: Folds | None = option(None, "Without --test: folds that before and after come from [5].", metavar="FOLDS"),
-    metric: tuple[str, ...] = option((), "Metric to measure before and after. Repeatable.", "--metric", "-m"),
+    folds: Folds | None = option(
+        None, "Without --test: folds that before and after come from; default: 5.", metavar="FOLDS"
+    ),
+    metric: tuple[str, ...] = option(
+        (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
+    ),
     save: Path | None = option(None, "Write the calibrator here (.safetensors)."),
     level: Level = option(0.95, "Confidence level of intervals."),
     work: Work,
@@ -44,7 +50,7 @@ def command(
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     if save is not None and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    run.claim([*files, test, *reading.named()], *([save] if save else []))
+    run.claim([*files, test, *named(reading)], *([save] if save else []))
     options = ranking.Options(
         methods=method or ("temperature",),
         specs=metric or None,
@@ -53,7 +59,7 @@ def command(
         seed=work.seed,
         threads=work.threads or None,
     )
-    how, progress = reading.asked(), run.progress("reading")
+    how, progress = asked(reading), run.progress("reading")
     predictions = recorded.read(files, progress=progress, **how)
     held_out = None if test is None else recorded.read(test, progress=progress, **how)
     overlap = fingerprints.refuse_overlap(predictions, held_out) if held_out is not None else ""

@@ -1,11 +1,18 @@
-"""Markdown: a summary that fits a comment on a pull request (60 kB); what had to be cut is said."""
+"""Markdown: a summary that fits a comment on a pull request (60 kB); it says what had to be cut.
+
+The tables are those of GitHub Flavored Markdown (GitHub 2017).
+
+>>> print(render(result).splitlines()[-1])
+| `accuracy` | 0.911 | [0.891, 0.928] | Clopper-Pearson interval |
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from calibcli.render import sheet, stream, terminal
+from calibcli.render import sheet, stream
+from calibcli.render.formats.table import diagrams
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Result
 
@@ -27,7 +34,7 @@ def render(result: Result, limit: int = LIMIT) -> str:
     tables = sheet.sheets(result)
     figures = [
         "```text\n" + "\n".join(line.replace("```", "'''") for line in block) + "\n```"
-        for block in terminal.diagrams(result, WIDTH)[:1]
+        for block in diagrams(result, WIDTH)[:1]
         if result.plots
     ]
     kept = [len(t.rows) for t in tables]

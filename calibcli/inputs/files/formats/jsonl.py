@@ -1,5 +1,12 @@
 """JSON lines: one object per row with a list of scores and a label, and the samples files of lm-eval.
 
+JSON is RFC 8259 (Bray 2017), the samples files are those of Gao et al. (2021).
+
+>>> lines = '{"logits": [2, -0.5], "label": 0}', '{"logits": [0, 1], "label": 1}'
+>>> _ = (folder / "scores.jsonl").write_text("\\n".join(lines))
+>>> calibcli.read(folder / "scores.jsonl").labels.tolist()
+[0, 1]
+
 lm-eval writes, per question, `filtered_resps` [[log-likelihood, is_greedy], ...] (numbers or text) and `target`. Rows
 differ in length; missing choices are padded with -inf, which is probability 0.
 """
@@ -16,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
+from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.names import LABELS, SCORES
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import Twice, decimals_of, once
-from calibcli.predictions import Array
+from calibcli.predictions import Array, Named
 from calibcli.spec import normal, real, whole
 
 SUFFIXES = (".jsonl",)
@@ -109,10 +116,10 @@ def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, 
     labels: list[str] = []
     ids: list[str] = []
     verdicts: list[Any] = []
-    filters: dict[str, int] = {}
+    filters = Counter[str]()
     for row in itertools.chain([first], rows):
         name = str(row.get("filter", "none"))
-        filters[name] = filters.get(name, 0) + 1
+        filters[name] += 1
         if name != next(iter(filters)):
             continue
         here = f"row {len(scores)} of {source.name}"

@@ -1,6 +1,10 @@
 """NumPy arrays, alone (.npy) or in an archive (.npz): read at their offset, compressed ones decoded within a limit.
 
-The header of an array is a Python literal, never executed; pickles are refused.
+The header of an array is a Python literal, never executed; pickles are refused (NEP 1, Kern 2007).
+
+>>> np.savez(folder / "scores.npz", logits=logits, labels=labels)
+>>> calibcli.read(folder / "scores.npz").logits.shape
+(997, 10)
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, InFile, Lazy, Named, known_dtype, known_shape
+from calibcli.inputs.files.arrays import Contents, InFile, Lazy, known_dtype, known_shape
 from calibcli.inputs.files.source import Source, Stored, refuse_large
-from calibcli.predictions import Array
+from calibcli.predictions import Array, Named
 
 SUFFIXES = (".npz", ".npy")
 HEADER = 10_000  # longest array header that is parsed

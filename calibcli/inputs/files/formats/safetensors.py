@@ -1,4 +1,12 @@
-"""Safetensors, read at their offsets: an 8-byte length, a JSON header, the bytes. bfloat16 is widened by hand."""
+"""Safetensors, read at their offsets: an 8-byte length, a JSON header, the bytes. bfloat16 is widened by hand.
+
+The format is that of Hugging Face (2022).
+
+>>> import safetensors.numpy
+>>> safetensors.numpy.save_file({"logits": logits, "labels": labels}, folder / "scores.safetensors")
+>>> calibcli.read(folder / "scores.safetensors").logits.shape
+(997, 10)
+"""
 
 from __future__ import annotations
 
@@ -9,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, InFile, Memory, Named, known_shape
+from calibcli.inputs.files.arrays import Contents, InFile, Memory, known_shape
 from calibcli.inputs.files.names import CLASSES, IDS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import Twice, once
+from calibcli.predictions import Named
 from calibcli.spec import normal
 
 SUFFIXES = (".safetensors",)
