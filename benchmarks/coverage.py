@@ -24,7 +24,8 @@ from calibcli.columns import Columns, columns
 from calibcli.metrics.binned import class_bins
 from calibcli.metrics.gap_norms import l1, l2, over, over_by_confidence, under
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import Sample
 from calibcli.metrics.smooth import Smoothed
 from calibcli.predictions import Floats, Predictions
 

@@ -10,10 +10,11 @@ from typing import Literal, Unpack
 import numpy.typing as npt
 
 from calibcli import scalers
+from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import known_suffix, may_write, sha256, unchanged
 from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.from_arrays import How, Scores, given, is_path, spread
+from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions
 from calibcli.result import Result
 from calibcli.scalers import Fit, Scaler

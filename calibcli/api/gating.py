@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack, cast
 
 import numpy.typing as npt
 
+from calibcli.api.measuring import Scores, given, spread
 from calibcli.errors import UsageError
 from calibcli.gate import compare as comparing
 from calibcli.gate import session
@@ -16,7 +17,7 @@ from calibcli.gate.input_files import read_result
 from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.from_arrays import How, Scores, given, spread
+from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions
 from calibcli.result import Result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.inputs.opening import Reading
 from calibcli.spec import Count, Level, OrNone, argument, option
@@ -36,8 +36,8 @@ def command(
     """
     from calibcli.api.measuring import measure
 
-    run.claim([*files, *reading.named()])
-    how = {"labels": None, **reading.asked()}
+    run.claim([*files, *named(reading)])
+    how = {"labels": None, **asked(reading)}
     found = measure(
         files,
         how.pop("labels"),

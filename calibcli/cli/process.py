@@ -1,4 +1,4 @@
-"""The process around a command: signals, streams that may be gone, warnings that are no words of ours.
+"""The process around a command: signals, streams that may be gone, warnings that are no words of ours, its rank.
 
 Imported before anything slow, so that Ctrl-C never meets a Python that has no handler yet.
 """
@@ -35,6 +35,11 @@ SIGNALS: dict[int, type[BaseException]] = {
     for name, kind in (("SIGINT", KeyboardInterrupt), ("SIGTERM", Terminated), ("SIGHUP", HungUp))
     if hasattr(signal, name)
 }
+
+
+def speaks() -> bool:
+    """Whether this is the first of the processes that torchrun started, or the only one: no other has a say."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import sys
 import time
 import types
@@ -19,9 +20,10 @@ from typing import Annotated, Any, ClassVar, Literal, Optional, Union, get_args,
 import typer
 
 from calibcli import __version__, render, spec
-from calibcli.device import rank
+from calibcli.cli.process import speaks
 from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
+from calibcli.inputs.opening import Reading
 from calibcli.result import Result
 from calibcli.spec import option
 
@@ -97,6 +99,16 @@ def _many(option: inspect.Parameter) -> bool:
     return any(get_origin(part) is list for part in (kind, *get_args(kind)))
 
 
+def asked(reading: Reading) -> dict[str, Any]:
+    """The options of reading that are not as they are by default, as keywords of the Python API."""
+    return {f.name: value for f in dataclasses.fields(reading) if (value := getattr(reading, f.name)) != f.default}
+
+
+def named(reading: Reading) -> list[str]:
+    """Files that the options of reading may name, beside those that hold the scores."""
+    return [name for name in (reading.labels, reading.classes) if isinstance(name, str) and os.path.isfile(name)]
+
+
 Progress = Callable[[float, str], None]
 """Called as `progress(fraction, text)`; fraction in [0, 1]."""
 
@@ -126,7 +138,7 @@ class Run:
     def __post_init__(self) -> None:
         self.format = render.known_format("json" if self.json else self.format)
         self.outputs = [render.known_output(path) for path in self.output]
-        self.quiet = self.quiet or rank() > 0
+        self.quiet = self.quiet or not speaks()
         self.started = time.time()
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
@@ -154,7 +166,7 @@ class Run:
     def finish(self, result: Result) -> int:
         """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
         sys.stdout = self.stdout
-        if rank():  # of several processes, the first one speaks
+        if not speaks():
             return int(Exit.OK)
         inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
         stamped = dataclasses.replace(

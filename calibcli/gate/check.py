@@ -14,12 +14,12 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule, resolved
 from calibcli.gate.sources import Scores, Source, ece_estimate
 from calibcli.gate.verdict import Claim, judge
+from calibcli.metrics import Progress
 from calibcli.metrics.intervals import BOUNDLESS
 from calibcli.metrics.sample import average
 from calibcli.result import Check, Estimate, Result, Table
 
 MOST_SLICES = 1000
-Progress = Callable[[float, str], None]
 Judged = Callable[[str], tuple[Rows, Rows] | str]
 """Baseline path -> (rows of this input hashed like the baseline's, rows of the baseline), or why not."""
 
@@ -139,7 +139,7 @@ def _tables(source: Source, config: Config) -> list[Table]:
         rows: list[Sequence[Any]] = []
         for value, part in parts.items():
             c = part.columns
-            e = ece_estimate(source.bounds(source.choice(gate), part, config.alpha), "ece")
+            e = ece_estimate(source.bounds(source.judged(gate), part, config.alpha), "ece")
             rows.append([value, c.n, average(c.correct, c.weights), e.value, e.low, e.high, e.null])
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))

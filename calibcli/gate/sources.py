@@ -78,7 +78,7 @@ class Scores:
         p = self.predictions
         return p.weights, p.weight_kind == "count", p.groups
 
-    def choice(self, gate: Gate) -> Choice:
+    def judged(self, gate: Gate) -> Choice:
         if gate.name in (*CURVATURE, *FITTED):
             fix = "pass the result.json of the command that measures it"
             raise UsageError(f"{gate.at}{gate.name} is not measured on scores", fix)
@@ -88,13 +88,10 @@ class Scores:
         except UsageError as error:
             raise UsageError(gate.at + error.problem, error.fix) from None
 
-    def judged(self, gate: Gate) -> Choice | None:
-        return self.choice(gate)
-
     def better(self, gate: Gate) -> str:
         if gate.scope:
             raise UsageError(f"{gate.at}scope = '{gate.scope}' chooses among the numbers of a result", "leave it out")
-        return str(self.choice(gate).traits.get("better", ""))
+        return str(self.judged(gate).traits.get("better", ""))
 
     def slices(self, gate: Gate) -> Mapping[str, Any] | str:
         if not gate.by:
@@ -102,7 +99,8 @@ class Scores:
         if gate.by in self.predictions.slices:
             column = np.asarray(self.predictions.slices[gate.by]).astype(str)
         elif gate.by == BY_CLASS:
-            column = self._class_names()[self.whole.columns.predicted]
+            names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
+            column = np.asarray(names).astype(str)[self.whole.columns.predicted]
         else:
             return f"no column '{gate.by}' in {self.predictions.source}"
         return {name: self._part(gate.by, name, column == name) for name in np.unique(column).tolist()}
@@ -111,7 +109,7 @@ class Scores:
         return int(part.columns.n)
 
     def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
-        choice = self.choice(rule.gate)
+        choice = self.judged(rule.gate)
         if choice.name == "ece":
             return self._ece(choice, part, rule.limit, alpha, family)
         error = rule.error(alpha, family)
@@ -160,10 +158,6 @@ class Scores:
         if key not in self.parts:
             self.parts[key] = Part(self.whole.columns.take(mask), self.predictions, mask, seed=self.config.seed)
         return self.parts[key]
-
-    def _class_names(self) -> Array:
-        names = self.predictions.classes
-        return np.asarray(names if names is not None else [str(k) for k in range(self.predictions.k)])
 
 
 NEVER = 10**12

@@ -27,8 +27,7 @@ import numpy as np
 from calibcli.columns import Edges
 from calibcli.errors import UsageError
 from calibcli.metrics.intervals import FEWEST_GROUPS
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.numerics import bisect, effective_groups, normal_quantile, score_bound, student_quantile
 from calibcli.predictions import Floats
 

@@ -19,9 +19,8 @@ import numpy as np
 
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import NO_GROUPS, Interval, Statistic, one_sided, percent
-from calibcli.metrics.reliability import DRAWS, TIE, Bins
-from calibcli.metrics.sample import BinaryOutcomes, Equal
-from calibcli.numerics import bisect, normal_quantile, score_bound
+from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal
+from calibcli.numerics import TIE, bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 
 Norm = Callable[..., Floats]

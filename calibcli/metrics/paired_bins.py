@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.intervals import Rows
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.numerics import SMALLEST_P, bisect
 
 Floats = npt.NDArray[np.float64]

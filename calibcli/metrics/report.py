@@ -13,7 +13,7 @@ from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, Edges, columns
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, Sample
+from calibcli.metrics.sample import METRICS, Sample, needed_class_bins
 from calibcli.metrics.smooth import Smoothed
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
 from calibcli.plots import Plot
@@ -70,7 +70,7 @@ def report(
         raise UsageError(f"--top-k {options.top_k} of {k} classes", f"pass 1 to {k}")
     choices = _choices(options, metrics.DEFAULT if options.specs is None else options.specs, k)
     shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
-    wanted = [*metrics.needed_class_bins(choices, k), *([shown] if options.per_class else [])]
+    wanted = [*needed_class_bins(choices, k), *([shown] if options.per_class else [])]
     measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)

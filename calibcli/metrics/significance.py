@@ -11,7 +11,8 @@ import numpy as np
 from calibcli.metrics.gap_norms import debiased, l1
 from calibcli.metrics.intervals import Bare, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
-from calibcli.metrics.sample import ANY, METRICS, UNIT, BinaryOutcomes, Of, Sample
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import ANY, METRICS, UNIT, Of, Sample
 from calibcli.numerics import effective_groups, normal_quantile, normal_share, score_bound, student_quantile
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range

@@ -19,8 +19,8 @@ import numpy as np
 
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
 from calibcli.metrics.mesh import POINTS, Mesh
-from calibcli.metrics.reliability import Once
-from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
+from calibcli.metrics.reliability import BinaryOutcomes, Once
+from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
 from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
@@ -45,7 +45,7 @@ class Smoothed:
 
     @classmethod
     def of(cls, view: BinaryOutcomes) -> Smoothed:
-        return cls(view.p, view.residual * view.share())
+        return cls(view.p, view.residual * view.shares)
 
     @cached_property
     def _binned(self) -> Floats:

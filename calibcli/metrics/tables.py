@@ -12,8 +12,8 @@ from calibcli.columns import ClassBins, ClassTable, Edges
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import Rows, percent, share_bounds
-from calibcli.metrics.reliability import DRAWS, Bins
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
+from calibcli.metrics.sample import Sample
 from calibcli.metrics.topk import views
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Predictions
@@ -37,7 +37,7 @@ def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
     of p within bins, and twice its covariance with y. The last two are left out of many decompositions, which then do
     not add up.
     """
-    share = view.share()
+    share = view.shares
     p, y = bins.confidence, bins.accuracy
     base = float(bins.hit.sum())
     both = float(np.sum((view.p * share)[view.hit]))
@@ -56,11 +56,11 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
     ks = list(range(1, most + 1)) if most <= 10 else [1, 2, 3, 5, 10, most]
     rows: list[list[Cell]] = []
     for k, view in views(sample, sorted(set(ks))).items():
-        accuracy = float(np.sum(view.hit * view.share()))
+        accuracy = float(np.sum(view.hit * view.shares))
         hits = Rows(view.hit, view.weights, view.counts, view.groups)
         low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
         b = table_bounds(view, view.width_bins(bins, edges), alpha=1 - level)
-        mean = float(np.sum(view.p * view.share()))
+        mean = float(np.sum(view.p * view.shares))
         bounds = [None, None] if b.reason else [b.lower, b.upper]
         rows.append([k, accuracy, low, high, mean, b.value, *bounds, b.floor])
     return Table(

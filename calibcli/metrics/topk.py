@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibcli.links import log_softmax
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import Sample
 from calibcli.predictions import Ints, Predictions
 
 

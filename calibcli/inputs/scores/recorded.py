@@ -23,6 +23,7 @@ from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
 from calibcli.inputs.scores.scan import Scan, decide_kind, double_softmax, evidence, scan
 from calibcli.predictions import Ints, Kind, Predictions
+from calibcli.spec import check_options
 
 LARGE = 6e4  # float16 ends at 65504
 Paths = str | Path | Sequence[str | Path]
@@ -123,6 +124,7 @@ def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
     """Check the arrays of all files as one data set."""
+    check_options(reading)
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     first = contents[0]
     name = keys.pick_scores(first, reading.scores, sources[0].name)
