@@ -156,7 +156,8 @@ class Population:
         return Sample.of(self.columns).top
 
     def _cox(self) -> tuple[float, float]:
-        x = np.stack([np.ones(len(self.q)), self.columns.log_odds])
+        rest = np.maximum(self.columns.rest, np.finfo(np.float64).tiny)
+        x = np.stack([np.ones(len(self.q)), np.log(self.columns.confidence) - np.log(rest)])
         beta = np.array([0.0, 0.5])
         for _ in range(50):
             p = 0.5 * (1 + np.tanh(beta @ x / 2))

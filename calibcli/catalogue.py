@@ -134,9 +134,8 @@ def _formats() -> Table:
     from calibcli import render
     from calibcli.inputs.files import source
 
-    rows: list[list[str]] = [[name, " ".join(source.suffixes(name)), "read"] for name in source.NAMES]
+    rows = [[name, " ".join(source.suffixes(name)), "read"] for name in source.NAMES]
     for name in render.NAMES:
-        rows.append(
-            [name, " ".join(render.suffixes(name)), "written" if render.to_stdout(name) else "written to a file"]
-        )
+        written = "written" if render.to_stdout(name) else "written to a file"
+        rows.append([name, " ".join(render.suffixes(name)), written])
     return Table(name=FORMATS, columns=["name", "suffix", "is"], rows=rows)

@@ -62,6 +62,13 @@ def effective_rows(weights: Floats) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
+def weighted_mean(values: Floats, weights: Floats | None = None) -> tuple[float, float]:
+    """Σ w x / Σ w, and its standard error, (Σ w² (x - mean)²)^½ / Σ w, where the weights are taken as they are."""
+    w = np.ones(len(values)) if weights is None else weights
+    mean = float(np.average(values, weights=w))
+    return mean, math.sqrt(float(np.sum((w * (values - mean)) ** 2))) / float(w.sum())
+
+
 def effective_groups(sizes: npt.ArrayLike) -> float:
     """(Σ m²)² / Σ m⁴: how many groups of equal size would measure a spread as well as these, of sizes (weights) m.
 
@@ -85,6 +92,12 @@ def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
     """
     a = unseen * max(z * z, -math.log(max(normal_share(-z), TINY)))
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2
+
+
+@lru_cache(maxsize=16)
+def normals(shape: tuple[int, ...], seed: int) -> Floats:
+    """Standard normal draws of this shape, drawn once."""
+    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def log_sigmoid(m: Floats) -> Floats:

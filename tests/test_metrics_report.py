@@ -127,7 +127,7 @@ def test_each_option_has_an_effect(args: list[str], differs: Any, capsys: pytest
         (["-m", "ece:bin=3"], "metric 'ece' has no option 'bin'"),
         (["-m", "ece:bins=0"], "ece:bins=0 is out of range"),
         (["-m", "ece:of=positive"], "ece:of=positive is for two classes, these are 10"),
-        (["--edges", "top"], "unknown edges 'top'"),
+        (["--edges", "top"], "--edges top is not a choice"),
         (["--level", "1.5"], "--level 1.5 is out of range"),
         (["--top-k", "11"], "--top-k 11 of 10 classes"),
         (["-m", "mmce:width=0"], "mmce:width=0 is out of range"),

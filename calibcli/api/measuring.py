@@ -121,7 +121,7 @@ def measure(
     options = reports.Options(
         specs=specs or None,
         bins=bins,
-        edges=reports.known_edges(edges),
+        edges=edges,
         level=level,
         per_class=per_class,
         top_k=top_k,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli import device as devices
-from calibcli.cli.process import ENDS, speaks
-from calibcli.cli.run import Run, takes
+from calibcli.cli.app import ENDS
+from calibcli.cli.run import Run, speaks, takes
 from calibcli.inputs import opening
 from calibcli.spec import OrNone, argument, option
 

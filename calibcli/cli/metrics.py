@@ -7,6 +7,7 @@ from pathlib import Path
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.inputs.opening import Reading
+from calibcli.numerics import Edges
 from calibcli.spec import Count, Level, OrNone, argument, option
 
 PANEL = "Measure"
@@ -20,7 +21,7 @@ def command(
         (), "Metric, such as ece:bins=30; also 'default' and 'all'. Repeatable.", "--metric", "-m"
     ),
     bins: Count | None = option(None, "Number of bins."),
-    edges: str | None = option(None, "right (lo, hi], left [lo, hi), or torchmetrics."),
+    edges: Edges | None = option(None, "right (lo, hi], left [lo, hi), or torchmetrics."),
     level: Level = option(0.95, "Of two-sided intervals, and of each one-sided bound."),
     per_class: bool = option(False, "Table and diagram of each class."),
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
@@ -43,7 +44,7 @@ def command(
         how.pop("labels"),
         *metric,
         bins=bins,
-        edges=edges,  # type: ignore[arg-type]
+        edges=edges,
         level=level,
         per_class=per_class,
         top_k=top_k,

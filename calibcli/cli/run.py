@@ -1,4 +1,4 @@
-"""One run of a command: its options, its outputs checked before work starts, and the result emitted at its end.
+"""Commands: their options, one run with its outputs checked before work starts, and the result emitted at its end.
 
 Every option is defined once: a field of the dataclass that it becomes, or a parameter of the command.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import os
+import pkgutil
 import sys
 import time
 import types
@@ -18,14 +20,65 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
-from calibcli import __version__, render, spec
-from calibcli.cli.process import speaks
-from calibcli.errors import CalibError, Exit
+from calibcli import __version__, cli, render, spec
+from calibcli.errors import CalibError, Exit, UsageError
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
 from calibcli.result import Result
 from calibcli.spec import option
+
+ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
+COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in ("app", "run"))
+
+
+def call(args: list[str]) -> int:
+    """Build and run the command that these arguments name; its exit code."""
+    if not args:
+        build()(["--help"], prog_name="calib", standalone_mode=False)
+        return int(Exit.USAGE)
+    names = [args[0]] if args[0] in COMMANDS else COMMANDS
+    code = build(names)(args, prog_name="calib", standalone_mode=False)
+    return int(code or 0)
+
+
+def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The Typer application with these commands. One command is built alone, so that others cost no start-up."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=ABOUT)
+
+    @app.callback()
+    def top(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        """Options of calib itself."""
+
+    for name in names:
+        module = importlib.import_module(f"calibcli.cli.{name}")
+        app.command(name, cls=Command, rich_help_panel=module.PANEL)(module.command)
+    return app
+
+
+class Command(TyperCommand):
+    """A command whose options are given once, unless they are lists: the last of two would win without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        seen: set[str] = set()
+        for given in self.make_parser(ctx).parse_args(args=list(args))[2]:
+            if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
+                continue
+            if given.opts[0] in seen:
+                raise UsageError(f"{given.opts[0]} was given more than once", "pass it once")
+            seen.add(given.opts[0])
+        return super().parse_args(ctx, args)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"calib {__version__}")
+        raise typer.Exit
 
 
 def takes(command: Callable[..., int]) -> Callable[..., int]:
@@ -79,6 +132,7 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
         default = inspect.Parameter.empty
     elif many or default is None:
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
+    about["readable"] = False  # a file's reader says that it cannot be read, exit 4 as for a missing one; Typer exits 2
     if about.pop("argument", False):
         made = typer.Argument(help=help, **about)
     else:
@@ -107,6 +161,11 @@ def asked(reading: Reading) -> dict[str, Any]:
 def named(reading: Reading) -> list[str]:
     """Files that the options of reading may name, beside those that hold the scores."""
     return [name for name in (reading.labels, reading.classes) if isinstance(name, str) and os.path.isfile(name)]
+
+
+def speaks() -> bool:
+    """Whether this is the first of the processes that torchrun started, or the only one: no other has a say."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 Progress = Callable[[float, str], None]

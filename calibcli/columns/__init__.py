@@ -92,21 +92,11 @@ class Columns:
         return np.exp(-self.nll)
 
     @cached_property
-    def brier_top(self) -> Floats:
-        """(confidence - correct)^2."""
-        return np.where(self.correct, self.rest, self.confidence) ** 2
-
-    @cached_property
     def positive(self) -> Floats:
         """P(y = 1); binary problems only."""
         if self.k != 2:
             raise ValueError(f"positive is defined for 2 classes, these are {self.k}")
         return np.where(self.predicted == 1, self.confidence, self.rest)
-
-    @cached_property
-    def log_odds(self) -> Floats:
-        """log(confidence / (1 - confidence)), at most that of the smallest positive number."""
-        return np.log(self.confidence) - np.log(np.maximum(self.rest, np.finfo(np.float64).tiny))
 
     def take(self, rows: Array) -> Columns:
         """The given rows (indices or mask); without class tables, which are sums over all rows."""

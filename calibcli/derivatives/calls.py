@@ -50,10 +50,10 @@ class Call:
         found.apply_defaults()
         return found.arguments
 
-    def jet(self, value: Any, direction: int) -> Jet:
-        """Of an argument; zero for what does not move."""
+    def jets(self, value: Any) -> list[Jet]:
+        """Of an argument, one for each direction; zero for what does not move."""
         found = self.lookup(value) if isinstance(value, Tensor) else None
-        return (None, None) if found is None else found[direction]
+        return [(None, None)] * self.directions if found is None else found
 
 
 def total(*terms: Tensor | None) -> Tensor | None:

@@ -12,7 +12,8 @@ from calibcli.gate import baseline, words
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule, resolved
-from calibcli.gate.sources import Scores, Source, ece_estimate
+from calibcli.gate.sources import Scores, ece_estimate
+from calibcli.gate.stored import Source
 from calibcli.gate.verdict import Claim, judge
 from calibcli.metrics import Progress
 from calibcli.metrics.intervals import BOUNDLESS
@@ -47,7 +48,7 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         choice = source.judged(rule.gate)
         kind = words.kind(choice)
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
-        notes |= {words.unseen(choice): None} if kind else {}
+        notes |= {words.unseen(rule.gate.name, kind): None} if kind else {}
     if progress:
         progress(1.0, "")
     if not checks:

@@ -16,8 +16,8 @@ from calibcli.gate import baseline
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config
 from calibcli.gate.sources import BY_CLASS, Scores
-from calibcli.gate.stored import Results
-from calibcli.inputs.files.source import Source
+from calibcli.gate.stored import Results, Source
+from calibcli.inputs.files.source import Source as InputFile
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys, recorded
 from calibcli.inputs.scores.fingerprints import refuse_overlap
@@ -25,7 +25,7 @@ from calibcli.predictions import Predictions
 from calibcli.result import Result
 
 
-def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Scores | Results:
+def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Source:
     """What the gates are asked about: what Python has, or `eval`, a scores file or the JSON of any command.
 
     Args:
@@ -52,7 +52,7 @@ def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
     Raises:
         InputError: it cannot be read, or is no result.
     """
-    source = Source(path)
+    source = InputFile(path)
     return Result.from_json(source.read(), str(path)), source.entry()
 
 
@@ -87,7 +87,7 @@ def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> t
 class Baselines:
     """Rows of the input beside those of a baseline; each is worked out once."""
 
-    source: Scores | Results
+    source: Source
     reading: Mapping[str, Any]
     files: list[dict[str, Any]] = field(default_factory=list)
     used: dict[str, Rows | str] = field(default_factory=dict)

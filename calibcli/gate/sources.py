@@ -1,11 +1,11 @@
-"""What a gate can be asked about: a file of scores, or the result of an earlier command."""
+"""Gates on recorded outputs, and what may be claimed of their metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,40 +26,9 @@ FITTED = ("temperature", "gamma")
 BY_CLASS = "class"
 
 
-class Source(Protocol):
-    """Where numbers come from. A method returns a str where the answer is "cannot be said", and why."""
-
-    @property
-    def k(self) -> int | None:
-        """Classes, where that is known."""
-
-    @property
-    def design(self) -> tuple[Any, bool, Any]:
-        """Weights, whether they are counts, and groups of the rows."""
-
-    def better(self, gate: Gate) -> str:
-        """`lower`, `higher`, `zero` or "" for the gate's metric.
-
-        Raises:
-            UsageError: no such metric.
-        """
-
-    def judged(self, gate: Gate) -> Choice | None:
-        """The metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
-
-    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
-        """The parts that the gate judges, by name; {"": ...} for everything."""
-
-    def rows(self, part: Any, gate: Gate) -> int | None:
-        """Rows of a part; None where that is not known."""
-
-    def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
-        """The metric of a part with its bounds; `family` claims are made together."""
-
-
 @dataclass(eq=False)
 class Scores:
-    """Gates on recorded outputs."""
+    """Gates on recorded outputs. A method returns a str where the answer is "cannot be said", and why."""
 
     predictions: Predictions
     config: Config
@@ -71,14 +40,21 @@ class Scores:
 
     @property
     def k(self) -> int:
+        """Classes."""
         return self.predictions.k
 
     @property
     def design(self) -> tuple[Any, bool, Any]:
+        """Weights, whether they are counts, and groups of the rows."""
         p = self.predictions
         return p.weights, p.weight_kind == "count", p.groups
 
     def judged(self, gate: Gate) -> Choice:
+        """The metric with its options.
+
+        Raises:
+            UsageError: no such metric.
+        """
         if gate.name in (*CURVATURE, *FITTED):
             fix = "pass the result.json of the command that measures it"
             raise UsageError(f"{gate.at}{gate.name} is not measured on scores", fix)
@@ -89,11 +65,13 @@ class Scores:
             raise UsageError(gate.at + error.problem, error.fix) from None
 
     def better(self, gate: Gate) -> str:
+        """`lower`, `higher`, `zero` or "" for the gate's metric."""
         if gate.scope:
             raise UsageError(f"{gate.at}scope = '{gate.scope}' chooses among the numbers of a result", "leave it out")
         return str(self.judged(gate).traits.get("better", ""))
 
-    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
+    def slices(self, gate: Gate) -> Mapping[str, Part] | str:
+        """The parts that the gate judges, by name; {"": ...} for everything."""
         if not gate.by:
             return {"": self.whole}
         if gate.by in self.predictions.slices:
@@ -105,10 +83,12 @@ class Scores:
             return f"no column '{gate.by}' in {self.predictions.source}"
         return {name: self._part(gate.by, name, column == name) for name in np.unique(column).tolist()}
 
-    def rows(self, part: Any, gate: Gate) -> int | None:
-        return int(part.columns.n)
+    def rows(self, part: Part, gate: Gate) -> int | None:
+        """Rows of a part."""
+        return part.columns.n
 
-    def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
+    def claim(self, rule: Rule, part: Part, alpha: float, family: int) -> Claim | str:
+        """The metric of a part with its bounds; `family` claims are made together."""
         choice = self.judged(rule.gate)
         if choice.name == "ece":
             return self._ece(choice, part, rule.limit, alpha, family)

@@ -72,17 +72,12 @@ def evaluate(source: Source, beta: float, dtype: Any) -> Sums:
 def _add(total: Sums, block: Block, found: list[Array]) -> None:
     excess, psi, *kappa = found
     weights = block[2]
+    add: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
+    wide = psi if weights is None else weights * psi
     total.rows += len(psi)
-    if weights is None:
-        total.weight += len(psi)
-        total.excess += float(excess.sum())
-        total.derivatives += [psi.sum(), *(k.sum() for k in kappa)]
-        total.psi2 += float(psi @ psi)
-        return
-    total.weight += float(weights.sum())
-    total.excess += float(weights @ excess)
-    total.derivatives += [weights @ psi, *(weights @ k for k in kappa)]
-    wide = weights * psi
+    total.weight += len(psi) if weights is None else float(weights.sum())
+    total.excess += float(add(excess))
+    total.derivatives += [*map(add, (psi, *kappa))]
     total.psi2 += float(wide @ wide)
 
 
@@ -177,9 +172,7 @@ def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Arra
     e = np.exp(d * beta)
     if np.isneginf(d).any():
         d = np.where(e > 0, d, 0.0)
-    mean = np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis)
-    result: Array = mean - own
-    return result
+    return np.asarray(np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own)
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:

@@ -103,7 +103,7 @@ class Focal(OneGamma):
         smoothing: Share = 0.0,
         smoothed: Literal["class", "py"] = "class",
     ) -> None:
-        super().__init__(alpha)
+        super().__init__(alpha=alpha)
         self.gamma = gamma
         self.smoothing, self.smoothed = smoothing, smoothed
         self.gamma_text = f"{gamma:g}"
@@ -242,7 +242,7 @@ class InverseFocal(Loss):
     """
 
     def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
-        super().__init__(alpha)
+        super().__init__(alpha=alpha)
         self.gamma = gamma
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
@@ -265,7 +265,7 @@ class DualFocal(Loss):
     """
 
     def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
-        super().__init__(alpha)
+        super().__init__(alpha=alpha)
         self.gamma = gamma
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:

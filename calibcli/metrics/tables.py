@@ -14,6 +14,7 @@ from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import Rows, percent, share_bounds
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
 from calibcli.metrics.sample import Sample
+from calibcli.metrics.smooth import Smoothed
 from calibcli.metrics.topk import views
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Predictions
@@ -110,25 +111,27 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
 BAND = 0.90  # of the consistency and smooth bands, pointwise
 Z_BAND = 1.6448536269514722
 CELLS, POINTS = 512, 101
+PERFECT = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
 FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
 
 
 def reliability(
-    view: BinaryOutcomes, bins: Bins, *, sigma: float, seed: int = 0, event: str = "", name: str = "reliability"
+    view: BinaryOutcomes, bins: Bins, *, seed: int = 0, event: str = "", name: str = "reliability"
 ) -> list[Plot]:
     """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
+
+    The smooth curve has the bandwidth of SmoothECE.
 
     Args:
         view: probabilities and hits.
         bins: their reliability table.
-        sigma: bandwidth of the smooth curve (that of SmoothECE).
         seed: of the band.
         event: what the probability is of; "" for the top label.
         name: name of the panel; the histogram is `{name}_rows`.
     """
     low, high = consistency(bins, seed)
+    width = bins.upper - bins.lower
     counts = bins.weight * view.total if view.counts else bins.rows
-    curve = smooth_curve(view, sigma)
     title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
     labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
     return [
@@ -140,17 +143,13 @@ def reliability(
             xlabel=labels[0],
             ylabel=labels[1],
             curves=[
-                *_bars(bins, low, high),
-                curve,
-                Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1]),
+                *_gap_bars(bins.lower, width, bins.filled, bins.accuracy, bins.confidence, low, high),
+                smooth_curve(view, view.once(Smoothed.of).fixed_point[0]),
+                PERFECT,
             ],
         ),
-        _rows(f"{name}_rows", name, bins.lower, bins.upper - bins.lower, counts),
+        _rows(f"{name}_rows", name, bins.lower, width, counts),
     ]
-
-
-def _bars(bins: Bins, low: Floats, high: Floats) -> list[Curve]:
-    return _gap_bars(bins.lower, bins.upper - bins.lower, bins.filled, bins.accuracy, bins.confidence, low, high)
 
 
 def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, low: Any, high: Any) -> list[Curve]:
@@ -246,19 +245,16 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
             rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
         )
         low, high = np.quantile(draws, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
-        ideal = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
-        curves = [*_gap_bars(x, width, filled, share, mean, low, high), ideal]
-        panel = f"class_{k}"
         plots.append(
             Plot(
-                name=panel,
+                name=f"class_{k}",
                 title=f"{name}, n = {table.sum_y[k].sum():.0f}",
                 group="Reliability of each class",
                 xlabel="probability",
                 ylabel="frequency",
                 xlim=(0, 1),
                 ylim=(0, 1),
-                curves=curves,
+                curves=[*_gap_bars(x, width, filled, share, mean, low, high), PERFECT],
             )
         )
     return plots

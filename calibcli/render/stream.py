@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 import unicodedata
+from collections.abc import Sequence
 
 PLAIN = str.maketrans(
     {
@@ -47,6 +49,22 @@ def width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def eighth(share: float) -> str:
+    """A bar of one character."""
+    return "▁▂▃▄▅▆▇█"[min(7, max(0, math.ceil(share * 8) - 1))]
+
+
+def wrapped(items: Sequence[str], room: int) -> list[str]:
+    """A legend's items in as few lines as fit."""
+    lines: list[str] = []
+    for item in items:
+        if lines and width(lines[-1]) + 3 + width(item) <= room:
+            lines[-1] += "   " + item
+        else:
+            lines.append(item)
+    return lines
 
 
 def encoding() -> str:

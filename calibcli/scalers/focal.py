@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
-from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile
+from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile, weighted_mean
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate
@@ -232,9 +232,7 @@ def _gain(rows: Predictions, seed: int, best: Point) -> tuple[float, float]:
         point = surface.optimum(surface.profile(starts, math.log(plain.beta)))
         focal_nll = Surface(outside.logits, outside.labels).scores(point.u, point.gamma)[0]
         gains[out] = nll_rows(outside.logits, outside.labels, plain.beta) - focal_nll
-    weights = np.ones(rows.n) if rows.weights is None else rows.weights
-    mean = float(np.average(gains, weights=weights))
-    return mean, math.sqrt(float(np.sum((weights * (gains - mean)) ** 2))) / float(weights.sum())
+    return weighted_mean(gains, rows.weights)
 
 
 def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fitted:

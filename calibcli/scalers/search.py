@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.links.moments import BLOCK, WIDE, Array, chunks, shift
+from calibcli.links.moments import BLOCK, Array, shift
 from calibcli.metrics.gap_norms import l1
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.predictions import Predictions
@@ -62,7 +62,7 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
 
 def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) -> Found:
     w = predictions.weights
-    accuracy = float(np.average(hits(predictions), weights=w))
+    accuracy = float(np.average(raw_argmax(predictions) == predictions.labels, weights=w))
     error = Error(predictions, objective, bins)
     values: dict[int, float] = {}
     means: dict[int, tuple[float, float]] = {}  # grid point to bounds of the mean confidence
@@ -100,23 +100,6 @@ def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
     return low - 1 if low and excess(low - 1) < -excess(low) else low
 
 
-def hits(predictions: Predictions) -> Array:
-    """(N,) 1.0 where the predicted class, the lowest index of the largest raw scores, is the label."""
-    if predictions.predicted is not None or predictions.k >= WIDE:
-        return np.asarray(raw_argmax(predictions) == predictions.labels, np.float64)
-    out = np.empty(predictions.n)
-    for start, block in predictions.blocks():
-        for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
-            t = z.T.copy()
-            largest = t == t.max(axis=0)
-            hit = largest[y, np.arange(len(z))]
-            tied = np.flatnonzero(largest.view(np.uint8).sum(axis=0, dtype=np.uint8) > 1)
-            hit[tied] = z[tied].argmax(axis=1) == y[tied]
-            out[start : start + len(z)] = hit
-            start += len(z)
-    return out
-
-
 def _lower_bounds(means: dict[int, tuple[float, float]], size: int, accuracy: float) -> Array:
     """|mean confidence - accuracy| is at least this at each grid point, by monotony between the measured ones."""
     known = sorted(means)
@@ -141,8 +124,7 @@ def confidence(predictions: Predictions, temperature: float, dtype: Any = np.flo
             d *= beta
             np.exp(d, out=d)
             d.sum(axis=axis, out=out[first + start : first + start + len(z)])
-    result: Array = 1 / out
-    return result
+    return np.asarray(1 / out)
 
 
 class Error:
@@ -153,9 +135,9 @@ class Error:
     def __init__(self, predictions: Predictions, objective: str, bins: int) -> None:
         self.objective, self.bins = objective, bins
         self.weights, self.counts = predictions.weights, predictions.weight_kind == "count"
-        two = predictions.k == 2
-        self.flip = raw_argmax(predictions) == 0 if two else None
-        self.hit = np.asarray(predictions.labels == 1) if two else hits(predictions) > 0
+        top, two = raw_argmax(predictions), predictions.k == 2
+        self.flip = top == 0 if two else None
+        self.hit = np.asarray(predictions.labels == (1 if two else top))
 
     def __call__(self, confidence: Array) -> float:
         p, rest = confidence, 1 - confidence

@@ -20,8 +20,7 @@ def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
     rng = np.random.default_rng(seed)
     if predictions.groups is not None:
         names, group = np.unique(predictions.groups, return_inverse=True)
-        result: Ints = (rng.permutation(len(names)) % folds)[group]
-        return result
+        return np.asarray((rng.permutation(len(names)) % folds)[group])
     return rng.permutation(predictions.n) % folds
 
 
@@ -59,8 +58,7 @@ class SubsetScores:
         rows = self.rows[start:stop]
         if not len(rows):
             return self.inner.read(0, 0)
-        picked: NDArray[Any] = read(self.inner, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
-        return picked
+        return np.asarray(read(self.inner, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]])
 
 
 @dataclass(frozen=True, eq=False)

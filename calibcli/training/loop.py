@@ -70,6 +70,9 @@ class Trainer:
         self.augment = augment.pipeline(recipe.augment, train.shape)
         self.generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + 1 + device.rank())
         self.position = state.Position()
+        kept = {"optimizer": self.optimizer, "scaler": self.scaler, "loss": self.objective.loss}
+        path = self.folder and self.folder / state.FILE
+        self.state = None if path is None else state.State(path, self.identity, kept, model, self.generator)
         self.last_layer = last_linear(model)
         self._pending: list[tuple[int, Tensor, int]] = []
         self._steps: Lines | None = None
@@ -87,14 +90,14 @@ class Trainer:
         Raises:
             InputError, UsageError: as `State.load`.
         """
-        assert self.folder is not None
-        self.position = self._state(self.folder).load()
+        assert self.state is not None
+        self.position = self.state.load()
 
     def save(self) -> None:
         """Write the state; nothing without a folder."""
         self._flush()
-        if self.folder is not None:
-            self._state(self.folder).save(self.position)
+        if self.state is not None:
+            self.state.save(self.position)
 
     def run(self) -> list[dict[str, Any]]:
         """Train to the end and return the log. The model ends with the weights that the recipe keeps.
@@ -297,12 +300,8 @@ class Trainer:
         return InputError(problem, fix + self._where())
 
     def _where(self) -> str:
-        kept = self.folder is not None and (self.folder / state.FILE).exists()
+        kept = self.state is not None and self.state.path.exists()
         return f"; the last good state is kept in {self.folder}" if kept else ""
-
-    def _state(self, folder: Path) -> state.State:
-        parts = {"optimizer": self.optimizer, "scaler": self.scaler, "loss": self.objective.loss}
-        return state.State(folder / state.FILE, self.identity, parts, self.model, self.generator)
 
 
 def last_linear(model: nn.Module) -> nn.Linear | None:

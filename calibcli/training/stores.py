@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calibcli import wellformed
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 from calibcli.spec import Range
 
 SCHEMA = 1
@@ -97,10 +97,8 @@ def read(content: Any, path: Path, fix: str) -> tuple[Held, dict[str, Any], Posi
     if content["schema"] != SCHEMA:
         raise wellformed.wrong(content["schema"], f"{SCHEMA}, which this version reads", source, fix, "schema")
     held: Held = wellformed.read(content, Held, source, fix)
-    try:
+    with refusing((ValueError, RecursionError), f"{path}: its identity or its log is not JSON", fix):
         identity, history = json.loads(held.identity), json.loads(held.history)
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: its identity or its log is not JSON", fix) from None
     stored: dict[str, Any] = wellformed.read(identity, dict[str, Any], source, fix, "identity")
     if not isinstance(stored.get("recipe"), dict):
         raise InputError(f"{path}: identity.recipe is missing", fix)

@@ -46,11 +46,10 @@ def before_reading(source: Source) -> Foreign | None:
                 names = archive.namelist()
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
             return None
-        tails = {name.partition("/")[2] for name in names} | set(names)
-        if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
-            return Foreign("a TorchScript program", "curvature, logits (with --trust: it is code)")
-        if tails & {"archive_format", "serialized_exported_program.json"}:
-            return Foreign("a torch.export program", "curvature, logits (with --trust: it is code)")
+        from calibcli.inputs.files.formats.pt import program
+
+        if kind := program(names):
+            return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
     if Path(source.path).suffix == ".toml":
         return Foreign("a configuration", "check (as --config)")
     return None

@@ -236,7 +236,8 @@ def _checked(
     if drop:
         index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])
         if bad.masked.count and not masks:
-            index = np.union1d(index, _masked_rows(rows.scores))
+            masked = [np.isneginf(block).any(axis=1) for _, block in blocks(rows.scores)]
+            index = np.union1d(index, np.flatnonzero(np.concatenate(masked)))
         if 0 < len(index) < found.n:
             rows = rows.without(index)
             notes.append(f"{len(index):,} of {found.n:,} rows with NaN or infinite scores dropped")
@@ -319,10 +320,6 @@ def _label_values(labels: Labels, of: event.Two, k: int, base: int) -> list[Any]
     """What the labels were in the file, by their codes."""
     numbers = list(range(base, base + k))
     return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers
-
-
-def _masked_rows(scores: Named) -> Ints:
-    return np.flatnonzero(np.concatenate([np.isneginf(b).any(axis=1) for _, b in blocks(scores)]))
 
 
 def _remarks(found: Scan, kind: Kind, reading: Reading, classes: Sequence[str] | None) -> list[str]:

@@ -109,10 +109,10 @@ def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, 
     labels: list[str] = []
     ids: list[str] = []
     verdicts: list[Any] = []
-    filters: dict[str, int] = {}
+    filters = Counter[str]()
     for row in itertools.chain([first], rows):
         name = str(row.get("filter", "none"))
-        filters[name] = filters.get(name, 0) + 1
+        filters[name] += 1
         if name != next(iter(filters)):
             continue
         here = f"row {len(scores)} of {source.name}"
