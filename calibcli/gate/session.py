@@ -15,7 +15,7 @@ from calibcli.gate.request import Request
 from calibcli.gate.sources import Scores
 from calibcli.gate.stored import Results
 from calibcli.inputs.scores import recorded
-from calibcli.metrics import Progress
+from calibcli.metrics.sample import Progress
 from calibcli.numerics import effective_rows
 from calibcli.result import Result
 
