@@ -149,20 +149,20 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
     return 0.5 * (low + high)
 
 
-def bin_index(values: Floats, bins: int, edges: str = "right") -> Ints:
+def bin_index(values: Floats, bins: int, edges: str = "right", precision: float = 1e-12) -> Ints:
     """Bin of each value in [0, 1], equal width, computed in float64.
 
     `right`: ((b-1)/M, b/M], 0 in the first (Guo 2017). `left`: [(b-1)/M, b/M), 1 in the last. `torchmetrics`: as
-    `left`, with a bin of its own for values of exactly 1. A value within 1e-12 of an inner edge is on it: 0.75 given as
-    a probability stays there though its logarithm and the softmax round it.
+    `left`, with a bin of its own for values of exactly 1. A value within `precision` of an inner edge, relative to it,
+    is on it: 0.75 given as a probability stays there though its logarithm and the softmax round it.
     """
     scaled = np.asarray(values, dtype=np.float64) * bins
     if edges == "right":
-        scaled -= 1e-12
+        scaled *= 1 - precision
         np.ceil(scaled, out=scaled)
         scaled -= 1
     else:
-        scaled += 1e-12
+        scaled *= 1 + precision
     narrow = scaled.astype(np.int32)  # truncates: the floor of what is >= 0; half as wide is several times as fast
     np.minimum(narrow, bins - 1, out=narrow)
     np.maximum(narrow, 0, out=narrow)

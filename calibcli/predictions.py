@@ -123,7 +123,7 @@ class Predictions:
         slices: column name to (N,) str, for `--by`.
         predicted: (N,) int64 predicted classes where they are not the argmax of `scores`: an accuracy-preserving
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
-        notes: remarks of the reader.  sha256: of the source file.  facts: what was found while reading.
+        notes: remarks of the reader.  sha256: of the source file, or "".  facts: what was found while reading.
     """
 
     scores: Scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import types
 from dataclasses import MISSING, dataclass, field, fields
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from calibcli.errors import UsageError, did_you_mean
@@ -203,13 +204,22 @@ def check_options(given: Any) -> None:
     Raises:
         UsageError: there is one; named as its option.
     """
-    hints = get_type_hints(type(given), include_extras=True)
-    for name in (f.name for f in fields(given)):
-        kind, value, flag = hints[name], getattr(given, name), f"--{name.replace('_', '-')} "
+    for name, kind, words in _fields(given.__class__):
+        value, flag = getattr(given, name), f"--{name.replace('_', '-')} "
         within(value, kind, flag)
-        words = [a for part in (kind, *get_args(kind)) if get_origin(part) is Literal for a in get_args(part)]
         if words and value is not None and value not in words:
             raise UsageError(f"{flag}{_short(str(value))} is not a choice", did_you_mean(str(value), words))
+
+
+@lru_cache
+def _fields(kind: type) -> list[tuple[str, Any, list[Any]]]:
+    """Name, annotation and choices of each field of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        (f.name, hint, [a for part in (hint, *get_args(hint)) if get_origin(part) is Literal for a in get_args(part)])
+        for f in fields(kind)
+        for hint in [hints[f.name]]
+    ]
 
 
 def _range(kind: Any) -> Range | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibcli.columns import ClassBins, bin_index, columns
+from calibcli.columns import SMALL, ClassBins, bin_index, columns
+from calibcli.metrics import values
 from calibcli.predictions import MappedScores, Predictions
 
 
@@ -141,3 +142,20 @@ def test_condensed_columns_keep_sums_and_squares_of_every_bin(k: int, monkeypatc
         np.testing.assert_allclose((few.weights * few.positive).sum(), whole.positive.sum())
         np.testing.assert_allclose((few.weights * few.labels).sum(), whole.labels.sum())
     np.testing.assert_allclose(few.classes[ClassBins()].sum_p, whole.classes[ClassBins()].sum_p)
+
+
+@pytest.mark.parametrize("k", [20, 100])
+def test_votes_lie_on_the_edges_of_bins_in_single_precision_too(k: int) -> None:
+    """A label's probability beyond an edge and the class's before it would double their gap."""
+    rng = np.random.default_rng(0)
+    n = SMALL // k + 1000
+    votes = np.stack([np.bincount(v, minlength=k) for v in rng.integers(0, k, (n, 5)) * (rng.random((n, 5)) < 0.6)])
+    p = np.maximum(votes / 5, 1e-15)
+    y = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    logs = np.log(p)
+    single, double = (columns(Predictions.of(z, y, kind="probabilities")) for z in (logs.astype(np.float32), logs))
+    for name in ("count", "sum_p", "sum_y"):
+        one, two = (getattr(c.classes[ClassBins()], name) for c in (single, double))
+        assert np.abs(one - two).max() < 1e-2 * (name == "sum_p") + 1e-9
+    ece = [values(Predictions.of(z, y), ["ece"])["ece"] for z in (logs.astype(np.float32), logs)]
+    assert ece[0] == pytest.approx(ece[1], abs=1e-6)

@@ -165,7 +165,7 @@ def test_sharp_upper_bound_against_a_search_over_gaps() -> None:
     sigma = np.sqrt(spread)
     x, mean, variance = sharp._folded()
     for tau in (0.002, 0.01, 0.03):
-        found = sharp._quantile(tau, sigma, spread, 0.0, Z)
+        found = sharp._quantile(sigma, spread, 0.0, Z).at(tau)
         assert found >= tau - Z * math.sqrt(spread.sum()) - 1e-12
         for _ in range(300):
             gap = rng.dirichlet(np.full(8, rng.choice([0.1, 1.0, 10.0]))) * tau

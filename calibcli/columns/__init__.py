@@ -25,6 +25,7 @@ from calibcli.spec import Edges
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
+DOUBLE, SINGLE = 1e-12, 2e-6  # relative errors of probabilities by a pass in float64 and in float32
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Columns:
         classes: class tables by how they are binned.
         k: number of classes.
         condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
+        precision: relative error that probabilities may have.
     """
 
     confidence: Floats
@@ -81,6 +83,7 @@ class Columns:
     slices: Mapping[str, Array] = field(default_factory=dict)
     classes: Mapping[ClassBins, ClassTable] = field(default_factory=dict)
     condensed: int = 0
+    precision: float = DOUBLE
 
     @property
     def n(self) -> int:
@@ -106,7 +109,7 @@ class Columns:
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
         slices = {name: column[rows] for name, column in self.slices.items()}
-        return Columns(**picked, k=self.k, weight_kind=self.weight_kind, slices=slices)
+        return Columns(**picked, k=self.k, weight_kind=self.weight_kind, slices=slices, precision=self.precision)
 
 
 def columns(
@@ -145,9 +148,10 @@ def columns(
             progress(done / len(spans), "reading scores")
     classes = {b: ClassTable(*total) for b, total in zip(class_bins, totals, strict=True)}
     if cells:
-        return Columns(**cells.columns(), classes=classes)
+        return Columns(**cells.columns(), classes=classes, precision=work.precision)
     return Columns(
         **out,
+        precision=work.precision,
         predicted=predicted,
         correct=predicted == predictions.labels,
         labels=predictions.labels,
@@ -190,6 +194,10 @@ class _Work:
     wide: bool
     into: tuple[Mapping[str, Floats], Ints] | None
 
+    @property
+    def precision(self) -> float:
+        return DOUBLE if self.wide or self.predictions.scores.dtype.itemsize > 4 else SINGLE
+
     def __call__(self, span: tuple[int, int]) -> _Part:
         here = slice(*span)
         scores = read(self.predictions.scores, *span)
@@ -199,7 +207,7 @@ class _Work:
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
         given = self.predictions.weights
         weights = None if given is None else given[here]
-        sums = [ClassSums(b, k) for b in self.class_bins]
+        sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
         buffer = Buffer(n, k, scores.dtype, min(map(least, self.class_bins), default=0.0))
         if self.into is None:
             out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
@@ -234,8 +242,8 @@ def least(how: ClassBins) -> float:
 class ClassSums:
     """Class table of one span: sparse, as at most M of a row's probabilities lie beyond the first of M bins."""
 
-    def __init__(self, how: ClassBins, k: int) -> None:
-        self.how, self.k = how, k
+    def __init__(self, how: ClassBins, k: int, precision: float) -> None:
+        self.how, self.k, self.precision = how, k, precision
         self.width = how.bins + (how.edges == "torchmetrics")
         self.mass = np.zeros(k)
         self.found: list[tuple[Ints, Floats, Floats | None]] = []
@@ -280,7 +288,7 @@ class ClassSums:
     def _flat(self, col: Ints, p: Floats) -> Ints:
         """Cell of each probability; those that count for nothing are in one beyond the last."""
         flat = col * self.width
-        flat += bin_index(p, self.how.bins, self.how.edges)
+        flat += bin_index(p, self.how.bins, self.how.edges, self.precision)
         if self.how.threshold > 0:
             flat[p <= self.how.threshold] = self.k * self.width
         return flat

@@ -20,19 +20,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from calibcli.metrics.intervals import FEWEST_GROUPS
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.numerics import bisect, effective_groups, normal_quantile, normals, score_bound, student_quantile
+from calibcli.numerics import effective_groups, normal_quantile, normals, score_bound, student_quantile
 from calibcli.predictions import Floats
 
 EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
 CAUTION = 1.0  # standard errors by which a bin's variance is lowered before its bias is counted on
 WHOLE = 0.2  # of alpha, spent below on the plain bound; the rest on signs
-STEPS = 16
 NEAR = (0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -57,9 +56,7 @@ def sharp_upper(
     # what the plain bound adds to the variance for errors that were not seen, in no bin in particular
     unseen = max(((plain - value) / z) ** 2 - float(spread.sum()), 0.0)
     value = max(value, _usual(least))
-    if not least.any() or _quantile(plain, least, spread, unseen, z) < value:
-        return plain
-    return bisect(lambda size: value - _quantile(size, least, spread, unseen, z), 0.0, plain, STEPS)[1]
+    return min(plain, _quantile(least, spread, unseen, z).reaching(value)) if least.any() else plain
 
 
 def sharp_largest(
@@ -68,7 +65,8 @@ def sharp_largest(
     """The largest E whose upper bound is at most `limit`; `length`: of the plain bound beyond E, else as `upper`."""
     z = normal_quantile(1 - alpha)
     least = _surely(d, spread, fourth, unit)
-    most = _quantile(limit, least, spread, max((length / z) ** 2 - float(spread.sum()), 0.0), z) if least.any() else 0.0
+    unseen = max((length / z) ** 2 - float(spread.sum()), 0.0)
+    most = _quantile(least, spread, unseen, z).at(limit) if least.any() else 0.0
     return max(limit - length, most if most >= _usual(least) else -math.inf)
 
 
@@ -83,8 +81,25 @@ def _usual(least: Floats) -> float:
     return math.sqrt(2 / math.pi) * float(least.sum()) - math.sqrt((1 - 2 / math.pi) * float(least @ least))
 
 
-def _quantile(tau: float, least: Floats, spread: Floats, unseen: float, z: float) -> float:
-    """A lower bound on the α quantile of E over all gaps with Σ|d_b| = tau."""
+class _Lines(NamedTuple):
+    """A lower bound on the α quantile of E over all gaps with Σ|d_b| = τ: in τ the largest of some lines."""
+
+    slope: Floats
+    start: Floats
+
+    def at(self, tau: float) -> float:
+        return float((self.start + self.slope * tau).max())
+
+    def reaching(self, value: float) -> float:
+        """The largest τ where the bound is at most `value`; 0 where it never is."""
+        if self.start[self.slope == 0].max(initial=-math.inf) > value:
+            return 0.0
+        rises = self.slope > 0
+        return max(0.0, float(((value - self.start[rises]) / self.slope[rises]).min()))
+
+
+def _quantile(least: Floats, spread: Floats, unseen: float, z: float) -> _Lines:
+    """The duals of NEAR and MULTIPLIERS, and the line of an E that has its bias whatever the gaps."""
     x, mean, variance = _folded()
     s = math.sqrt(float(spread.sum()) + unseen)
     on = least > 0
@@ -93,12 +108,13 @@ def _quantile(tau: float, least: Floats, spread: Floats, unseen: float, z: float
     gaps, means = size * x, size * mean
     ratio = np.sqrt(spread[on, None]) / size
     variances = spread[on, None] * np.interp(x / ratio, x, variance)
-    best = tau - z * s
+    slope, start = [np.ones(1)], [np.array([-z * s])]
     for near in NEAR:
         base = means - z / (2 * near * s) * variances
-        dual = (base[None] - MULTIPLIERS[:, None, None] * gaps[None]).min(axis=2).sum(axis=1) + MULTIPLIERS * tau
-        best = max(best, float(dual.max()) - z * rest / (2 * near * s) - z * near * s / 2)
-    return best
+        dual = (base[None] - MULTIPLIERS[:, None, None] * gaps[None]).min(axis=2).sum(axis=1)
+        slope.append(MULTIPLIERS)
+        start.append(dual - z * rest / (2 * near * s) - z * near * s / 2)
+    return _Lines(np.concatenate(slope), np.concatenate(start))
 
 
 MULTIPLIERS = np.linspace(0, 1, 21)
@@ -217,7 +233,7 @@ def table_bounds(
     upper = min(1.0, score_bound(value, z, unseen, float(np.abs(covariance).sum())))
     if method == "sharp":
         assert table.index is not None
-        fourth = view.sums(table.index, len(d), view.residual**4, 4)
+        fourth = view.sums(table.index, len(d), np.square(np.square(view.residual)), 4)
         upper = sharp_upper(value, upper, d, table.gap_variance, fourth, unseen, alpha)
         variance = np.maximum(table.gap_variance, null)
         whole = norm_quantile(np.diag(variance), 1 - alpha / family * WHOLE, table.seed)

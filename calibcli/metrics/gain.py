@@ -6,13 +6,14 @@ import dataclasses
 import math
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import columns
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows
-from calibcli.links.moments import Block, Source, evaluate, expectation
+from calibcli.links.moments import Block, Source, cumulants, evaluate, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
@@ -27,6 +28,8 @@ WIDENED = 1 << 20  # scores up to which derivatives are in float64
 START = 1 << 18  # scores of the rows whose optimum is the first guess
 NEAR = 0.05  # |ln β| from where the derivatives are to the optimum
 PASSES = 4
+REACH = 0.1  # |ln β| from an optimum up to which each row's derivatives there serve
+NARROWED = 8  # halvings of that
 
 
 def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
@@ -168,7 +171,7 @@ class Gain(Statistic):
             return Interval(reason=rows.lacking)
         if math.isinf(high(self.sample.columns.most, UNSEEN)):
             return Interval(reason=BOUNDLESS)
-        ends = _Profile(subset, rows, (1 - level) / 2).ends()
+        ends = _Profile(subset, rows, (1 - level) / 2, float(np.median(temperatures))).ends()
         if ends[1] <= 0:
             return Interval(reason="no temperature changes these probabilities: each class is as likely in every row")
         how = f"Bregman divergence over the 1/T that are not refuted{rows.clustered}; value: {FOLDS} folds"
@@ -187,37 +190,68 @@ class Gain(Statistic):
 
 
 class _Profile:
-    """The β that rows do not refute, each end at error `alpha`, and the divergences between them."""
+    """The β that rows do not refute, each end at error `alpha`, and the divergences between them.
 
-    def __init__(self, data: Predictions, rows: Rows, alpha: float) -> None:
-        self.z, self.y, self.rows, self.alpha = data.logits.astype(np.float64), data.labels, rows, alpha
-        there = np.where(np.isfinite(self.z), self.z, np.nan)
-        top = np.nanmax(there, axis=1)
-        own = self.z[np.arange(len(self.y)), self.y]
-        self.up, self.down = own - np.nanmin(there, axis=1), own - top  # to z_y from the least and the largest logit
-        self.scale = max(float(np.median(np.nanstd(there, axis=1))), 1e-12)
-        self.seen: dict[float, tuple[float, float, float]] = {}
+    Near 1 / `temperature`, an optimum, ψ of each row comes from its first derivatives there; elsewhere it is worked out
+    anew.
+    """
 
-    def slope(self, beta: float) -> tuple[float, float, float]:
-        """F'(β) and its bounds."""
+    def __init__(self, data: Predictions, rows: Rows, alpha: float, temperature: float) -> None:
+        self.z, self.y, self.rows, self.alpha = data.logits, data.labels, rows, alpha
+        self.centre = centre = 1 / temperature if 0 < temperature < math.inf else 1.0
+        self.precise = self.z.size <= WIDENED
+        at = cumulants(self.z, self.y, centre, np.float64)[1:] if self.precise else series(self.z, self.y, centre)
+        self.near = np.array(at)
+        there = self.z if np.isfinite(self.z.min()) else np.where(np.isfinite(self.z), self.z, np.nan)
+        least, top = np.fmin.reduce(there, axis=1), np.fmax.reduce(there, axis=1)
+        own = self.z[np.arange(len(self.y)), self.y].astype(np.float64)
+        self.up, self.down = own - least, own - top  # to z_y from the least and the largest logit
+        some = there[:: max(1, there.size // START)].astype(np.float64)
+        self.scale = max(float(np.median(np.nanstd(some, axis=1))), 1e-12)
+        self.seen: dict[float, tuple[Rows, float, float]] = {}
+
+    def slope(self, beta: float, share: float = 1.0) -> tuple[float, float, float]:
+        """F'(β) and its bounds, each at error `share` of alpha."""
         if beta not in self.seen:
-            psi = expectation(self.z, self.y, beta)
+            step = beta - self.centre
+            if abs(math.log(beta / self.centre)) <= REACH * (1 + 1e-9):
+                psi = self.near[0] + step * (self.near[1] + step * (self.near[2] / 2 + step * self.near[3] / 6))
+            else:
+                psi = expectation(self.z, self.y, beta)
             mean = dataclasses.replace(self.rows, values=psi)
-            reach = high(-(psi + self.down), UNSEEN), high(psi + self.up, UNSEEN)
-            self.seen[beta] = mean.value, *mean.bounds(self.alpha, -reach[0], reach[1])
-        return self.seen[beta]
+            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN), high(psi + self.up, UNSEEN)
+        mean, least, most = self.seen[beta]
+        return mean.value, *mean.bounds(share * self.alpha, least, most)
 
     def ends(self) -> tuple[float, float]:
-        """The smallest and the largest divergence."""
-        low, high = self._root(2), self._root(1)
-        there = [self._divergence(beta) for beta in (low, high)]
-        return (0.0 if low <= 1 <= high else min(there)), max(there)
+        """The smallest and the largest divergence, each at error alpha.
 
-    def _root(self, bound: int) -> float:
+        The gain at the true β is too small on one side of 1 alone, but a gain near 0 is overstated by β on either
+        side: there each side has half of alpha.
+        """
+        low, high = self._root(2, 0.5), self._root(1, 0.5)
+        least = 0.0 if low <= 1 <= high else min(self._divergence(beta) for beta in (low, high))
+        return least, max(self._divergence(self._root(bound)) for bound in (2, 1))
+
+    def _root(self, bound: int, share: float = 1.0) -> float:
         """β where a bound of F' passes 0 (F' rises with β); the end of the range where it does not."""
-        ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-        return math.exp(bisect(lambda t: -self.slope(math.exp(t))[bound], *ends)[0])
+
+        def falls(t: float) -> float:
+            return -self.slope(math.exp(t), share)[bound]
+
+        around = math.log(self.centre)
+        if falls(around - REACH) > 0 >= falls(around + REACH):
+            return math.exp(bisect(falls, around - REACH, around + REACH, NARROWED)[0])
+        return math.exp(bisect(falls, math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale))[0])
+
+    @cached_property
+    def _one(self) -> float:
+        return self._nll(1.0)
+
+    def _nll(self, beta: float) -> float:
+        if self.precise:
+            return average(nll_rows(self.z, self.y, beta), self.rows.weights)
+        return average(_nll(self.z * self.z.dtype.type(beta), self.y), self.rows.weights)
 
     def _divergence(self, beta: float) -> float:
-        one, there = (average(nll_rows(self.z, self.y, b), self.rows.weights) for b in (1.0, beta))
-        return max(one - there - self.slope(beta)[0] * (1 - beta), 0.0)
+        return max(self._one - self._nll(beta) - self.slope(beta)[0] * (1 - beta), 0.0)

@@ -143,7 +143,10 @@ def _expected(d: Floats, covariance: Floats, weight: Floats, floor: float) -> Fl
 def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins]) -> Gaps:
     """Gaps with the covariance that rows, or groups by jackknife, give them."""
     base = views[0]
-    index = [np.searchsorted(t.upper[:-1], v.p - 1e-12, side="left") for v, t in zip(views, tables, strict=True)]
+    index = [
+        np.searchsorted(t.upper[:-1], v.p - 1e-12, side="left") if t.index is None else t.index.astype(np.int64)
+        for v, t in zip(views, tables, strict=True)
+    ]
     d = np.concatenate([t.weighted_gap for t in tables])
     size = [len(t.weight) for t in tables]
     model = np.repeat([-1.0, 1.0], size)

@@ -119,6 +119,7 @@ class BinaryOutcomes(Once):
     groups: Ints | None
     values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
     seed: int = 0  # of what is simulated
+    precision: float = 1e-12  # of p, relative
 
     @property
     def n(self) -> int:
@@ -192,7 +193,7 @@ def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
     index = np.empty(view.n, np.int32)
     for start in range(0, view.n, CHUNK):
         part = slice(start, start + CHUNK)
-        index[part] = bin_index(view.p[part], bins, edges)
+        index[part] = bin_index(view.p[part], bins, edges, view.precision)
     return replace(_table(view, index, grid[:size], grid[1 : size + 1]), index=index)
 
 

@@ -88,9 +88,9 @@ class Sample(Once):
 
     def outcomes(self, p: Floats, complement: Floats, hit: npt.NDArray[np.bool_]) -> BinaryOutcomes:
         """A probability of each row, 1 - p, and whether it came true."""
-        return BinaryOutcomes(
-            p, complement, hit, self.weights, self.counts, self.columns.groups, self.values_only, self.seed
-        )
+        c = self.columns
+        how = self.values_only, self.seed, c.precision
+        return BinaryOutcomes(p, complement, hit, self.weights, self.counts, c.groups, *how)
 
     def view(self, of: Of = "auto") -> BinaryOutcomes:
         """What every command measures: the one place where `auto` becomes the event or the top label."""

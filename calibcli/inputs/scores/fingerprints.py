@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Hashes, mix, multipliers
+from calibcli.inputs.scores.mistakes import Hashes, mix
 from calibcli.predictions import Predictions
 
 OVERLAP = 0.01
@@ -21,11 +21,10 @@ def row_hashes(predictions: Predictions) -> Hashes:
     A multilinear hash of the bits of the scores as float32 (modulo 2^64, odd multipliers), so that float64 and
     float32 copies of a row agree. Unequal rows collide with a probability of about 1e-19 a pair.
     """
-    odd = multipliers(predictions.k)
     out = np.empty(predictions.n, np.uint64)
     with np.errstate(all="ignore"):
         for start, block in predictions.blocks():
-            out[start : start + len(block)] = mix(block, odd)
+            out[start : start + len(block)] = mix(np.ascontiguousarray(block.T))
     return out
 
 

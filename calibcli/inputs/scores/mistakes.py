@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,54 @@ from calibcli.inputs.files.arrays import distinct
 from calibcli.predictions import Array, Floats, Ints, Kind
 
 Hashes = npt.NDArray[np.uint64]
+NARROW = 32  # classes
 MARKS = 8  # score columns that mark a row, beside the score of its label
 ORDER_P = 1e-6
 BACKWARDS_Z = 3.09  # one in a thousand
+
+
+class Rows:
+    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class.
+
+    Attributes:
+        z: (n, K).  by_class: (K, n), contiguous where K is small.  top: (n,) largest score of each row.
+    """
+
+    def __init__(self, z: Array) -> None:
+        self.z, self.narrow = z, z.shape[1] <= NARROW
+        self.by_class = np.ascontiguousarray(z.T) if self.narrow else z.T
+        self.top = self.by_class.max(axis=0) if self.narrow else z[np.arange(len(z)), z.argmax(axis=1)]
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Of all scores; NaN where one is."""
+        return float(self.by_class.min()), float(self.top.max())
+
+    @property
+    def least(self) -> Array:
+        """(n,) smallest score of each row."""
+        return np.asarray(self.by_class.min(axis=0) if self.narrow else self.z.min(axis=1))
+
+    @property
+    def sums(self) -> Floats:
+        """(n,) float64."""
+        scores, axis = (self.by_class, 0) if self.narrow else (self.z, 1)
+        return np.asarray(scores.sum(axis=axis, dtype=np.float64))
+
+    @property
+    def largest(self) -> Ints | None:
+        """(n,) how many scores of each row are as large as the largest; None: one in every row."""
+        same, axis = (self.by_class == self.top, 0) if self.narrow else (self.z == self.top[:, None], 1)
+        return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=axis)
+
+    def at(self, labels: Ints) -> Array:
+        """(n,) the score of the label; of one column the probability of it."""
+        if self.z.shape[1] > 1:
+            return np.asarray(self.z[np.arange(len(self)), labels])
+        return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
 
 
 @dataclass
@@ -104,12 +150,12 @@ class Ties:
     tied_right: int = 0
     right: int = 0
 
-    def add(self, block: Array, at_label: Array) -> None:
-        top = block.max(axis=1)
-        right = at_label == top
-        several = np.zeros(len(block), bool)
-        if np.count_nonzero(block == top[:, None]) > len(block):
-            several = np.count_nonzero(block == top[:, None], axis=1) > 1
+    def add(self, rows: Rows, at_label: Array) -> None:
+        right, largest = at_label == rows.top, rows.largest
+        if largest is None:
+            self.right += int(np.count_nonzero(right))
+            return
+        several = largest > 1
         self.tied += int(several.sum())
         self.tied_right += int((several & right).sum())
         self.right += int((right & ~several).sum())
@@ -130,12 +176,14 @@ class Repeated:
 
     marks: list[Hashes] = field(default_factory=list)
 
-    def add(self, block: Array, at_label: Array, labels: Array) -> None:
-        k = block.shape[1]
-        seen = block[:, np.unique(np.linspace(0, k - 1, MARKS).astype(np.int64))]
-        telling = (at_label != 1) & ((seen != seen[:, :1]).any(axis=1) | (k == 1))
-        seen = np.column_stack([seen, at_label, labels])[telling]
-        self.marks.append(mix(seen, multipliers(seen.shape[1])))
+    def add(self, rows: Rows, at_label: Array, labels: Array) -> None:
+        k = rows.z.shape[1]
+        seen = [rows.by_class[c] for c in np.unique(np.linspace(0, k - 1, MARKS).astype(np.int64))]
+        differ = np.full(len(rows), k == 1)
+        for column in seen[1:]:
+            differ |= column != seen[0]
+        marks = mix([*seen, at_label, labels])
+        self.marks.append(marks[differ & (at_label != 1)])
 
     @property
     def count(self) -> int:
@@ -294,13 +342,18 @@ def _sound_cycles(image: dict[int, int], mutual: set[tuple[int, int]]) -> dict[i
     return moved
 
 
+@lru_cache
 def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
-def mix(block: Array, odd: Hashes) -> Hashes:
-    bits = np.ascontiguousarray(block.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
-    mixed = bits.astype(np.uint64) @ odd
+def mix(columns: Sequence[Array] | Array) -> Hashes:
+    """(n,) a number for each row of some columns (n,), to float32: the same for the same row."""
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for column, odd in zip(columns, multipliers(len(columns)), strict=True):
+        bits = (column.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
+        mixed += np.multiply(bits, odd, dtype=np.uint64)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return np.asarray(mixed ^ (mixed >> np.uint64(32)))
+    mixed ^= mixed >> np.uint64(32)
+    return mixed

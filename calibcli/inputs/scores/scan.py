@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
+from calibcli.inputs.scores.mistakes import NARROW, Impossible, Nonfinite, Order, Repeated, Rows, Spot, Ties
 from calibcli.predictions import Array, Kind, Named, Progress, rows_of
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
-PAIRS = 1_000_000  # rows that the comparison of predicted class and label looks at, at most about
+PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
+CACHED = {True: 1 << 17, False: 1 << 20}  # scores looked at together, narrow or not: about what a cache holds
 NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 Row = Callable[[int], int]
 
@@ -51,12 +52,12 @@ class Unit:
         """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
         return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
 
-    def add(self, block: Array, low: float, high: float, row: Row) -> None:
-        inside = np.ones(len(block), bool)
+    def add(self, rows: Rows, low: float, high: float, row: Row) -> None:
+        inside = np.ones(len(rows), bool)
         if low < UNIT_LOW or high > UNIT_HIGH:
-            inside = (block.min(axis=1) >= UNIT_LOW) & (block.max(axis=1) <= UNIT_HIGH)
+            inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
             self.outside += int((~inside).sum())
-        sums = block.sum(axis=1, dtype=np.float64)
+        sums = rows.sums
         gap = np.abs(sums - 1)
         off = np.flatnonzero(inside & (gap > self.tolerance))
         if len(off) and not self.off.count:
@@ -77,12 +78,11 @@ class Logs:
     tolerance: float
     possible: bool = True
 
-    def add(self, block: Array, high: float) -> None:
+    def add(self, rows: Rows, high: float) -> None:
         if high > 0:
             self.possible = False
             return
-        top = block.max(axis=1)
-        lse = top + np.log(np.exp(block - top[:, None]).sum(axis=1, dtype=np.float64))
+        lse = rows.top + np.log(np.exp(rows.z - rows.top[:, None]).sum(axis=1, dtype=np.float64))
         self.possible = bool((np.abs(lse) <= self.tolerance).all())
 
 
@@ -130,39 +130,38 @@ class Scan:
 
     def add(self, block: Array, labels: Array | None, start: int, compare: bool) -> None:
         """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
-        low, high = float(block.min()), float(block.max())
-        rows = np.empty(0, np.int64)
+        rows, places = Rows(block), np.empty(0, np.int64)
+        low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
             keep = self.nonfinite.usable(block, start)
             block = block[keep]
             labels = None if labels is None else labels[keep]
-            rows = np.flatnonzero(keep) + start
+            rows, places = Rows(block), np.flatnonzero(keep) + start
             if len(block) == 0:
                 return
             finite = block[np.isfinite(block)]
             low, high = float(finite.min()), float(finite.max())
 
         def row(i: int) -> int:
-            return int(rows[i]) if len(rows) else start + i
+            return int(places[i]) if len(places) else start + i
 
         self.low, self.high = min(self.low, low), max(self.high, high)
         if self.k > 1:  # each given up once it is lost
             if self.unit.others <= SHARE_OFF * self.n or self.in_unit:
-                self.unit.add(block, low, high, row)
+                self.unit.add(rows, low, high, row)
             else:
                 self.unit.squashed = False
             if self.logs.possible:
-                self.logs.add(block, high)
+                self.logs.add(rows, high)
         if labels is None:
             return
-        one = block[:, 0]
-        at_label = block[np.arange(len(block)), labels] if self.k > 1 else np.where(labels == 1, one, 1 - one)
+        at_label = rows.at(labels)
         if self.k > 1:
-            self.ties.add(block, at_label)
+            self.ties.add(rows, at_label)
         if low < 0 or high <= UNIT_HIGH:
             self.impossible.add(np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW))), row)
         if self.n <= HASHED:
-            self.repeated.add(block, at_label, labels)
+            self.repeated.add(rows, at_label, labels)
         if compare:
             self.order.add(block, labels)
 
@@ -189,14 +188,16 @@ def scan(
     coarse = _coarse(scores.read(0, min(n, 1000)), scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
     found = Scan(n, k, Unit(k, tolerance), Logs(1e-2 if coarse else 1e-3), Nonfinite(n, collect))
-    every = max(1, math.ceil(n / PAIRS))
+    every, height = max(1, math.ceil(n / PAIRS)), max(1, CACHED[k <= NARROW] // k)
     with np.errstate(all="ignore"):
-        for number, start in enumerate(range(0, n, step)):
+        for start in range(0, n, step):
             block = scores.read(start, min(start + step, n))
             if block.dtype not in (np.float32, np.float64):
                 block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
-            part = None if labels is None else np.asarray(labels[start : start + len(block)])
-            found.add(block, part, start, compare=number % every == 0 or n <= PAIRS)
+            for at in range(0, len(block), height):
+                part = block[at : at + height]
+                known = None if labels is None else np.asarray(labels[start + at : start + at + len(part)])
+                found.add(part, known, start + at, compare=(start + at) // height % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     return found
