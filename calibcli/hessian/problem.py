@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -13,9 +12,10 @@ import torch
 from torch import nn
 
 from calibcli import device as devices
+from calibcli.architectures.classify import logits
 from calibcli.errors import InputError, UsageError, nearest
 from calibcli.hessian.indexed_data import BLOCK, IndexedData, Inputs, Layout, power_of_two
-from calibcli.hessian.settings import affine_norm
+from calibcli.hessian.readied import WrittenOut, readied
 
 Forward = Callable[[Any, Inputs], torch.Tensor]
 Memory = Literal["auto", "low", "high"]
@@ -24,14 +24,6 @@ T = TypeVar("T")
 
 GRAPH = {"auto": 160 << 20, "high": 160 << 20, "low": 40 << 20}  # bytes of one micro-batch's graph to aim for
 BUSY = 16 << 20  # of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
-
-
-def call(model: Any, inputs: Inputs) -> torch.Tensor:
-    """Logits of a model's output: a tensor, its `.logits`, or the first of a tuple."""
-    out = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-    out = getattr(out, "logits", out)
-    logits: torch.Tensor = out[0] if isinstance(out, tuple | list) else out
-    return logits
 
 
 class Problem:
@@ -50,7 +42,7 @@ class Problem:
             keeps them when they fit in 40 % of what is free.
 
     Raises:
-        InputError: no trainable parameters, or a model that cannot be copied.
+        InputError: no trainable parameters, or a model that is refused (`readied`).
         UsageError: `params` matches none.
     """
 
@@ -60,22 +52,15 @@ class Problem:
         source: IndexedData,
         *,
         params: str = "*",
-        forward: Forward = call,
+        forward: Forward = logits,
         device: torch.device,
         dtype: torch.dtype,
         batch_size: int = 0,
         memory: Memory = "auto",
     ) -> None:
-        try:
-            self.model = copy.deepcopy(model).to(device=device, dtype=dtype)
-        except (RuntimeError, TypeError, NotImplementedError) as error:
-            raise InputError(
-                f"the model cannot be copied ({str(error).splitlines()[0]})",
-                "pass a module that copy.deepcopy accepts, without tensors that hold a graph",
-            ) from None
-        nn.Module.train(self.model, False)  # unbound: exported modules override eval() to refuse
-        affine_norm(self.model)
-        self.forward, self.source, self.device, self.dtype = forward, source, device, dtype
+        self.model = readied(model, device, dtype)
+        self.source, self.device, self.dtype = source, device, dtype
+        self._forward = forward
         self.memory: Memory = memory
         chosen = select(self.model, params)
         self.names, self.tensors = list(chosen), list(chosen.values())
@@ -86,6 +71,11 @@ class Problem:
         self.keep = memory == "high"
         self.graph_bytes = 0
         self.classes = 0
+
+    def forward(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        """Logits (n, K) that can be differentiated twice."""
+        with WrittenOut():
+            return self._forward(model, inputs)
 
     def batch(self, rows: range | torch.Tensor) -> tuple[Inputs, torch.Tensor]:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows.numpy()
@@ -103,8 +93,15 @@ class Problem:
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def gradients(self, rows: range, scalar: Scalar, graph: bool = True) -> list[torch.Tensor]:
-        """Gradient of `scalar` (a sum over these rows) in every selected tensor, itself differentiable."""
+        """Gradient of `scalar` (a sum over these rows) in every selected tensor, itself differentiable.
+
+        Raises:
+            InputError: it depends on none of them.
+        """
         total = scalar(*self.logits(rows))
+        if not total.requires_grad:
+            problem = f"the model's outputs have no gradient in '{self.names[0]}' or any other parameter that counts"
+            raise InputError(problem, "leave no_grad() and detach() out of its forward pass, or pass other --params")
         return list(torch.autograd.grad(total, self.tensors, create_graph=graph, materialize_grads=True))
 
     def product(self, gradients: list[torch.Tensor], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:

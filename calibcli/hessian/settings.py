@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import MethodType
 from typing import Any
 
 import torch
@@ -46,32 +45,6 @@ def plain_recurrence(model: nn.Module) -> Iterator[None]:
             yield
     else:
         yield
-
-
-def affine_norm(model: nn.Module) -> None:
-    """Let the batch norms of a model in eval mode write out the affine map that they are, in place.
-
-    The function and its derivatives in weight and bias are the same; torch's own second derivative of batch norm
-    takes a dozen passes over the activations, a fifth of a Hessian product of a residual network.
-    """
-    known = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
-    for module in model.modules():
-        if not isinstance(module, nn.modules.batchnorm._BatchNorm) or type(module).forward not in known:
-            continue
-        if module.running_mean is not None and module.running_var is not None:
-            module.forward = MethodType(_affine, module)  # type: ignore[method-assign]
-
-
-def _affine(self: nn.modules.batchnorm._BatchNorm, x: torch.Tensor) -> torch.Tensor:
-    assert self.running_mean is not None
-    assert self.running_var is not None
-    self._check_input_dim(x)  # type: ignore[no-untyped-call]
-    scale = torch.rsqrt(self.running_var + self.eps)
-    shift = -self.running_mean * scale
-    if self.affine:
-        scale, shift = scale * self.weight, self.bias + shift * self.weight
-    shape = (1, -1, *[1] * (x.ndim - 2))
-    return torch.addcmul(shift.view(shape), x, scale.view(shape))
 
 
 class AttentionWatch(TorchFunctionMode):
