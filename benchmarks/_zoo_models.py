@@ -154,10 +154,21 @@ def transformers() -> dict[str, Maker]:
         "mistral": lambda: text("Mistral", **heads),
         "qwen2": lambda: text("Qwen2", **heads),
         "gemma": lambda: text("Gemma", **heads),
-        "t5": lambda: _ending(text("T5", d_model=12, d_kv=6, d_ff=16, num_layers=2, num_heads=2, eos_token_id=2, decoder_start_token_id=0)),
+        "t5": lambda: _ending(
+            text("T5", d_model=12, d_kv=6, d_ff=16, num_layers=2, num_heads=2, eos_token_id=2, decoder_start_token_id=0)
+        ),
         "bart": lambda: _ending(
-            text("Bart", d_model=12, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16,
-                 decoder_attention_heads=2, decoder_ffn_dim=16, eos_token_id=2)
+            text(
+                "Bart",
+                d_model=12,
+                encoder_layers=1,
+                decoder_layers=1,
+                encoder_attention_heads=2,
+                encoder_ffn_dim=16,
+                decoder_attention_heads=2,
+                decoder_ffn_dim=16,
+                eos_token_id=2,
+            )
         ),
         "vit": lambda: picture("ViT"),
         "deit": lambda: picture("DeiT"),
@@ -165,15 +176,31 @@ def transformers() -> dict[str, Maker]:
         "swin": lambda: picture("Swin", **swin),
         "swin_v2": lambda: picture("Swinv2", **swin),
         "convnext": lambda: picture("ConvNext", 32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=4),
-        "convnext_v2": lambda: picture("ConvNextV2", 32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=4),
+        "convnext_v2": lambda: picture(
+            "ConvNextV2", 32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=4
+        ),
         "resnet": lambda: picture("ResNet", 32, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
         "dinov2": lambda: picture("Dinov2"),
-        "mobilevit": lambda: picture("MobileViT", 64, hidden_sizes=[8, 12, 16], neck_hidden_sizes=[4, 4, 8, 8, 12, 12, 16],
-                                     patch_size=2),
-        "segformer": lambda: picture("Segformer", 32, hidden_sizes=[4, 4, 8, 8], depths=[1] * 4, decoder_hidden_size=8,
-                                     num_attention_heads=[1, 1, 2, 2]),
-        "levit": lambda: picture("Levit", 64, hidden_sizes=[8, 8, 8], num_attention_heads=[2, 2, 2], depths=[1, 1, 1],
-                                 key_dim=[4, 4, 4], patch_size=16),
+        "mobilevit": lambda: picture(
+            "MobileViT", 64, hidden_sizes=[8, 12, 16], neck_hidden_sizes=[4, 4, 8, 8, 12, 12, 16], patch_size=2
+        ),
+        "segformer": lambda: picture(
+            "Segformer",
+            32,
+            hidden_sizes=[4, 4, 8, 8],
+            depths=[1] * 4,
+            decoder_hidden_size=8,
+            num_attention_heads=[1, 1, 2, 2],
+        ),
+        "levit": lambda: picture(
+            "Levit",
+            64,
+            hidden_sizes=[8, 8, 8],
+            num_attention_heads=[2, 2, 2],
+            depths=[1, 1, 1],
+            key_dim=[4, 4, 4],
+            patch_size=16,
+        ),
         "poolformer": lambda: picture("PoolFormer", 32, hidden_sizes=[4, 8, 8, 8], depths=[1] * 4),
         "clip": lambda: (
             t.CLIPForImageClassification(t.CLIPConfig(text_config=words, vision_config=vision, num_labels=K)),
@@ -185,9 +212,16 @@ def transformers() -> dict[str, Maker]:
         ),
         "wav2vec2": lambda: sound("Wav2Vec2", {"input_values": torch.randn(4, 400)}, **wave),
         "hubert": lambda: sound("Hubert", {"input_values": torch.randn(4, 400)}, **wave),
-        "ast": lambda: sound("AST", {"input_values": torch.randn(4, 20, 16)}, max_length=20, num_mel_bins=16, patch_size=8,
-                             frequency_stride=8, time_stride=8),
-    }  # fmt: skip
+        "ast": lambda: sound(
+            "AST",
+            {"input_values": torch.randn(4, 20, 16)},
+            max_length=20,
+            num_mel_bins=16,
+            patch_size=8,
+            frequency_stride=8,
+            time_stride=8,
+        ),
+    }
 
 
 def _of(library: Any, name: str, head: str, options: dict[str, Any]) -> nn.Module:

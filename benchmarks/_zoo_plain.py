@@ -6,12 +6,11 @@ import copy
 from typing import Any
 
 import torch
+from _zoo_models import K, Made, Maker, images, tokens
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
-
-from _zoo_models import K, Made, Maker, images, tokens
 
 D = 5
 
@@ -143,16 +142,30 @@ def plain() -> dict[str, Maker]:
         "dict-output": lambda: of(lambda m, x: {"logits": m.net(x), "hidden": x}, net=mlp()),
         "tuple-output": lambda: of(lambda m, x: (m.net(x), x), net=mlp()),
         "dict-input": lambda: (
-            Calls(lambda m, input_ids, attention_mask: m.head((m.table(input_ids) * attention_mask[..., None]).mean(1).tanh()),
-                  table=nn.Embedding(40, 4), head=nn.Linear(4, K)),
+            Calls(
+                lambda m, input_ids, attention_mask: m.head(
+                    (m.table(input_ids) * attention_mask[..., None]).mean(1).tanh()
+                ),
+                table=nn.Embedding(40, 4),
+                head=nn.Linear(4, K),
+            ),
             tokens(),
         ),
         "tied": _tied,
         "unused-and-frozen": _unused,
         "weight-norm": lambda: (nn.Sequential(norm(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)), rows()),
-        "weight-norm-of-old": lambda: (nn.Sequential(nn.utils.weight_norm(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)), rows()),
-        "spectral-norm": lambda: (nn.Sequential(parametrizations.spectral_norm(nn.Linear(D, 6)), nn.Linear(6, K)), rows()),
-        "orthogonal": lambda: (nn.Sequential(parametrizations.orthogonal(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)), rows()),
+        "weight-norm-of-old": lambda: (
+            nn.Sequential(nn.utils.weight_norm(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)),
+            rows(),
+        ),
+        "spectral-norm": lambda: (
+            nn.Sequential(parametrizations.spectral_norm(nn.Linear(D, 6)), nn.Linear(6, K)),
+            rows(),
+        ),
+        "orthogonal": lambda: (
+            nn.Sequential(parametrizations.orthogonal(nn.Linear(D, 6)), nn.Tanh(), nn.Linear(6, K)),
+            rows(),
+        ),
         "counts-its-rows": lambda: of(_counting, net=mlp(), seen=torch.zeros(())),
         "averages-as-it-goes": lambda: of(_averaging, net=mlp(), mean=torch.zeros(D)),
         "rows-that-see-others": lambda: of(_across, first=nn.Linear(D, 6), last=nn.Linear(6, K)),
@@ -163,18 +176,24 @@ def plain() -> dict[str, Maker]:
         "rms-norm": lambda: (mlp(nn.RMSNorm(6), nn.GELU()), rows()),
         "local-response-norm": lambda: (image_net(nn.LocalResponseNorm(2)), images(8)),
         "dropout-left-on": lambda: of(lambda m, x: m.net(F.dropout(x, training=True)), net=mlp()),
-        "complex": lambda: of(_complex, weight=nn.Parameter(torch.randn(D, 4, dtype=torch.cfloat)), last=nn.Linear(4, K)),
+        "complex": lambda: of(
+            _complex, weight=nn.Parameter(torch.randn(D, 4, dtype=torch.cfloat)), last=nn.Linear(4, K)
+        ),
         "fft": lambda: of(_spectrum, first=nn.Linear(D, 6), last=nn.Linear(4, K)),
         "half": lambda: (mlp().half(), rows()),
         "bfloat16": lambda: (mlp().bfloat16(), rows()),
         "checkpointed": lambda: of(lambda m, x: checkpoint(m.net, x, use_reentrant=False), net=mlp()),
-        "checkpointed-reentrant": lambda: of(lambda m, x: m.last(checkpoint(m.net, x, use_reentrant=True)), net=mlp(), last=nn.Linear(K, K)),
+        "checkpointed-reentrant": lambda: of(
+            lambda m, x: m.last(checkpoint(m.net, x, use_reentrant=True)), net=mlp(), last=nn.Linear(K, K)
+        ),
         "data-parallel": lambda: (nn.DataParallel(mlp()), rows()),
         "compiled": lambda: (torch.compile(mlp(), backend="aot_eager"), rows()),
         "scripted": lambda: (torch.jit.script(mlp()), rows()),
         "traced": lambda: (torch.jit.trace(mlp(), rows()), rows()),
         "fx": lambda: (torch.fx.symbolic_trace(mlp()), rows()),
-        "no-grad-inside": lambda: of(lambda m, x: m.last(torch.no_grad()(m.first)(x)), first=mlp(), last=nn.Linear(K, K)),
+        "no-grad-inside": lambda: of(
+            lambda m, x: m.last(torch.no_grad()(m.first)(x)), first=mlp(), last=nn.Linear(K, K)
+        ),
         "no-grad": lambda: of(torch.no_grad()(lambda m, x: m.net(x)), net=mlp()),
         "detached": lambda: of(lambda m, x: m.net(x).detach(), net=mlp()),
         "once-differentiable": through(Once.apply),
@@ -199,32 +218,59 @@ def plain() -> dict[str, Maker]:
         "gelu-tanh": through(lambda x: F.gelu(x, approximate="tanh")),
         "rounded-straight-through": through(lambda x: x + (x.round() - x).detach()),
         "normalize": through(lambda x: F.normalize(x, dim=-1)),
-        "cosine": lambda: of(lambda m, x: 5 * F.normalize(m.first(x)) @ F.normalize(m.last).T, first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))),
-        "cdist": lambda: of(lambda m, x: -torch.cdist(m.first(x), m.last), first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))),
+        "cosine": lambda: of(
+            lambda m, x: 5 * F.normalize(m.first(x)) @ F.normalize(m.last).T,
+            first=nn.Linear(D, 4),
+            last=nn.Parameter(torch.randn(K, 4)),
+        ),
+        "cdist": lambda: of(
+            lambda m, x: -torch.cdist(m.first(x), m.last), first=nn.Linear(D, 4), last=nn.Parameter(torch.randn(K, 4))
+        ),
         "bilinear": lambda: of(lambda m, x: m.last(x, x), last=nn.Bilinear(D, D, K)),
         "max-pool": through(lambda x: F.max_pool2d(x, 2), image_net),
         "max-pool-adaptive": through(lambda x: F.adaptive_max_pool2d(x, 3), image_net),
         "lp-pool": through(lambda x: F.lp_pool2d(x, 2, 2), image_net),
         "interpolate": through(lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), image_net),
-        "interpolate-antialias": through(lambda x: F.interpolate(x, size=4, mode="bilinear", antialias=True), image_net),
-        "grid-sample": through(lambda x: F.grid_sample(x, torch.rand(len(x), 5, 5, 2) * 0 + 0.1, align_corners=False), image_net),
+        "interpolate-antialias": through(
+            lambda x: F.interpolate(x, size=4, mode="bilinear", antialias=True), image_net
+        ),
+        "grid-sample": through(
+            lambda x: F.grid_sample(x, torch.rand(len(x), 5, 5, 2) * 0 + 0.1, align_corners=False), image_net
+        ),
         "pixel-shuffle": through(lambda x: F.pixel_shuffle(x, 2).repeat(1, 4, 1, 1), image_net),
         "reflect-pad": lambda: (image_net(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), nn.Tanh()), images(8)),
         "same-pad": lambda: (image_net(nn.Conv2d(4, 4, 3, padding="same"), nn.Tanh()), images(8)),
         "transposed": lambda: (image_net(nn.ConvTranspose2d(4, 4, 3), nn.Tanh()), images(8)),
         "depthwise": lambda: (image_net(nn.Conv2d(4, 4, 3, groups=4), nn.Tanh()), images(8)),
-        "conv1d": lambda: (nn.Sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, K)), torch.randn(4, 2, 6)),
-        "conv3d": lambda: (nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, K)), torch.randn(4, 1, 3, 3, 3)),
+        "conv1d": lambda: (
+            nn.Sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, K)),
+            torch.randn(4, 2, 6),
+        ),
+        "conv3d": lambda: (
+            nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, K)),
+            torch.randn(4, 1, 3, 3, 3),
+        ),
         "embedding-bag": _tokens(lambda m, x: m.head(m.bag(x).tanh()), bag=nn.EmbeddingBag(9, 4), head=nn.Linear(4, K)),
-        "embedding-bag-max": _tokens(lambda m, x: m.head(m.bag(x).tanh()), bag=nn.EmbeddingBag(9, 4, mode="max"), head=nn.Linear(4, K)),
-        "embedding-sparse": _tokens(lambda m, x: m.head(m.table(x).mean(1).tanh()), table=nn.Embedding(9, 4, sparse=True), head=nn.Linear(4, K)),
-        "embedding-max-norm": _tokens(lambda m, x: m.head(m.table(x).mean(1).tanh()), table=nn.Embedding(9, 4, max_norm=1.0), head=nn.Linear(4, K)),
+        "embedding-bag-max": _tokens(
+            lambda m, x: m.head(m.bag(x).tanh()), bag=nn.EmbeddingBag(9, 4, mode="max"), head=nn.Linear(4, K)
+        ),
+        "embedding-sparse": _tokens(
+            lambda m, x: m.head(m.table(x).mean(1).tanh()), table=nn.Embedding(9, 4, sparse=True), head=nn.Linear(4, K)
+        ),
+        "embedding-max-norm": _tokens(
+            lambda m, x: m.head(m.table(x).mean(1).tanh()), table=nn.Embedding(9, 4, max_norm=1.0), head=nn.Linear(4, K)
+        ),
         "rnn": _recurrent(nn.RNN),
         "lstm": _recurrent(nn.LSTM),
         "gru": _recurrent(nn.GRU),
-        "multihead-attention": lambda: (Calls(_mha, attention=nn.MultiheadAttention(4, 2, batch_first=True), head=nn.Linear(4, K)), torch.randn(4, 5, 4)),
+        "multihead-attention": lambda: (
+            Calls(_mha, attention=nn.MultiheadAttention(4, 2, batch_first=True), head=nn.Linear(4, K)),
+            torch.randn(4, 5, 4),
+        ),
         "transformer-encoder": lambda: (
-            Calls(lambda m, x: m.head(m.encoder(x).mean(1)), encoder=nn.TransformerEncoder(layer, 2), head=nn.Linear(4, K)),
+            Calls(
+                lambda m, x: m.head(m.encoder(x).mean(1)), encoder=nn.TransformerEncoder(layer, 2), head=nn.Linear(4, K)
+            ),
             torch.randn(4, 5, 4),
         ),
         "flex-attention": lambda: (
@@ -236,7 +282,7 @@ def plain() -> dict[str, Maker]:
         "no-parameters": lambda: (nn.Sequential(nn.Flatten()), rows()),
         "lazy": lambda: (nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.Linear(6, K)), rows()),
         "quantized": lambda: (torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}), rows()),
-    }  # fmt: skip
+    }
 
 
 def _flex(x: Tensor) -> Tensor:

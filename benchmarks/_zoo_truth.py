@@ -204,7 +204,7 @@ def differences(found: Result, h: Tensor, known: dict[str, float], near: float) 
 
 
 def kinds(model: nn.Module, names: list[str], most: int) -> list[str]:
-    """Tensors of at most so many numbers together: the smallest of each kind of layer, then others, small ones first."""
+    """Tensors of at most so many numbers together: the smallest of each kind of layer, then other small ones."""
     known = {n: p for n, p in model.named_parameters(remove_duplicate=True) if n in names}
     modules = dict(model.named_modules())
     first: dict[tuple[type, str], str] = {}

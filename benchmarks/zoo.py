@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import importlib
 import io
 import json
 import multiprocessing
@@ -26,14 +27,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests")]
-
 import _zoo_models
 import _zoo_plain
 import _zoo_timm
-import zoos  # noqa: F401 (torchvision can be imported beside a CPU torch)
+import torch
 from _zoo_truth import Verdict, judge
 
 LIBRARIES: dict[str, Any] = {
@@ -46,6 +43,8 @@ LIBRARIES: dict[str, Any] = {
 
 def makers() -> dict[str, _zoo_models.Maker]:
     """Every network by `library.family`."""
+    sys.path.append(str(Path(__file__).parent.parent / "tests"))
+    importlib.import_module("zoos")  # torchvision can be imported beside a CPU torch
     found = {}
     for library, entries in LIBRARIES.items():
         try:
@@ -99,7 +98,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=["*"], metavar="NAME", help="which, as globs")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds for a dense Hessian, and for λmax of all")
     parser.add_argument("--most", type=int, default=1500, help="parameters of a dense Hessian")
-    parser.add_argument("--quick", action="store_true", help="default runs in float32 alone, λmax of all in float64 alone")
+    parser.add_argument(
+        "--quick", action="store_true", help="default runs in float32 alone, λmax of all in float64 alone"
+    )
     parser.add_argument("--limit", type=float, default=1200.0, help="seconds for a network")
     parser.add_argument("--save", type=Path, help="verdicts as JSON lines")
     given = parser.parse_args()

@@ -64,7 +64,7 @@ def found(model: nn.Module, inputs: Any = None) -> float:
     [
         lambda net: Net(lambda m, x: {"logits": m.net(x), "hidden": x}, net=net),
         lambda net: Net(lambda m, x: (m.net(x), x), net=net),
-        lambda net: torch.compile(net, backend="eager"),
+        lambda net: torch.compile(net, backend="aot_eager"),
     ],
     ids=["dict", "tuple", "compiled"],
 )
