@@ -1,12 +1,14 @@
 """Metric values against other tools: time, extra memory and error, from the same float32 logits in memory, one thread.
 
-    python benchmarks/metrics.py [--sizes 1000000x10 100000x1000 1000000x100]
+    python benchmarks/metrics.py [--sizes 10000x10 1000000x10 100000x1000 1000000x100]
 
-calib works out fourteen metrics together (`values`) and, in a second line, the default set with every printed
-uncertainty (`measure`); each other tool works out its ECE with 15 bins alone, softmax included. Every line is a process
-of its own: least CPU seconds of three runs (there is one thread) after a warm-up on few rows, growth of the peak
-resident memory, and the error of the ECE against float64. The truth puts a confidence into the bin (lo, hi]; tools that
-bin otherwise may differ by edge cases.
+calib runs as its users call it, on arrays, with every check: `calibcli.measure(z, y)` is the default set with every
+printed uncertainty, `measure(z, y, "ece")` and `check(z, y, max={"ece": .05})` one number with its own; the last two
+lines are fourteen metrics and one without uncertainty. Each other tool works out its ECE with 15 bins alone, softmax
+and its own checks included. Every line is a process of its own: least CPU seconds of three runs or more (there is one
+thread) after a warm-up on few rows, growth of the peak resident memory beyond data and imports, and the error of the
+ECE against float64 (found in another process). The truth puts a confidence into the bin (lo, hi]; tools that bin
+otherwise may differ by edge cases.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,25 +60,32 @@ def truth(z: Any, y: Any) -> float:
     return float(np.abs(d).sum()) / len(z)
 
 
-def _calib() -> Run:
-    from calibcli.metrics import values
-    from calibcli.predictions import Predictions
+def _measure() -> Run:
+    import calibcli
 
-    return lambda z, y: values(Predictions.of(z, y), TOGETHER)["ece"]
-
-
-def _calib_measure() -> Run:
-    from calibcli.metrics import measure
-    from calibcli.predictions import Predictions
-
-    return lambda z, y: next(e.value or 0.0 for e in measure(Predictions.of(z, y)) if e.name == "ece")
+    return lambda z, y: float(calibcli.measure(z, y)["ece"].value or 0.0)
 
 
-def _calib_pass() -> Run:
-    from calibcli.metrics import values
-    from calibcli.predictions import Predictions
+def _measure_ece() -> Run:
+    import calibcli
 
-    return lambda z, y: values(Predictions.of(z, y), ["ece"])["ece"]
+    return lambda z, y: float(calibcli.measure(z, y, "ece")["ece"].value or 0.0)
+
+
+def _check() -> Run:
+    import calibcli
+
+    return lambda z, y: float(calibcli.check(z, y, max={"ece": 0.05}).checks[0].estimate.value or 0.0)
+
+
+def _values(*specs: str) -> Callable[[], Run]:
+    def prepared() -> Run:
+        from calibcli.metrics import values
+        from calibcli.predictions import Predictions
+
+        return lambda z, y: values(Predictions.of(z, y), specs)["ece"]
+
+    return prepared
 
 
 def _torchmetrics() -> Run:
@@ -142,70 +152,81 @@ def _relplot() -> Run:
     return lambda z, y: float(smECE(*multiclass_logits_to_confidences(z, y)))
 
 
-TOOLS: dict[str, tuple[str, Callable[[], Run]]] = {
-    "calib values (14 metrics)": ("calibcli", _calib),
-    "calib measure (default, intervals)": ("calibcli", _calib_measure),
-    "calib ece alone": ("calibcli", _calib_pass),
+OURS: dict[str, Callable[[], Run]] = {
+    'measure(z, y, "ece")': _measure_ece,
+    "check(z, y, max={'ece': .05})": _check,
+    "measure(z, y): 13 with intervals": _measure,
+    "values: 14 metrics": _values(*TOGETHER),
+    "values: ece": _values("ece"),
+}
+PEERS: dict[str, tuple[str, Callable[[], Run]]] = {
     "torchmetrics ece": ("torchmetrics", _torchmetrics),
     "netcal ece": ("netcal", _netcal),
     "probmetrics ece": ("probmetrics", _probmetrics),
     "scikit-learn curve": ("sklearn", _sklearn),
     "relplot smECE": ("relplot", _relplot),
 }
-OURS = list(TOOLS)[:3]
+FEWEST, ENOUGH, MOST = 3, 0.5, 60.0  # runs; CPU seconds of all runs that are enough, and that end it
 
 
 def child(tool: str, n: int, k: int) -> None:
-    """One tool on one size; prints JSON."""
+    """One tool on one size, or the truth; prints JSON."""
     z, y = data(n, k)
-    wanted = truth(z, y)
-    run = TOOLS[tool][1]()
+    if tool == "truth":
+        print(json.dumps(truth(z, y)))
+        return
+    run = OURS[tool]() if tool in OURS else PEERS[tool][1]()
     run(z[:2000], y[:2000])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times, value = [], 0.0
-    for _ in range(3):
+    while len(times) < FEWEST or sum(times) < ENOUGH:
         start = time.process_time()
         value = run(z, y)
         times.append(time.process_time() - start)
-        if sum(times) > 60:
+        if sum(times) > MOST:
             break
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({"seconds": min(times), "mb": grown / 1024, "value": value, "error": abs(value - wanted)}))
+    print(json.dumps({"seconds": min(times), "mb": grown / 1024, "value": value}))
+
+
+def asked(tool: str, n: str, k: str) -> Any:
+    """What a process of its own says; a text where it fails."""
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    command = [sys.executable, "-P", __file__, "--child", tool, n, k]  # not our coverage.py
+    environment = {**os.environ, **threads, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        return "failed: " + (done.stderr.strip().splitlines() or ["killed"])[-1][:100]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
-    parser.add_argument("--sizes", nargs="+", default=["1000000x10", "100000x1000", "1000000x100"])
+    parser.add_argument("--sizes", nargs="+", default=["10000x10", "1000000x10", "100000x1000", "1000000x100"])
     parser.add_argument("--child", nargs=3)
     args = parser.parse_args()
     if args.child:
         child(args.child[0], int(args.child[1]), int(args.child[2]))
         return
-    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     for size in args.sizes:
         n, k = size.split("x")
         print(f"\n{n} rows, {k} classes, float32, one thread")
-        print(f"{'tool':36} {'seconds':>8} {'extra MB':>9} {'error':>9}")
-        seconds = {}
-        for tool, (package, _) in TOOLS.items():
-            if importlib.util.find_spec(package) is None:
+        print(f"{'':36} {'CPU ms':>8} {'extra MB':>9} {'error':>9}")
+        wanted, seconds = asked("truth", n, k), {}
+        for tool in (*OURS, *PEERS):
+            if tool in PEERS and importlib.util.find_spec(PEERS[tool][0]) is None:
                 print(f"{tool:36} not installed")
                 continue
-            command = [sys.executable, "-P", __file__, "--child", tool, n, k]  # not our coverage.py
-            done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **threads})
-            if done.returncode:
-                print(f"{tool:36} failed: {(done.stderr.strip().splitlines() or ['killed'])[-1][:100]}")
+            row = asked(tool, n, k)
+            if isinstance(row, str):
+                print(f"{tool:36} {row}")
                 continue
-            row = json.loads(done.stdout.splitlines()[-1])
             seconds[tool] = row["seconds"]
-            error = "" if tool == "relplot smECE" else f"{row['error']:9.1e}"
-            print(f"{tool:36} {row['seconds']:8.3f} {row['mb']:9.0f} {error}", flush=True)
-        others = {tool: s for tool, s in seconds.items() if tool not in OURS}
-        if others:
-            best = min(others, key=lambda tool: others[tool])
-            ratio = others[best] / seconds[OURS[0]]
-            print(f"calib's 14 metrics are {ratio:.1f} times as fast as the fastest other tool's one ({best})")
-        print(f"every printed uncertainty: {seconds[OURS[1]] / seconds[OURS[0]]:.1f} times the values alone")
+            error = "" if tool == "relplot smECE" else f"{abs(row['value'] - wanted):9.1e}"
+            print(f"{tool:36} {1000 * row['seconds']:8.1f} {row['mb']:9.0f} {error}", flush=True)
+        for name in (tool for tool in OURS if tool in seconds):
+            others = [f"{seconds[peer] / seconds[name]:.2f} {peer}" for peer in PEERS if peer in seconds]
+            print(f"times as fast, {name}: {', '.join(others)}")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> No
 
 
 @pytest.mark.finding("4 focal_temperature well determined")
-@pytest.mark.parametrize("gamma", [0.1, 0.37, 1.13, 2.61])
+@pytest.mark.parametrize("gamma", [0.37, 2.61])
 def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
     """So many rows that the set of gamma lies between two points of the grid."""
     rng = np.random.default_rng(0)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parent.parent
 SHELVES = {
     "metric": ("metrics", "sharpness", "metrics/sample.py"),
