@@ -84,9 +84,8 @@ def _tied() -> Made:
     table = nn.Embedding(K, 6)
     head = nn.Linear(6, K, bias=False)
     head.weight = table.weight
-    return Calls(lambda m, ids: m.head(torch.tanh(m.table(ids).mean(1))), table=table, head=head), torch.randint(
-        0, K, (4, 5)
-    )
+    model = Calls(lambda m, x: m.head(m.table(x).mean(1).tanh()), table=table, head=head)
+    return model, {"x": torch.randint(0, K, (4, 5))}
 
 
 def _unused() -> Made:
@@ -119,7 +118,10 @@ def _across(self: Any, x: Tensor) -> Tensor:
 
 
 def _tokens(function: Any, **parts: Any) -> Maker:
-    return lambda: (Calls(function, **{k: copy.deepcopy(v) for k, v in parts.items()}), torch.randint(0, 9, (4, 7)))
+    return lambda: (
+        Calls(function, **{k: copy.deepcopy(v) for k, v in parts.items()}),
+        {"x": torch.randint(0, 9, (4, 7))},
+    )
 
 
 def _recurrent(kind: type[nn.RNNBase]) -> Maker:
@@ -188,8 +190,6 @@ def plain() -> dict[str, Maker]:
         ),
         "data-parallel": lambda: (nn.DataParallel(mlp()), rows()),
         "compiled": lambda: (torch.compile(mlp(), backend="aot_eager"), rows()),
-        "scripted": lambda: (torch.jit.script(mlp()), rows()),
-        "traced": lambda: (torch.jit.trace(mlp(), rows()), rows()),
         "fx": lambda: (torch.fx.symbolic_trace(mlp()), rows()),
         "no-grad-inside": lambda: of(
             lambda m, x: m.last(torch.no_grad()(m.first)(x)), first=mlp(), last=nn.Linear(K, K)
