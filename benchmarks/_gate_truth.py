@@ -66,8 +66,8 @@ def gates(truth: dict[str, float], finite: dict[str, float], **keys: Any) -> dic
     found: dict[str, Gate] = {}
     for metric, value in truth.items():
         better = METRICS.entries[metric.partition(":")[0]].traits.get("better", "")
-        limit = value if math.isfinite(value) else 2 * finite.get(metric, 1.0)
-        if not math.isfinite(limit):
+        limit = 2 * finite.get(metric, 1.0) if math.isinf(value) else value
+        if not math.isfinite(limit):  # there is none, as of rows that are confident where no row is
             continue
         if abs(limit) < ROUNDING:  # a bound of exactly 0 is not above what is 0 but for rounding
             limit = ROUNDING

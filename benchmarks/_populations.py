@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.metrics.bounds import Bounds, table_bounds
+from calibcli.metrics.reliability import BinaryOutcomes
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 ROWS = 60_000
@@ -295,3 +298,21 @@ def names(data: Path | None) -> Iterator[tuple[str, int]]:
                 yield name, classes[at]
         if at == 0 and data is not None:
             yield from ((name, 100 if "WRN" in name else 10) for name, file in REAL.items() if (data / file).is_file())
+
+
+def ece_bounds(
+    confidence: Any,
+    correct: Any,
+    *,
+    bins: int = 15,
+    weights: Any = None,
+    weight_kind: str = "sampling",
+    groups: Any = None,
+    seed: int = 0,
+    **how: Any,
+) -> Bounds:
+    """Bounds of the ECE from (N,) confidences and hits; `how` as of `table_bounds`."""
+    c, w = np.asarray(confidence, dtype=np.float64), None if weights is None else np.asarray(weights, dtype=np.float64)
+    member = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    view = BinaryOutcomes(c, 1 - c, np.asarray(correct) > 0, w, weight_kind == "count", member, seed=seed)
+    return table_bounds(view, view.width_bins(bins, "right"), **how)

@@ -24,7 +24,8 @@ from calibcli.columns import Columns, columns
 from calibcli.metrics.binned import class_bins
 from calibcli.metrics.gap_norms import l1, l2, over, over_by_confidence, under
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import Sample
 from calibcli.metrics.smooth import Smoothed
 from calibcli.predictions import Floats, Predictions
 
@@ -155,7 +156,8 @@ class Population:
         return Sample.of(self.columns).top
 
     def _cox(self) -> tuple[float, float]:
-        x = np.stack([np.ones(len(self.q)), self.columns.log_odds])
+        rest = np.maximum(self.columns.rest, np.finfo(np.float64).tiny)
+        x = np.stack([np.ones(len(self.q)), np.log(self.columns.confidence) - np.log(rest)])
         beta = np.array([0.0, 0.5])
         for _ in range(50):
             p = 0.5 * (1 + np.tanh(beta @ x / 2))

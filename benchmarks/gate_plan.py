@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from _populations import drawn, scaled, softmax
+from _populations import drawn, ece_bounds, scaled, softmax
 from scipy.stats import binom
 
 import calibcli
@@ -20,7 +20,6 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.input_files import Baselines
 from calibcli.gate.planning import Assumptions, plan
 from calibcli.gate.sources import Scores
-from calibcli.metrics.bounds import ece_bounds
 from calibcli.predictions import Predictions
 
 

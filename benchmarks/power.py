@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+from _populations import ece_bounds
 
 from calibcli.columns import bin_index
 from calibcli.gate.plan import EcePopulation, rows_for
-from calibcli.metrics.bounds import Method, ece_bounds
+from calibcli.metrics.bounds import Method
 from calibcli.numerics import normal_quantile
 
 BINS, ACCURACY, ALPHA, DRAWS = 15, 0.87, 0.05, 4_000

@@ -2,16 +2,9 @@
 
 import sys
 
-from calibcli.cli.process import surroundings
+from calibcli.cli.app import main
 
-
-def main() -> int:
-    """Run `calib` with the arguments of this process; the exit code."""
-    with surroundings():
-        from calibcli.cli.app import main as run
-
-        return run()
-
+__all__ = ["main"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -85,7 +85,7 @@ def listing(name: str) -> Result:
         return Result(command="list", tables=[_formats()])
     if name in SHELVES:
         return Result(command="list", tables=[table(name)], facts={"used by": SHELVES[name].option})
-    found = list(_entries(name))
+    found = [(where, one.shelf.entries[normal(name)]) for where, one in SHELVES.items() if name in one.shelf]
     if not found:
         known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in SHELVES.values() for e in one.shelf)]
         raise UsageError(f"nothing is called '{name}'", did_you_mean(name, known))
@@ -96,12 +96,6 @@ def table(name: str) -> Table:
     """A shelf as a table: spec, what it is, options."""
     rows = [[entry.name, entry.summary.rstrip("."), entry.signature] for entry in SHELVES[name].shelf]
     return Table(name=name, columns=["name", "definition", "options"], rows=rows)
-
-
-def _entries(name: str) -> Iterator[tuple[str, Entry]]:
-    for where, one in SHELVES.items():
-        if name in one.shelf:
-            yield where, one.shelf.entries[normal(name)]
 
 
 def example(about: str) -> list[str]:
@@ -134,9 +128,8 @@ def _formats() -> Table:
     from calibcli import render
     from calibcli.inputs.files import source
 
-    rows: list[list[str]] = [[name, " ".join(source.suffixes(name)), "read"] for name in source.NAMES]
+    rows = [[name, " ".join(source.suffixes(name)), "read"] for name in source.NAMES]
     for name in render.NAMES:
-        rows.append(
-            [name, " ".join(render.suffixes(name)), "written" if render.to_stdout(name) else "written to a file"]
-        )
+        written = "written" if render.to_stdout(name) else "written to a file"
+        rows.append([name, " ".join(render.suffixes(name)), written])
     return Table(name=FORMATS, columns=["name", "suffix", "is"], rows=rows)

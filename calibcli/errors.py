@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -103,3 +103,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = nearest(name, known)
     return f"did you mean '{near}'?" if near else "choose from: " + ", ".join(known)
+
+
+def check_keywords(given: Iterable[str], known: Collection[str], function: str) -> None:
+    """Refuse keywords that a function of the Python API does not take.
+
+    Raises:
+        TypeError: there is one; says the nearest that it takes.
+    """
+    for name in given:
+        if name not in known:
+            near = did_you_mean(name, sorted(known))
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}': {near}")

@@ -65,28 +65,35 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = target(path)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        with _room(path):
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     except OSError as error:
-        if (reason := no_room(error)) is not None:
-            raise _full(path, reason) from None
-        raise UsageError(
-            f"cannot write {path} ({error.strerror})", "name a folder that exists and can be written"
-        ) from None
+        fix = "name a folder that exists and can be written"
+        raise UsageError(f"cannot write {path} ({error.strerror})", fix) from None
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException as error:
-        if (reason := no_room(error, temporary)) is None:
-            raise
-        raise _full(path, reason) from None
+        with _room(path, temporary):
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-class Lines:
+@contextlib.contextmanager
+def _room(path: Path, written: Path | None = None) -> Iterator[None]:
+    """Errors of the block that mean that `path` has no room, by that name; `written` as in `no_room`."""
+    try:
+        yield
+    except BaseException as error:
+        if (reason := no_room(error, written)) is None:
+            raise
+        kept = "what was there before is kept" if path.exists() else "nothing half-written is left"
+        raise WriteError(f"cannot write {path} ({reason}); {kept}", "free some space, or write elsewhere") from None
+
+
+class Lines(contextlib.AbstractContextManager["Lines"]):
     """A text file that grows by whole lines; one that finds no room is taken back, a torn last one is cut off.
 
     Raises:
@@ -95,7 +102,7 @@ class Lines:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        with self._room():
+        with _room(self.path):
             self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 (closed by __exit__)
         end = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, end - PROBE))
@@ -105,25 +112,13 @@ class Lines:
     def write(self, line: str) -> None:
         """Append a line."""
         before, rest = self._file.seek(0, os.SEEK_END), memoryview(line.encode() + b"\n")
-        with self._room():
+        with _room(self.path):
             try:
                 while rest:
                     rest = rest[self._file.write(rest) or 0 :]
             except OSError:
                 self._file.truncate(before)
                 raise
-
-    @contextlib.contextmanager
-    def _room(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if (reason := no_room(error)) is None:
-                raise
-            raise _full(self.path, reason) from None
-
-    def __enter__(self) -> Lines:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -162,11 +157,6 @@ def no_room(error: BaseException, path: Path | None = None) -> str | None:
     return None
 
 
-def _full(path: Path, reason: str) -> WriteError:
-    kept = "what was there before is kept" if path.exists() else "nothing half-written is left"
-    return WriteError(f"cannot write {path} ({reason}); {kept}", "free some space, or write elsewhere")
-
-
 def known_suffix(path: Path, suffixes: Sequence[str], what: str) -> Path:
     """`path`, if `what` can be written to a file of its suffix.
 
@@ -179,16 +169,13 @@ def known_suffix(path: Path, suffixes: Sequence[str], what: str) -> Path:
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """Hex digest of the file's bytes, read in 1 MiB blocks.
+    """Hex digest of the file's bytes, read in blocks.
 
     Raises:
         InputError: the file cannot be read.
     """
-    digest = hashlib.sha256()
     with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"), open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
-"""Quantiles, bounds and roots that several rooms take: each has one definition. SciPy loads only where it is used."""
+"""Quantiles, bounds, roots, bins and ranks, each defined once. SciPy loads only where it is used."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 SMALLEST_P = 1e-300
 TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
 
@@ -59,6 +60,13 @@ def effective_rows(weights: Floats) -> float:
     return float(weights.sum() ** 2 / (weights @ weights))
 
 
+def weighted_mean(values: Floats, weights: Floats | None = None) -> tuple[float, float]:
+    """Σ w x / Σ w, and its standard error, (Σ w² (x - mean)²)^½ / Σ w, where the weights are taken as they are."""
+    w = np.ones(len(values)) if weights is None else weights
+    mean = float(np.average(values, weights=w))
+    return mean, math.sqrt(float(np.sum((w * (values - mean)) ** 2))) / float(w.sum())
+
+
 def effective_groups(sizes: npt.ArrayLike) -> float:
     """(Σ m²)² / Σ m⁴: how many groups of equal size would measure a spread as well as these, of sizes (weights) m.
 
@@ -82,6 +90,12 @@ def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
     """
     a = unseen * max(z * z, -math.log(max(normal_share(-z), TINY)))
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2
+
+
+@lru_cache(maxsize=16)
+def normals(shape: tuple[int, ...], seed: int) -> Floats:
+    """Standard normal draws of this shape, drawn once."""
+    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def log_sigmoid(m: Floats) -> Floats:
@@ -133,3 +147,94 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
             f_high = f_high / 2 if side == -1 else f_high
             side = -1
     return 0.5 * (low + high)
+
+
+def bin_index(values: Floats, bins: int, edges: str = "right") -> Ints:
+    """Bin of each value in [0, 1], equal width, computed in float64.
+
+    `right`: ((b-1)/M, b/M], 0 in the first (Guo 2017). `left`: [(b-1)/M, b/M), 1 in the last. `torchmetrics`: as
+    `left`, with a bin of its own for values of exactly 1. A value within 1e-12 of an inner edge is on it: 0.75 given as
+    a probability stays there though its logarithm and the softmax round it.
+    """
+    scaled = np.asarray(values, dtype=np.float64) * bins
+    if edges == "right":
+        scaled -= 1e-12
+        np.ceil(scaled, out=scaled)
+        scaled -= 1
+    else:
+        scaled += 1e-12
+    narrow = scaled.astype(np.int32)  # truncates: the floor of what is >= 0; half as wide is several times as fast
+    np.minimum(narrow, bins - 1, out=narrow)
+    np.maximum(narrow, 0, out=narrow)
+    index: Ints = narrow.astype(np.int64)
+    if edges == "torchmetrics":
+        index[values >= 1] = bins
+    return index
+
+
+FEW = 1 << 14  # rows up to which all are sorted
+CHUNK = 1 << 15  # rows whose numbers stay in the cache
+BINADES, BITS = 40, 10  # a cell is one of 2^10 steps of 1 - p within a factor of two
+LAST = BINADES << BITS
+TIE = 1e-12  # confidences that differ by less are the same: softmax of classes in another order differs by an ulp
+
+
+def groups_by_rank(p: Floats, first: Ints) -> tuple[Ints, Ints, Ints]:
+    """Rows counted by p into fine cells; only those of cells that a cut divides are sorted.
+
+    Args:
+        p: (n,) in [0, 1].
+        first: (M + 1,) ranks where groups begin, from 0 to n.
+
+    Returns:
+        (n,) group of each row; the rows around the cuts in order of p, with all that are tied there; their ranks.
+    """
+    n = len(p)
+    if n <= FEW:
+        rows = np.argsort(p)
+        ranks = np.arange(n)
+        group = np.empty(n, np.int64)
+    else:
+        cells = np.empty(n, np.uint16)
+        for start in range(0, n, CHUNK):
+            part = slice(start, start + CHUNK)
+            cells[part] = _cells(1 - p[part])
+        count = np.zeros(LAST + 1, np.int64)
+        for start in range(0, n, 8 * CHUNK):
+            count += np.bincount(cells[start : start + 8 * CHUNK], minlength=LAST + 1)
+        end = np.cumsum(count)
+        cut = np.searchsorted(end, first[1:-1], side="right")
+        of_cell = np.searchsorted(cut, np.arange(LAST + 1), side="left")
+        cut = np.unique(cut)
+        lowest = (((LAST - cut + _SHIFT) << (52 - BITS)).view(np.float64)) * (cut < LAST)
+        highest = ((LAST - cut + 1 + _SHIFT) << (52 - BITS)).view(np.float64)
+        for start, stop in zip(_cells(highest + TIE), _cells(np.maximum(lowest - TIE, 0)), strict=True):
+            of_cell[max(start, 0) : stop + 1] = len(first)
+        cut = np.flatnonzero(of_cell == len(first))
+        group = of_cell[cells]
+        rows = np.flatnonzero(group == len(first))
+        rows = rows[np.argsort(p[rows])]
+        ranks = np.arange(len(rows)) + np.repeat(end[cut] - np.cumsum(count[cut]), count[cut])
+    group[rows] = np.searchsorted(first, ranks, side="right") - 1
+    return group, rows, ranks
+
+
+_SHIFT = (1023 << BITS) - LAST
+
+
+def _cells(rest: Floats) -> Ints:
+    """Cell of each 1 - p by exponent and upper digits: fine where p is near 1, and rising with p."""
+    bits = rest.view(np.int64) >> (52 - BITS)
+    bits -= _SHIFT
+    cells: Ints = LAST - np.maximum(bits, 0, out=bits)
+    return cells
+
+
+def ties(ordered: Floats, values: Floats) -> Iterator[slice]:
+    """Where in increasing numbers those that are within TIE of these values are; no number twice."""
+    stop = 0
+    for value in np.unique(values):
+        low, high = np.searchsorted(ordered, [value - TIE, value + TIE])
+        start, stop = max(int(low), stop), max(int(high), stop)
+        if stop > start:
+            yield slice(start, stop)

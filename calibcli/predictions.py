@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -16,17 +17,27 @@ Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
+NEAR = 1 << 16  # bytes between two rows that are read along
+Progress = Callable[[float, str], None]
+"""Called as `progress(fraction, text)`; fraction in [0, 1]."""
 
 
-class Scores(Protocol):
-    """(N, K) scores that are read piece by piece, e.g. from a file."""
+class Named(Protocol):
+    """An array of any shape that is read by rows."""
 
     @property
-    def shape(self) -> tuple[int, int]: ...
+    def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
     def read(self, start: int, stop: int) -> Array:
-        """Rows start..stop as a C-contiguous float array of shape (stop - start, K)."""
+        """Rows start..stop."""
+
+
+class Scores(Named, Protocol):
+    """(N, K) scores that are read piece by piece, e.g. from a file, as C-contiguous floats."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +59,10 @@ class ArrayScores:
 
 
 @dataclass(frozen=True, eq=False)
-class MappedScores:
-    """Scores of another source passed through a function, block by block."""
+class DerivedScores:
+    """Float64 scores made from those of another source, row by row."""
 
     inner: Scores
-    function: Callable[[Array], Array]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,6 +71,13 @@ class MappedScores:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class MappedScores(DerivedScores):
+    """Scores passed through a function, block by block."""
+
+    function: Callable[[Array], Array]
 
     def read(self, start: int, stop: int) -> Array:
         return np.ascontiguousarray(self.function(self.inner.read(start, stop)))
@@ -164,7 +181,7 @@ class Predictions:
         [3, 3, 3, 3]
         """
         index = np.flatnonzero(rows) if rows.dtype == bool else np.asarray(rows)
-        return self.with_rows(index, ArrayScores(_gather(self, index)))
+        return self.with_rows(index, ArrayScores(np.ascontiguousarray(gather(self.scores, index, NEAR))))
 
     def with_rows(self, index: Ints, scores: Scores) -> Predictions:
         """Everything about the rows `index`, with `scores` that hold these rows.
@@ -218,6 +235,33 @@ def two_columns(score: Floats, kind: Kind) -> Floats:
         return np.column_stack([np.log1p(-p), np.log(p)])
 
 
+def rows_of(array: Named, size: int = 0) -> int:
+    """Rows that make up a piece, or `size` bytes."""
+    return max(1, (size or CHUNK_BYTES) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
+
+
+def gather(array: Named, rows: Ints, near: int = 1) -> Array:
+    """The given rows, in any order, never more than a piece read at once.
+
+    Args:
+        near: rows that lie less than so many bytes apart are read with what is between them.
+    """
+    if isinstance(array, ArrayScores):
+        return np.asarray(array.array[rows])
+    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    order = np.argsort(rows, kind="stable")
+    at = np.asarray(rows)[order]
+    gaps = np.flatnonzero(np.diff(at) > rows_of(array, near)) + 1
+    most, done = rows_of(array), 0
+    for end in (*gaps.tolist(), len(at)):
+        while done < end:
+            first = int(at[done])
+            last = min(end, int(np.searchsorted(at, first + most)))
+            out[order[done:last]] = array.read(first, int(at[last - 1]) + 1)[at[done:last] - first]
+            done = last
+    return out
+
+
 def chunk_rows(scores: Scores) -> int:
     """Rows that make up about CHUNK_BYTES, and few enough that per-row arrays stay in the cache."""
     return min(CHUNK_ROWS, max(1, CHUNK_BYTES // (scores.shape[1] * max(scores.dtype.itemsize, 4))))
@@ -229,17 +273,3 @@ def read(scores: Scores, start: int, stop: int) -> Array:
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
     return np.ascontiguousarray(block)
-
-
-def _gather(predictions: Predictions, index: Ints) -> Array:
-    if isinstance(predictions.scores, ArrayScores):
-        return np.ascontiguousarray(predictions.scores.array[index])
-    order = np.argsort(index, kind="stable")
-    out: Array | None = None
-    for start, block in predictions.blocks():
-        first, last = np.searchsorted(index[order], [start, start + len(block)])
-        where = order[first:last]
-        if out is None:
-            out = np.empty((len(index), predictions.k), dtype=block.dtype)
-        out[where] = block[index[where] - start]
-    return np.empty((0, predictions.k)) if out is None else out

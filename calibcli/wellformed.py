@@ -39,11 +39,7 @@ def read(data: Any, kind: Any, source: str, fix: str, key: str = "") -> Any:
             return None
         fitting = [arg for arg in args if arg is not type(None) and _fits(data, arg)]
         return read(data, (fitting or [a for a in args if a is not type(None)])[0], source, fix, key)
-    if origin is Annotated:
-        if not _fits(data, kind) or any(isinstance(a, Range) and data not in a for a in args[1:]):
-            raise wrong(data, words(kind), source, fix, key)
-        return data
-    if not _fits(data, kind):
+    if not _fits(data, kind) or (origin is Annotated and any(isinstance(a, Range) and data not in a for a in args)):
         raise wrong(data, words(kind), source, fix, key)
     if origin in (Sequence, list):
         return [

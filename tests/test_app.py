@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from calibcli import __version__
-from calibcli.cli.app import COMMANDS, main
+from calibcli.cli.app import main
+from calibcli.cli.run import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test", "validation"))

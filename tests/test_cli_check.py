@@ -337,7 +337,7 @@ def test_positive_class_of_a_binary_problem(capsys: Any) -> None:
     p = rng.beta(1, 3, 2000)
     np.savez("b.npz", probs=np.stack([1 - p, p], 1), labels=(rng.random(2000) < p).astype(int))
     _, result = check(capsys, "b.npz", "--max", "ece=0.1", "--max", "ece:of=top=0.1")
-    from calibcli.metrics.bounds import ece_bounds
+    from populations import ece_bounds
 
     with np.load("b.npz") as data:
         bounds = ece_bounds(data["probs"][:, 1], data["labels"])

@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 from typer.models import OptionInfo
 
-from calibcli.cli.app import COMMANDS, main
+from calibcli.cli.app import main
+from calibcli.cli.run import COMMANDS
 from calibcli.errors import Exit, UsageError
 
 

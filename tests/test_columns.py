@@ -46,7 +46,7 @@ def test_rows_follow_their_definitions(n: int, k: int, scale: float, shift: floa
 def test_bulk_float32_rows_are_accurate_to_float32(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = sample(3000, k, 4.0)
     z = z.astype(np.float32)
-    monkeypatch.setattr("calibcli.columns.blocked_pass.SMALL", 0)
+    monkeypatch.setattr("calibcli.columns.SMALL", 0)
     got = columns(Predictions.of(z, y))
     for name, want in direct(z, y).items():
         np.testing.assert_allclose(getattr(got, name), want.astype(float), rtol=3e-6, err_msg=name)
@@ -125,7 +125,7 @@ def test_mapped_and_taken_predictions() -> None:
 def test_condensed_columns_keep_sums_and_squares_of_every_bin(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = sample(4000, k)
     whole = columns(Predictions.of(z, y))
-    monkeypatch.setattr("calibcli.columns.blocked_pass.MANY", 10)
+    monkeypatch.setattr("calibcli.columns.MANY", 10)
     monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", 1 << 14)
     few = columns(Predictions.of(z, y))
     assert few.condensed == few.weights.sum() == 4000

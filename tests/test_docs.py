@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from calibcli import catalogue
-from calibcli.cli.app import COMMANDS, build
+from calibcli.cli.run import COMMANDS, build
 from calibcli.losses import objective
 from calibcli.spec import normal
 

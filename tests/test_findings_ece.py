@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from populations import ece_bounds
 from scipy.stats import binom
 
 from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.columns import Columns, bin_index
 from calibcli.metrics import bounds as sharp
-from calibcli.metrics.bounds import ece_bounds
 from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
 

@@ -11,7 +11,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from calibcli.cli.app import COMMANDS, main
+from calibcli.cli.app import main
+from calibcli.cli.run import COMMANDS
 from calibcli.errors import Exit, UsageError
 from calibcli.files import may_write
 

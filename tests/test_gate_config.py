@@ -73,6 +73,19 @@ def test_calib_toml_beats_pyproject_key_by_key(tmp_path: Path) -> None:
     assert both.over(alpha=0.3, bins=None).bins == 7
 
 
+def test_choices_and_earlier_results(tmp_path: Path) -> None:
+    found = load(
+        written(
+            tmp_path,
+            "[data]\nweight_kind = 'count'\nclasses = ['a', 'b']\n[stats]\nbounds = 'score'\nedges = 'left'\n[[gate]]\n"
+            "metric = 'nll'\nmargin = 0\nbaseline = { file = 'b.json', missing = 'warn' }\non_not_run = 'warn'\n",
+        )
+    )
+    assert (found.weight_kind, found.classes, found.bounds, found.edges) == ("count", ("a", "b"), "score", "left")
+    (gate,) = found.gates
+    assert (gate.baseline, gate.missing, gate.on_not_run) == (str(tmp_path / "b.json"), "warn", "warn")
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     assert load(folder=tmp_path) == Config()
     written(tmp_path, "[project]\nname = 'x'\n", "pyproject.toml")
@@ -108,6 +121,8 @@ def test_nothing_there(tmp_path: Path) -> None:
         ("[stats]\nalpha = 0.7\n", "alpha = 0.7 is out of range", "to 0.25"),
         ("[stats]\nedges = 'rigth'\n", "'rigth'", "did you mean 'right'"),
         ("[data]\nslices = 3\n", "not a list of texts", "["),
+        ("[data]\nweight_kind = 'cuont'\n", "weight_kind is 'cuont'", "did you mean 'count'"),
+        ("[[gate]]\nmetric = 'nll'\nbaseline = { fiel = 'b.json' }\n", "unknown key 'fiel'", "did you mean 'file'"),
         ("data = 3\n", "is not a table", "KEY = VALUE"),
         ("[data\n", "is not TOML", "line"),
     ],

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from populations import ece_bounds
 
 from calibcli.cli.app import main
 from calibcli.gate.plan import EcePopulation, mean_power, rows_for, synthetic_logits
-from calibcli.metrics.bounds import ece_bounds
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 
 
 def planned(capsys: Any, *arguments: str) -> dict[str, Any]:

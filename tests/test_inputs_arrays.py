@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibcli.inputs.files.arrays import Column, Memory, gather
+from calibcli.inputs.files.arrays import Column, Memory
+from calibcli.predictions import gather
 
 
 @pytest.mark.parametrize("piece", [8, 1000, 1 << 23])
 def test_a_column_is_indexed_like_an_array(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.inputs.files.arrays.PIECE", piece)
+    monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", piece)
     array = np.arange(2000) * 3
     column = Column(Memory(array))
     rng = np.random.default_rng(0)
@@ -20,7 +21,7 @@ def test_a_column_is_indexed_like_an_array(piece: int, monkeypatch: pytest.Monke
 
 
 def test_picking_rows_never_reads_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibcli.inputs.files.arrays.PIECE", 800)
+    monkeypatch.setattr("calibcli.predictions.CHUNK_BYTES", 800)
     read: list[int] = []
 
     class Watched:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibcli.inputs.files import arrays
+from calibcli import predictions
 from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.scores.mistakes import Impossible, Spot
 from calibcli.inputs.scores.scan import Scan, Unit, scan
@@ -75,12 +75,12 @@ def test_pieces_do_not_matter(rows: int, what: str, where: list[int], data: st.D
     for i in where:
         scores[i, i % 6] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf, 0.0, 3.0, -1.0]))
     whole = look(scores)
-    before = arrays.PIECE
-    arrays.PIECE = rows * 6 * 8
+    before = predictions.CHUNK_BYTES
+    predictions.CHUNK_BYTES = rows * 6 * 8
     try:
         parts = look(scores)
     finally:
-        arrays.PIECE = before
+        predictions.CHUNK_BYTES = before
     assert (parts.kind, parts.repeated.count) == (whole.kind, whole.repeated.count)
     assert (parts.n, parts.low, parts.high) == (whole.n, whole.low, whole.high)
     assert parts.nonfinite == whole.nonfinite

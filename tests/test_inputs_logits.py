@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibcli import predictions
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
-from calibcli.inputs.files import arrays
 from calibcli.inputs.scores import keys, multilabel, recorded
 from calibcli.predictions import Predictions
 
@@ -214,7 +214,7 @@ def test_multilabel(tmp_path: Path) -> None:
 def test_streamed_blocks_equal_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing held and pieces of 10 rows, every path gives the same rows."""
     monkeypatch.setattr(keys, "HOLD", 0)
-    monkeypatch.setattr(arrays, "PIECE", 160)
+    monkeypatch.setattr(predictions, "CHUNK_BYTES", 160)
     y = np.where(np.arange(300) % 9 == 0, -1, Y)
     keep = y >= 0
     for key, values in (("logits", Z), ("probs", P.astype(np.float32))):

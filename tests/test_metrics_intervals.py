@@ -21,7 +21,8 @@ from calibcli.metrics import gain, smooth
 from calibcli.metrics.binned import mean_absolute_deviation
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
 
 
@@ -134,7 +135,7 @@ def test_equal_mass_without_sorting_is_that_of_sorted_rows(
     hit = rng.random(n) < p * p
     found = BinaryOutcomes(p, 1 - p, hit, None, False, None).mass_bins(bins, "split-merge")
     for other in ("sorted", "weighted"):
-        monkeypatch.setattr("calibcli.metrics.reliability.FEW", n)
+        monkeypatch.setattr("calibcli.numerics.FEW", n)
         w = None if other == "sorted" else np.ones(n)
         want = BinaryOutcomes(p, 1 - p, hit, w, True, None).mass_bins(bins, "split-merge")
         variances = ("weight_variance", "gap_variance", "null_variance")

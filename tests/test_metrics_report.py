@@ -18,8 +18,9 @@ from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.columns import bin_index
 from calibcli.errors import UsageError
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report, report_multilabel
-from calibcli.metrics.sample import BinaryOutcomes, Sample
+from calibcli.metrics.sample import Sample
 from calibcli.metrics.tables import murphy, smooth_curve
 from calibcli.predictions import Predictions
 from calibcli.result import SCHEMA, Result
@@ -126,7 +127,7 @@ def test_each_option_has_an_effect(args: list[str], differs: Any, capsys: pytest
         (["-m", "ece:bin=3"], "metric 'ece' has no option 'bin'"),
         (["-m", "ece:bins=0"], "ece:bins=0 is out of range"),
         (["-m", "ece:of=positive"], "ece:of=positive is for two classes, these are 10"),
-        (["--edges", "top"], "unknown edges 'top'"),
+        (["--edges", "top"], "--edges top is not a choice"),
         (["--level", "1.5"], "--level 1.5 is out of range"),
         (["--top-k", "11"], "--top-k 11 of 10 classes"),
         (["-m", "mmce:width=0"], "mmce:width=0 is out of range"),
@@ -318,7 +319,7 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     from calibcli.gate import check
     from calibcli.gate.config import Config, Gate
     from calibcli.gate.sources import Scores
-    from calibcli.metrics import sample as outcomes
+    from calibcli.metrics import reliability as outcomes
 
     binned: Counter[tuple[int, str]] = Counter()
     tables: Counter[tuple[str, int]] = Counter()
@@ -337,10 +338,10 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
         return table
 
     monkeypatch.setattr(outcomes, "bin_index", counted_index)
-    for name in ("_width", "_merged", "_split", "_divided", "_whole", "_mukhoti"):
+    for name in ("_width", "_merged", "_divided", "_whole", "_mukhoti"):
         monkeypatch.setattr(outcomes, name, counted(name))
     names = {n for n, m in sys.modules.items() if n.startswith("calibcli.metrics.") and "bin_index" in vars(m)}
-    assert names == {"calibcli.metrics.sample"}
+    assert names == {"calibcli.metrics.reliability"}
     rng = np.random.default_rng(0)
     z = rng.standard_normal((3000, 4)) * 2
     p = Predictions.of(z, z.argmax(1), groups=np.arange(3000) // 10 if grouped else None)

@@ -20,6 +20,7 @@ from calibcli.numerics import (
     score_bound,
     student_quantile,
     two_sided,
+    weighted_mean,
 )
 
 
@@ -37,6 +38,12 @@ def test_student_without_degrees() -> None:
 def test_clopper_pearson(hits: int, n: int) -> None:
     wanted = stats.binomtest(hits, n).proportion_ci(0.9, "exact")
     assert clopper_pearson(hits, n, 0.05) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+def test_weighted_mean() -> None:
+    x = np.array([1.0, 2.0, 4.0])
+    assert weighted_mean(x) == pytest.approx((7 / 3, x.std() / math.sqrt(3)))
+    assert weighted_mean(x, np.array([1.0, 1.0, 2.0])) == pytest.approx((11 / 4, math.sqrt(49 + 9 + 100) / 16))
 
 
 def test_effective_groups() -> None:

@@ -17,7 +17,7 @@ import render_odd
 
 from calibcli import render
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers, stream, terminal
+from calibcli.render import numbers, stream
 from calibcli.render.formats import csv, markdown, table
 from calibcli.result import Estimate, Result, Table
 
@@ -34,7 +34,7 @@ TEXTS = {
     "plots.txt": lambda: "\n".join(
         line
         for plot in [cases.density(), cases.layers(), *cases.training(), cases.power(), cases.forest(), cases.heat()]
-        for line in [*terminal.diagram(plot, None, 80), ""]
+        for line in [*table.diagram(plot, None, 80), ""]
     ),
 }
 
@@ -149,12 +149,12 @@ def test_facts_take_a_line_or_a_line_each() -> None:
 def test_diagrams_keep_to_the_width(width: int) -> None:
     for plot in cases.everything().plots:
         if not plot.under and width >= 60:
-            for line in terminal.diagram(plot, None, width)[1:]:
+            for line in table.diagram(plot, None, width)[1:]:
                 assert stream.width(line) <= width, plot.name
 
 
 def test_reliability_rows() -> None:
-    lines = terminal.diagram(cases.reliability(), cases.histogram(), 80)
+    lines = table.diagram(cases.reliability(), cases.histogram(), 80)
     row = next(line for line in lines if line.startswith("0.67–0.73"))
     assert row.split()[:6] == ["0.67–0.73", "35", "▂", "0.574", "0.707", "+0.132*"]
     bar = row.split(" ", 9)[-1]
@@ -177,7 +177,7 @@ def test_many_bins_are_merged_by_their_rows() -> None:
     counts = Plot(
         name="c", curves=[Curve(label="", kind="bars", role="count", x=left, width=width, y=[10, 1, 1] + [1] * 87)]
     )
-    lines = terminal.diagram(plot, counts, 80)
+    lines = table.diagram(plot, counts, 80)
     assert len(lines) == 2 + 30 + 1
     assert lines[2].split()[1:5] == ["12", "█", "0.200", "0.800"]  # (10 * 0.9 + 2 * 0.3) / 12
 
@@ -427,13 +427,13 @@ def test_terminal_takes_every_result(monkeypatch: pytest.MonkeyPatch, case: str)
 
 def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:
     plot = dataclasses.replace(cases.reliability(), xlabel="P(y = 1)", ylabel="share of y = 1")
-    lines = terminal.diagram(plot, cases.histogram(), 80)
+    lines = table.diagram(plot, cases.histogram(), 80)
     assert lines[1].split()[:4] == ["bin", "rows", "share", "mean"]
     assert not [line for line in lines[1:] if "accuracy" in line or "confidence" in line]
 
 
 def test_rules_wrap_between_words() -> None:
-    assert terminal._wrapped("accuracy >= 0.99", 13, False) == ["accuracy >=", "0.99"]
-    assert terminal._wrapped("|gap| <= 0.001", 13, False) == ["|gap| <=", "0.001"]
-    assert terminal._wrapped("ece:of=positive <= 0.02", 12, False) == ["ece:of=posit", "ive <= 0.02"]
-    assert terminal._wrapped("abcdefghij", 4, False) == ["abcd", "efgh", "ij"]
+    assert table._wrapped("accuracy >= 0.99", 13, False) == ["accuracy >=", "0.99"]
+    assert table._wrapped("|gap| <= 0.001", 13, False) == ["|gap| <=", "0.001"]
+    assert table._wrapped("ece:of=positive <= 0.02", 12, False) == ["ece:of=posit", "ive <= 0.02"]
+    assert table._wrapped("abcdefghij", 4, False) == ["abcd", "efgh", "ij"]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Unpack
 
 import numpy.typing as npt
 
 from calibcli import scalers
+from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import known_suffix, may_write, sha256, unchanged
 from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.from_arrays import How, Scores, given, is_path, spread
-from calibcli.predictions import Predictions
+from calibcli.inputs.scores.from_arrays import How
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 from calibcli.scalers import Fit, Scaler
 from calibcli.scalers import load as load_scaler
@@ -23,7 +24,6 @@ from calibcli.scalers.output import SUFFIXES
 
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler"]
 
-Progress = Callable[[float, str], None]
 KINDS = ("probabilities", "logits")
 DTYPES = ("float32", "float64")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 import numpy.typing as npt
 
+from calibcli.api.measuring import Scores, given, spread
 from calibcli.errors import UsageError
 from calibcli.gate import compare as comparing
 from calibcli.gate import session
@@ -16,13 +17,12 @@ from calibcli.gate.input_files import read_result
 from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import recorded
-from calibcli.inputs.scores.from_arrays import How, Scores, given, spread
-from calibcli.predictions import Predictions
+from calibcli.inputs.scores.from_arrays import How
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 
 __all__ = ["check", "compare"]
 
-Progress = Callable[[float, str], None]
 Limits = Mapping[str, float]
 
 

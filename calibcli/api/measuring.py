@@ -1,24 +1,75 @@
-"""Read and measure, from Python."""
+"""Read and measure, from Python; and what every function of this room may be given for scores."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal, Unpack
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 import numpy.typing as npt
 
+from calibcli.errors import check_keywords
 from calibcli.inputs.scores import multilabel, recorded
-from calibcli.inputs.scores.from_arrays import How, Scores, given, is_path, spread
+from calibcli.inputs.scores.from_arrays import How
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
 from calibcli.inputs.scores.recorded import read
 from calibcli.metrics import report as reports
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 
 __all__ = ["from_arrays", "measure", "read"]
 
-Progress = Callable[[float, str], None]
+Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
+"""What Python may be asked about: predictions, the file or files of them, or an array."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spread(function: F) -> F:
+    """Show the keywords of `How` in place of `**how`, to `help` and editors that look at the signature."""
+    own = inspect.signature(function)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    free = {name: kind for name, kind in How.__annotations__.items() if name not in own.parameters}
+    more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in free.items()]
+    kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+    return function
+
+
+def is_path(scores: object) -> bool:
+    """Whether this names a file, or several."""
+    several = isinstance(scores, list | tuple) and bool(scores) and isinstance(scores[0], Path)
+    return several or isinstance(scores, str | Path)
+
+
+def given(
+    function: Callable[..., Any],
+    scores: Scores,
+    labels: Any = None,
+    how: How | None = None,
+    progress: Progress | None = None,
+    need_labels: bool = True,
+) -> Predictions:
+    """Predictions of what a function, which has `spread` keywords, was given: themselves, a file, or arrays.
+
+    Raises:
+        InputError: a file or arrays that are refused.
+        TypeError: labels that are missing or too many, or an unknown keyword.
+    """
+    how = how or {}
+    name = function.__name__
+    check_keywords(how, inspect.signature(function).parameters, name)
+    if isinstance(scores, Predictions):
+        if labels is not None or how:
+            raise TypeError(f"{name}(predictions) takes neither labels nor options of arrays: these are read already")
+        return scores
+    if is_path(scores):
+        path = cast("str | Path | Sequence[str | Path]", scores)
+        return read(path, progress=progress, need_labels=need_labels, labels=labels, **how)
+    if labels is None and need_labels:
+        raise TypeError(f"labels are missing: {name}(scores, labels)")
+    return from_arrays(cast(npt.ArrayLike, scores), labels, **how)
 
 
 @spread
@@ -69,7 +120,7 @@ def measure(
     options = reports.Options(
         specs=specs or None,
         bins=bins,
-        edges=reports.known_edges(edges),
+        edges=edges,
         level=level,
         per_class=per_class,
         top_k=top_k,

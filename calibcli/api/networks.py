@@ -13,10 +13,9 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli import hessian, losses
-from calibcli.errors import UsageError
+from calibcli.errors import UsageError, check_keywords
 from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.dataset import Dataset
-from calibcli.inputs.scores.from_arrays import known
 from calibcli.losses import Loss
 from calibcli.result import Result
 from calibcli.training.command import MODULE, run_all
@@ -104,7 +103,7 @@ def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            known(kwargs, signature.parameters, function.__name__)
+            check_keywords(kwargs, signature.parameters, function.__name__)
             return function(options(*args, **kwargs))
 
         call.__signature__ = signature.replace(return_annotation=Result)  # type: ignore[attr-defined]

@@ -1,37 +1,55 @@
-"""`main(argv)`: finds the command, runs it, and owns the mapping from what happened to an exit code."""
+"""`main(argv)`: the process around a command, and the one mapping from what happened to an exit code.
+
+Signals, streams that may be gone, warnings that are no words of ours. What is slow is imported inside, so that Ctrl-C
+never meets a Python that has no handler yet.
+"""
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import os
-import pkgutil
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, get_type_hints
+import warnings
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any, NoReturn
 
-import typer
-from typer.core import TyperCommand, TyperOption
+from calibcli.errors import CalibError, Exit
 
-from calibcli import __version__, cli, files
-from calibcli.cli.process import ENDS, Terminated, surroundings
-from calibcli.cli.run import Run
-from calibcli.errors import CalibError, Exit, UsageError
 
-NOT_COMMANDS = {"app", "process", "run"}
-COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in NOT_COMMANDS)
+class Terminated(BaseException):
+    """SIGTERM arrived; long runs save what they have on the way out."""
+
+
+class HungUp(Terminated):
+    """SIGHUP arrived: the terminal is gone."""
+
+
+ENDS: dict[type[BaseException], tuple[str, Exit]] = {
+    KeyboardInterrupt: ("interrupted", Exit.INTERRUPTED),
+    Terminated: ("terminated", Exit.TERMINATED),
+    HungUp: ("the terminal is gone", Exit.HUNG_UP),
+}
+SIGNALS: dict[int, type[BaseException]] = {
+    getattr(signal, name): kind
+    for name, kind in (("SIGINT", KeyboardInterrupt), ("SIGTERM", Terminated), ("SIGHUP", HungUp))
+    if hasattr(signal, name)
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `calib` with these arguments and return its exit code. Never raises, never leaves a traceback."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    Run.argv = args
     with surroundings():
-        return _outcome(args)
+        return _outcome(list(sys.argv[1:] if argv is None else argv))
 
 
 def _outcome(args: list[str]) -> int:
+    from calibcli.cli.run import Run, call
+
+    Run.argv = args
     try:
-        code = _run(args)
+        code = call(args)
         if code == Exit.INTERRUPTED:  # what Typer makes of Ctrl-C
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -54,14 +72,18 @@ def _outcome(args: list[str]) -> int:
             return _bug(error)
         return _say(f"this needs {missing}, which is not installed", f"pip install {missing}", Exit.USAGE)
     except OSError as error:
-        reason = files.no_room(error)
+        from calibcli.files import no_room
+
+        reason = no_room(error)
         if reason is None:
             return _bug(error)
         _forget_stdout()
         return _say(f"cannot write to stdout ({reason})", "free some space, or write elsewhere", Exit.USAGE)
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's usage errors, whichever Click it carries
-            return _say(_lower(error.format_message()), _usage_fix(error), Exit.USAGE)
+            said, command = error.format_message().rstrip("."), getattr(error, "ctx", None)
+            path = getattr(command, "command_path", None) or "calib"
+            return _say(said[:1].lower() + said[1:], f"see {path} --help", Exit.USAGE)
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
@@ -71,66 +93,6 @@ def _forget_stdout() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at exit)
 
 
-class Command(TyperCommand):
-    """A command whose options are given once, unless they are lists: the last of two would win without a word."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        seen: set[str] = set()
-        for option in self.make_parser(ctx).parse_args(args=list(args))[2]:
-            if not isinstance(option, TyperOption) or option.multiple or option.is_flag:
-                continue
-            if option.opts[0] in seen:
-                raise UsageError(f"{option.opts[0]} was given more than once", "pass it once")
-            seen.add(option.opts[0])
-        return super().parse_args(ctx, args)
-
-
-def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
-    """The Typer application with these commands. One command is built alone, so that others cost no start-up."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=cli_help())
-
-    @app.callback()
-    def top(
-        version: Annotated[
-            bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
-        ] = False,
-    ) -> None:
-        """Options of calib itself."""
-
-    for name in names:
-        module = importlib.import_module(f"calibcli.cli.{name}")
-        app.command(name, cls=Command, rich_help_panel=module.PANEL)(_readers_tell(module.command))
-    return app
-
-
-def cli_help() -> str:
-    return "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
-
-
-def _readers_tell(command: Callable[..., int]) -> Callable[..., int]:
-    """Leave it to a file's reader to say that it cannot be read, exit 4 as for a missing one; Typer would exit 2."""
-    for hint in get_type_hints(command, include_extras=True).values():
-        for about in getattr(hint, "__metadata__", ()):
-            if hasattr(about, "readable"):
-                about.readable = False
-    return command
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"calib {__version__}")
-        raise typer.Exit
-
-
-def _run(args: list[str]) -> int:
-    if not args:
-        build()(["--help"], prog_name="calib", standalone_mode=False)
-        return int(Exit.USAGE)
-    names = [args[0]] if args and args[0] in COMMANDS else COMMANDS
-    code = build(names)(args, prog_name="calib", standalone_mode=False)
-    return int(code or 0)
-
-
 def _bug(error: Exception) -> int:
     if os.environ.get("CALIB_TRACEBACK"):
         raise error
@@ -138,16 +100,81 @@ def _bug(error: Exception) -> int:
     return _say(f"{type(error).__name__}: {error}", fix, Exit.BUG)
 
 
-def _usage_fix(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", None) or "calib"
-    return f"see {path} --help"
-
-
-def _lower(text: str) -> str:
-    return (text[:1].lower() + text[1:]).rstrip(".")
-
-
 def _say(problem: str, fix: str, code: Exit) -> int:
     print(f"error: {problem}" + (f"\n  fix: {fix}" if fix else ""), file=sys.stderr)
     return int(code)
+
+
+@contextlib.contextmanager
+def surroundings() -> Iterator[None]:
+    """What a command runs in; all as before on the way out.
+
+    Signals raise what `SIGNALS` says, or end the process at once where it is only importing. What is written to a
+    closed stream, or to a stderr that takes no more, goes nowhere. Warnings of libraries are kept back unless Python
+    was asked for them (`-W`, `PYTHONWARNINGS`).
+    """
+    before = {number: handler for number in SIGNALS if (handler := _take(number)) is not None}
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`calib ... >&-`)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the interpreter ends)
+    stdout, stderr = sys.stdout, sys.stderr
+    sys.stderr = Forgiving(stderr)
+    try:
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                warnings.simplefilter("ignore")
+            yield
+    finally:
+        if sys.stdout is sys.stderr:  # of a run that did not finish
+            sys.stdout = stdout
+        sys.stderr = stderr
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Forgiving:
+    """A stream whose words may be lost: a full disk or a closed terminal behind stderr changes no exit code."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+def _take(number: int) -> Any:
+    """The former handler of a signal; None where the caller owns it or a script's background job ignores it."""
+    if signal.getsignal(number) is signal.SIG_IGN:
+        return None
+    try:
+        return signal.signal(number, _act) or signal.SIG_DFL
+    except ValueError:  # not the main thread
+        return None
+
+
+def _act(number: int, frame: FrameType | None) -> NoReturn:
+    kind = SIGNALS[number]
+    if _importing(frame):  # an exception there comes out as another, or as "Exception ignored in ..."
+        said, code = ENDS[kind]
+        with contextlib.suppress(OSError):
+            os.write(2, f"error: {said}\n".encode())
+        os._exit(code)
+    raise kind
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether an import is under way that a command of calib began."""
+    while frame is not None and not (frame.f_code.co_name == "main" and "calibcli" in frame.f_code.co_filename):
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.inputs.opening import Reading
 from calibcli.spec import argument, option
 
@@ -34,8 +34,8 @@ def command(
     """
     from calibcli.api.fixing import apply
 
-    run.claim([calibrator, *files, *reading.named()], save)
-    how = {"labels": None, **reading.asked()}
+    run.claim([calibrator, *files, *named(reading)], save)
+    how = {"labels": None, **asked(reading)}
     progress = run.progress("applying")
     return run.finish(
         apply(calibrator, files, how.pop("labels"), save=save, kind_out=kind_out, dtype=dtype, progress=progress, **how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
 
@@ -24,7 +24,7 @@ def command(request: Request, run: Run, reading: Reading) -> int:
     """
     from calibcli.gate import session
 
-    request = dataclasses.replace(request, reading=reading.asked())
+    request = dataclasses.replace(request, reading=asked(reading))
     settings = session.asked(request)
-    run.claim([*session.named(settings), *reading.named()])
+    run.claim([*session.named(settings), *named(reading)])
     return run.finish(session.run(request, run.progress("checking"), settings))

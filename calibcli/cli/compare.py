@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.inputs.opening import Reading
 from calibcli.spec import Alpha, argument, option
 
@@ -29,5 +29,5 @@ def command(
     """
     from calibcli.api.gating import compare
 
-    run.claim([*inputs, *reading.named()])
-    return run.finish(compare(*inputs, metrics=metric or None, alpha=alpha, **reading.asked()))
+    run.claim([*inputs, *named(reading)])
+    return run.finish(compare(*inputs, metrics=metric or None, alpha=alpha, **asked(reading)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibcli import device as devices
-from calibcli.cli.process import ENDS
-from calibcli.cli.run import Run, takes
+from calibcli.cli.app import ENDS
+from calibcli.cli.run import Run, speaks, takes
 from calibcli.inputs import opening
 from calibcli.spec import OrNone, argument, option
 
@@ -62,4 +62,4 @@ def command(
     )
     code = run.finish(result)
     stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
-    return int(stopped.get(str(result.facts["interrupted"]), code)) if not devices.rank() else code
+    return int(stopped.get(str(result.facts["interrupted"]), code)) if speaks() else code

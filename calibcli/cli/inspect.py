@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.inputs.opening import Reading
 from calibcli.spec import argument
 
@@ -28,6 +28,6 @@ def command(
     """
     from calibcli.inputs.scores import recognise
 
-    run.claim([*files, *reading.named()])
-    result, inputs = recognise.inspect(files, reading.asked(), run.progress("reading"))
+    run.claim([*files, *named(reading)])
+    result, inputs = recognise.inspect(files, asked(reading), run.progress("reading"))
     return run.finish(dataclasses.replace(result, provenance={"inputs": inputs}))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Count, Level, OrNone, argument, option
+from calibcli.spec import Count, Edges, Level, OrNone, argument, option
 
 PANEL = "Measure"
 
@@ -20,7 +20,7 @@ def command(
         (), "Metric, such as ece:bins=30; also 'default' and 'all'. Repeatable.", "--metric", "-m"
     ),
     bins: Count | None = option(None, "Number of bins."),
-    edges: str | None = option(None, "right (lo, hi], left [lo, hi), or torchmetrics."),
+    edges: Edges | None = option(None, "right (lo, hi], left [lo, hi), or torchmetrics."),
     level: Level = option(0.95, "Of two-sided intervals, and of each one-sided bound."),
     per_class: bool = option(False, "Table and diagram of each class."),
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
@@ -36,14 +36,14 @@ def command(
     """
     from calibcli.api.measuring import measure
 
-    run.claim([*files, *reading.named()])
-    how = {"labels": None, **reading.asked()}
+    run.claim([*files, *named(reading)])
+    how = {"labels": None, **asked(reading)}
     found = measure(
         files,
         how.pop("labels"),
         *metric,
         bins=bins,
-        edges=edges,  # type: ignore[arg-type]
+        edges=edges,
         level=level,
         per_class=per_class,
         top_k=top_k,

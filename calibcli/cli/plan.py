@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Seeded
 from calibcli.gate.request import LIMIT, MAX, MIN
 from calibcli.inputs.opening import Reading
@@ -47,8 +47,8 @@ def command(
     gates += [config.limit_rule(text, "margin", baseline="plan") for text in margin]
     if not gates:
         raise UsageError("no gate to plan", "write --max ece=0.02")
-    run.claim([pilot, *reading.named()])
-    found = None if pilot is None else recorded.read(pilot, **reading.whole("plan").asked())
+    run.claim([pilot, *named(reading)])
+    found = None if pilot is None else recorded.read(pilot, **asked(reading.whole("plan")))
     assumed = planning.Assumptions(
         pilot=found,
         accuracy=accuracy,

@@ -1,4 +1,4 @@
-"""One run of a command: its options, its outputs checked before work starts, and the result emitted at its end.
+"""Commands: their options, one run with its outputs checked before work starts, and the result emitted at its end.
 
 Every option is defined once: a field of the dataclass that it becomes, or a parameter of the command.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
+import os
+import pkgutil
 import sys
 import time
 import types
@@ -17,13 +20,65 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
-from calibcli import __version__, render, spec
-from calibcli.device import rank
-from calibcli.errors import CalibError, Exit
+from calibcli import __version__, cli, render, spec
+from calibcli.errors import CalibError, Exit, UsageError
 from calibcli.files import may_write
+from calibcli.inputs.opening import Reading
 from calibcli.result import Result
 from calibcli.spec import option
+
+ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
+COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in ("app", "run"))
+
+
+def call(args: list[str]) -> int:
+    """Build and run the command that these arguments name; its exit code."""
+    if not args:
+        build()(["--help"], prog_name="calib", standalone_mode=False)
+        return int(Exit.USAGE)
+    names = [args[0]] if args[0] in COMMANDS else COMMANDS
+    code = build(names)(args, prog_name="calib", standalone_mode=False)
+    return int(code or 0)
+
+
+def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """The Typer application with these commands. One command is built alone, so that others cost no start-up."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=ABOUT)
+
+    @app.callback()
+    def top(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        """Options of calib itself."""
+
+    for name in names:
+        module = importlib.import_module(f"calibcli.cli.{name}")
+        app.command(name, cls=Command, rich_help_panel=module.PANEL)(module.command)
+    return app
+
+
+class Command(TyperCommand):
+    """A command whose options are given once, unless they are lists: the last of two would win without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        seen: set[str] = set()
+        for given in self.make_parser(ctx).parse_args(args=list(args))[2]:
+            if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
+                continue
+            if given.opts[0] in seen:
+                raise UsageError(f"{given.opts[0]} was given more than once", "pass it once")
+            seen.add(given.opts[0])
+        return super().parse_args(ctx, args)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"calib {__version__}")
+        raise typer.Exit
 
 
 def takes(command: Callable[..., int]) -> Callable[..., int]:
@@ -63,13 +118,14 @@ def _fields(name: str, kind: Any, parameter: inspect.Parameter) -> dict[str, tup
 def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | None) -> inspect.Parameter:
     """One option as Typer reads it."""
     about = dict(field.metadata)
-    kind, help, flags = about.pop("kind", kind), about.pop("help"), about.pop("flags")
+    kind, help = about.pop("kind", kind), about.pop("help")
+    flags = about.pop("flags") or (f"--{name.replace('_', '-')}",)
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not types.NoneType)
     many, default = get_origin(kind) is tuple, field.default
     kind = get_args(kind)[0] if many else kind
     if get_origin(kind) in (Annotated, Literal):
-        about["parser"] = functools.partial(_parse, kind, (flags or _flags(name))[0])
+        about["parser"] = functools.partial(_parse, kind, flags[0])
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
         about.setdefault("metavar", {int: "INTEGER", float: "FLOAT"}.get(kind, "<str>"))
     kind = list[kind] if many else kind
@@ -77,15 +133,12 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
         default = inspect.Parameter.empty
     elif many or default is None:
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
+    about["readable"] = False  # a file's reader says that it cannot be read, exit 4 as for a missing one; Typer exits 2
     if about.pop("argument", False):
         made = typer.Argument(help=help, **about)
     else:
-        made = typer.Option(*(flags or _flags(name)), help=help, rich_help_panel=panel, **about)
+        made = typer.Option(*flags, help=help, rich_help_panel=panel, **about)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
-
-
-def _flags(name: str) -> tuple[str, ...]:
-    return (f"--{name.replace('_', '-')}",)
 
 
 def _parse(kind: Any, flag: str, text: Any) -> Any:
@@ -97,8 +150,19 @@ def _many(option: inspect.Parameter) -> bool:
     return any(get_origin(part) is list for part in (kind, *get_args(kind)))
 
 
-Progress = Callable[[float, str], None]
-"""Called as `progress(fraction, text)`; fraction in [0, 1]."""
+def asked(reading: Reading) -> dict[str, Any]:
+    """The options of reading that are not as they are by default, as keywords of the Python API."""
+    return {f.name: value for f in dataclasses.fields(reading) if (value := getattr(reading, f.name)) != f.default}
+
+
+def named(reading: Reading) -> list[str]:
+    """Files that the options of reading may name, beside those that hold the scores."""
+    return [name for name in (reading.labels, reading.classes) if isinstance(name, str) and os.path.isfile(name)]
+
+
+def speaks() -> bool:
+    """Whether this is the first of the processes that torchrun started, or the only one: no other has a say."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @dataclass
@@ -126,7 +190,7 @@ class Run:
     def __post_init__(self) -> None:
         self.format = render.known_format("json" if self.json else self.format)
         self.outputs = [render.known_output(path) for path in self.output]
-        self.quiet = self.quiet or rank() > 0
+        self.quiet = self.quiet or not speaks()
         self.started = time.time()
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
@@ -143,10 +207,10 @@ class Run:
         if not self.quiet:
             print(f"note: {text}", file=sys.stderr)
 
-    def progress(self, title: str) -> Progress:
+    def progress(self, title: str) -> Callable[[float, str], None]:
         """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
         if self.quiet or not sys.stderr.isatty():
-            return _silent
+            return lambda *_: None
         from calibcli.render.progress import bar
 
         return bar(title)
@@ -154,7 +218,7 @@ class Run:
     def finish(self, result: Result) -> int:
         """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
         sys.stdout = self.stdout
-        if rank():  # of several processes, the first one speaks
+        if not speaks():
             return int(Exit.OK)
         inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
         stamped = dataclasses.replace(
@@ -184,7 +248,3 @@ class Run:
         if failed is not None:
             raise failed
         return code
-
-
-def _silent(fraction: float, text: str = "") -> None:
-    pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
@@ -44,7 +44,7 @@ def command(
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     if save is not None and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    run.claim([*files, test, *reading.named()], *([save] if save else []))
+    run.claim([*files, test, *named(reading)], *([save] if save else []))
     options = ranking.Options(
         methods=method or ("temperature",),
         specs=metric or None,
@@ -53,7 +53,7 @@ def command(
         seed=work.seed,
         threads=work.threads or None,
     )
-    how, progress = reading.asked(), run.progress("reading")
+    how, progress = asked(reading), run.progress("reading")
     predictions = recorded.read(files, progress=progress, **how)
     held_out = None if test is None else recorded.read(test, progress=progress, **how)
     overlap = fingerprints.refuse_overlap(predictions, held_out) if held_out is not None else ""

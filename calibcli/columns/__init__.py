@@ -1,8 +1,299 @@
-"""One pass over the scores: everything that a metric needs to know about a row, and about a class."""
+"""One pass over the scores: everything that a metric needs to know about a row, and about a class.
+
+Scores are read in blocks, in threads, in an order that does not depend on them; class sums are gathered sparsely.
+"""
 
 from __future__ import annotations
 
-from calibcli.columns.blocked_pass import MANY, SMALL, columns
-from calibcli.columns.row_statistics import ClassBins, ClassTable, Columns, Edges, bin_index
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.columns.condense import NAMES, Cells
+from calibcli.columns.softmax import Block, Buffer
+from calibcli.errors import InputError
+from calibcli.numerics import bin_index
+from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
+from calibcli.spec import Edges
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
+SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
+MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
+
+
+@dataclass(frozen=True)
+class ClassBins:
+    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` count."""
+
+    bins: int = 15
+    edges: Edges = "right"
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable:
+    """Sums over rows per class and bin: (K, bins) weights, weighted probabilities and weighted hits.
+
+    `edges=torchmetrics` has one bin more than `bins`.
+    """
+
+    count: Floats
+    sum_p: Floats
+    sum_y: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Columns:
+    """Per-row numbers, each (N,).
+
+    Attributes:
+        confidence: probability of the top class.  rest: 1 - confidence, with all its digits.
+        correct: bool, whether the predicted class is the label.  predicted: int64.
+        nll: -log p_y in nats, inf where p_y = 0.  most: -log of the smallest probability of the row, what its worst
+            label would cost; -inf logits, which mask a class, are left out.
+        brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
+        entropy: of p, in nats.
+        labels, weights, groups, slices: as in `Predictions`.
+        classes: class tables by how they are binned.
+        k: number of classes.
+        condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
+    """
+
+    confidence: Floats
+    rest: Floats
+    correct: npt.NDArray[np.bool_]
+    predicted: Ints
+    nll: Floats
+    most: Floats
+    brier: Floats
+    entropy: Floats
+    labels: Ints
+    k: int
+    weights: Floats | None = None
+    weight_kind: str = "sampling"
+    groups: Ints | None = None
+    slices: Mapping[str, Array] = field(default_factory=dict)
+    classes: Mapping[ClassBins, ClassTable] = field(default_factory=dict)
+    condensed: int = 0
+
+    @property
+    def n(self) -> int:
+        return len(self.confidence)
+
+    @cached_property
+    def p_true(self) -> Floats:
+        """Probability of the label."""
+        return np.exp(-self.nll)
+
+    @cached_property
+    def positive(self) -> Floats:
+        """P(y = 1); binary problems only."""
+        if self.k != 2:
+            raise ValueError(f"positive is defined for 2 classes, these are {self.k}")
+        return np.where(self.predicted == 1, self.confidence, self.rest)
+
+    def take(self, rows: Array) -> Columns:
+        """The given rows (indices or mask); without class tables, which are sums over all rows."""
+        picked: dict[str, Any] = {
+            name: value[rows]
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
+        }
+        slices = {name: column[rows] for name, column in self.slices.items()}
+        return Columns(**picked, k=self.k, weight_kind=self.weight_kind, slices=slices)
+
+
+def columns(
+    predictions: Predictions,
+    *,
+    class_bins: Sequence[ClassBins] = (ClassBins(),),
+    threads: int | None = 1,
+    progress: Progress | None = None,
+) -> Columns:
+    """The blocked pass: every per-row number and every class table in one reading of the scores.
+
+    Args:
+        predictions: what to measure.
+        class_bins: class tables to fill on the way (none: leave them out).
+        threads: worker threads; None for one per processor. The result does not depend on it.
+        progress: called with (fraction done, text).
+    """
+    n, k = predictions.n, predictions.k
+    step = chunk_rows(predictions.scores)
+    spans = [(start, min(start + step, n)) for start in range(0, n, step)]
+    cells = Cells(k) if n > MANY else None
+    if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
+        problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
+        raise InputError(problem, "measure the shards or slices one by one")
+    rows = 0 if cells else n
+    out: dict[str, Any] = {name: np.empty(rows) for name in NAMES}
+    predicted = np.empty(rows, dtype=np.int64)
+    work = _Work(predictions, class_bins, n * k <= SMALL, None if cells else (out, predicted))
+    totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in class_bins]
+    for done, part in enumerate(_in_order(work, spans, threads), 1):
+        if cells:
+            cells.add(part.out, part.predicted, part.labels)
+        for total, table in zip(totals, part.tables, strict=True):
+            total += table
+        if progress:
+            progress(done / len(spans), "reading scores")
+    classes = {b: ClassTable(*total) for b, total in zip(class_bins, totals, strict=True)}
+    if cells:
+        return Columns(**cells.columns(), classes=classes)
+    return Columns(
+        **out,
+        predicted=predicted,
+        correct=predicted == predictions.labels,
+        labels=predictions.labels,
+        k=k,
+        weights=predictions.weights,
+        weight_kind=predictions.weight_kind,
+        groups=predictions.groups,
+        slices=predictions.slices,
+        classes=classes,
+    )
+
+
+def _in_order(work: _Work, spans: Sequence[tuple[int, int]], threads: int | None) -> Iterable[_Part]:
+    """Parts in the order of the spans whatever the number of threads: totals are reproducible."""
+    count = min(threads or os.cpu_count() or 1, len(spans))
+    if count <= 1:
+        yield from map(work, spans)
+        return
+    with ThreadPoolExecutor(count) as pool:
+        for first in range(0, len(spans), 4 * count):  # bounded, as a part may be large
+            yield from pool.map(work, spans[first : first + 4 * count])
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What one span of rows gave."""
+
+    out: Mapping[str, Floats]
+    predicted: Ints
+    labels: Ints
+    tables: Sequence[Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """Works on one span of rows; its columns are written to `into`, or else kept in the part."""
+
+    predictions: Predictions
+    class_bins: Sequence[ClassBins]
+    wide: bool
+    into: tuple[Mapping[str, Floats], Ints] | None
+
+    def __call__(self, span: tuple[int, int]) -> _Part:
+        here = slice(*span)
+        scores = read(self.predictions.scores, *span)
+        if self.wide:
+            scores = scores.astype(np.float64, copy=False)
+        n, k = scores.shape
+        labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
+        given = self.predictions.weights
+        weights = None if given is None else given[here]
+        sums = [ClassSums(b, k) for b in self.class_bins]
+        buffer = Buffer(n, k, scores.dtype, min(map(least, self.class_bins), default=0.0))
+        if self.into is None:
+            out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
+        else:
+            out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
+        masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
+        for first in range(0, n, buffer.height):
+            part = slice(first, first + buffer.height)
+            w = None if weights is None else weights[part]
+            block = Block(
+                scores[part], labels[part], buffer, {name: column[part] for name, column in out.items()}, w, masked
+            )
+            predicted[part] = block.top
+            for table in sums:
+                table.add(block, w)
+        if k == 2:
+            out["brier"] *= 0.5
+        tables = []
+        if sums:
+            hit = (predicted == labels).astype(np.int64)
+            tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
+        if self.predictions.predicted is not None:
+            predicted[:] = self.predictions.predicted[here]
+        return _Part(out, predicted, labels, tables)
+
+
+def least(how: ClassBins) -> float:
+    """Probabilities below are in the first bin, or count for nothing."""
+    return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
+
+
+class ClassSums:
+    """Class table of one span: sparse, as at most M of a row's probabilities lie beyond the first of M bins."""
+
+    def __init__(self, how: ClassBins, k: int) -> None:
+        self.how, self.k = how, k
+        self.width = how.bins + (how.edges == "torchmetrics")
+        self.mass = np.zeros(k)
+        self.found: list[tuple[Ints, Floats, Floats | None]] = []
+        self.missed: list[tuple[Ints, Floats, Floats | None]] = []
+
+    def add(self, block: Block, weights: Floats | None) -> None:
+        """What the block lists, and its labels that are not the top class."""
+        for row, col, p in block.found:
+            self.found.append((col, p, None if weights is None else weights[row]))
+        miss = block.miss
+        self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
+        self.mass += block.mass
+
+    def total(self, top: Ints, confidence: Floats, hit: Ints, weights: Floats | None) -> Floats:
+        """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
+        leave.
+
+        Args:
+            top, confidence, hit: (n,) top class of each row of the span, its probability and 1 where it is the label.
+            weights: (n,) or None.
+        """
+        flat = self._flat(top, confidence)
+        if weights is None:
+            both = np.bincount(2 * flat + hit, minlength=2 * (self.k * self.width + 1)).reshape(-1, 2)
+            count, sum_y = self._shaped(both.sum(axis=1)), self._shaped(both[:, 1])
+            sum_p = self._sums(flat, confidence)
+        else:
+            count, sum_y = self._sums(flat, weights), self._sums(flat, weights * hit)
+            sum_p = self._sums(flat, weights * confidence)
+        rows, mass = float(count.sum()), self.mass + sum_p.sum(axis=1)
+        col, p, w = _joined(self.missed)
+        sum_y = sum_y + self._sums(self._flat(col, p), w)
+        col, p, w = _joined(self.found)
+        flat = self._flat(col, p)
+        count = count + self._sums(flat, w)
+        sum_p += self._sums(flat, p if w is None else w * p)
+        if self.how.threshold <= 0:
+            count[:, 0] = rows - count[:, 1:].sum(axis=1)
+            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:].sum(axis=1), 0.0)
+        return np.stack([count, sum_p, sum_y])
+
+    def _flat(self, col: Ints, p: Floats) -> Ints:
+        """Cell of each probability; those that count for nothing are in one beyond the last."""
+        flat = col * self.width
+        flat += bin_index(p, self.how.bins, self.how.edges)
+        if self.how.threshold > 0:
+            flat[p <= self.how.threshold] = self.k * self.width
+        return flat
+
+    def _sums(self, flat: Ints, values: Floats | None) -> Floats:
+        return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
+
+    def _shaped(self, sums: Array) -> Floats:
+        shaped: Floats = sums[:-1].astype(np.float64, copy=False).reshape(self.k, self.width)
+        return shaped
+
+
+def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floats, Floats | None]:
+    col, p = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    given = [part[2] for part in parts if part[2] is not None]
+    return col, p, np.concatenate(given) if given else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.row_statistics import Columns, bin_index
+from calibcli.numerics import bin_index
 from calibcli.predictions import Floats, Ints
 
 CELLS = 25_200
@@ -41,8 +41,8 @@ class Cells:
             self.sums[name][0] += np.bincount(cell, column, 2 * CELLS)
             self.sums[name][1] += np.bincount(cell, column * column, 2 * CELLS)
 
-    def columns(self) -> Columns:
-        """Two rows per occupied cell, weights their counts; class tables are added by the caller."""
+    def columns(self) -> dict[str, Any]:
+        """Two rows per occupied cell, weights their counts: the fields of `Columns` without class tables."""
         used = np.flatnonzero(self.count)
         count = self.count[used]
         out: dict[str, Any] = {}
@@ -61,13 +61,13 @@ class Cells:
             predicted, labels = positive.astype(np.int64), side
         else:
             predicted, labels = np.zeros_like(side), 1 - side
-        return Columns(
+        return {
             **out,
-            predicted=predicted,
-            labels=labels,
-            correct=predicted == labels,
-            k=self.k,
-            weights=np.concatenate([count, count]) / 2,
-            weight_kind="count",
-            condensed=int(count.sum()),
-        )
+            "predicted": predicted,
+            "labels": labels,
+            "correct": predicted == labels,
+            "k": self.k,
+            "weights": np.concatenate([count, count]) / 2,
+            "weight_kind": "count",
+            "condensed": int(count.sum()),
+        }

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from calibcli.derivatives.calls import Call, Lost
-from calibcli.derivatives.jets import Carried, Followed
-from calibcli.derivatives.rules import CONSTANT, LINEAR, RULES, generic
+from calibcli.derivatives.calls import Call, Jet, Lost
+from calibcli.derivatives.jets import Followed
+from calibcli.derivatives.rules import CONSTANT, LINEAR
 
 
 class Bend:
@@ -78,37 +78,28 @@ class _Bends(Followed):
 
     def __init__(self, of: Bend, direction: Sequence[Tensor]) -> None:
         super().__init__()
-        self.adjoints, self.lost = of.adjoints, ""
+        self.adjoints = of.adjoints
         self.total: Tensor = torch.zeros((), dtype=torch.float64, device=direction[0].device)
-        self._carried = Carried()
         for p, v in zip(of.parameters, direction):
-            self._carried.hold(p, [(v, None)])
+            self.carried.hold(p, [(v, None)])
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.lost or func in CONSTANT:
             return func(*args, **kwargs)
-        carried = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor) and self._carried.moves(t)]
-        if not carried:
+        moving = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor) and self.carried.moves(t)]
+        if any(self.carried.of(t) is None for t in moving):
+            self.lose(func, "a value that was written into")
+        if not moving or self.lost:
             return func(*args, **kwargs)
-        try:
-            if any(self._carried.of(t) is None for t in carried):
-                raise Lost("a value that was written into")
-            y, jets = RULES.get(func, generic)(Call(func, args, kwargs, self._carried.of, 1, strict=True))
-            if jets is not None:
-                self._take(y, jets)
-        except Lost as error:
-            why, *value = error.args
-            self.lost = f"{getattr(func, '__name__', func)}: {why}"
-            return value[0] if value else func(*args, **kwargs)
-        return y
+        return self.ruled(Call(func, args, kwargs, self.carried.of, 1, strict=True), self._take)
 
-    def _take(self, y: Any, jets: Any) -> None:
-        for one, ((first, bend),) in zip(y, jets) if isinstance(y, tuple | list) else [(y, jets)]:
-            self._carried.hold(one, [(first, None)])
-            if bend is None:
-                continue
-            if one is not y or self.calls not in self.adjoints:
-                raise Lost("its adjoint was not seen", y)
-            adjoint = self.adjoints[self.calls]
-            if adjoint is not None:
-                self.total = self.total + torch.dot(adjoint.reshape(-1), bend.reshape(-1))
+    def _take(self, y: Tensor, jets: list[Jet]) -> None:
+        ((first, bend),) = jets
+        self.carried.hold(y, [(first, None)])
+        if bend is None:
+            return
+        if self.calls not in self.adjoints:
+            raise Lost("its adjoint was not seen")
+        adjoint = self.adjoints[self.calls]
+        if adjoint is not None:
+            self.total = self.total + torch.dot(adjoint.reshape(-1), bend.reshape(-1))

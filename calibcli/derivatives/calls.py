@@ -50,10 +50,10 @@ class Call:
         found.apply_defaults()
         return found.arguments
 
-    def jet(self, value: Any, direction: int) -> Jet:
-        """Of an argument; zero for what does not move."""
+    def jets(self, value: Any) -> list[Jet]:
+        """Of an argument, one for each direction; zero for what does not move."""
         found = self.lookup(value) if isinstance(value, Tensor) else None
-        return (None, None) if found is None else found[direction]
+        return [(None, None)] * self.directions if found is None else found
 
 
 def total(*terms: Tensor | None) -> Tensor | None:
@@ -61,6 +61,12 @@ def total(*terms: Tensor | None) -> Tensor | None:
     for t in terms:
         out = t if out is None else out if t is None else out + t
     return out
+
+
+def each(f: Callable[[Tensor], Any], jet: Jet) -> Jet:
+    """The jet through a linear function."""
+    first, second = (None if d is None else f(d) for d in jet)
+    return first, second
 
 
 def plus(a: Jet, b: Jet) -> Jet:
@@ -75,9 +81,8 @@ def times(a: Tensor | None, d: Tensor | None) -> Tensor | None:
 def derivatives(f: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
     """f'(t) and f''(t) in forward mode, of a curve in one number or a function of each number of t."""
 
-    def slope(t: Tensor) -> Tensor:
-        out: Tensor = torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
-        return out
+    def slope(t: Tensor) -> Any:
+        return torch.func.jvp(f, (t,), (torch.ones_like(t),))[1]
 
     with torch.enable_grad():  # without it some functions have no second derivative in forward mode
         first, second, *_ = torch.func.jvp(slope, (t,), (torch.ones_like(t),))

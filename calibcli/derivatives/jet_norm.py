@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from calibcli.derivatives.twice import add_, norm_backward, scaled
+from calibcli.derivatives.normalisation import add_, norm_backward, scaled
 
 
 class JetNorm(Function):

@@ -27,7 +27,7 @@ class Followed(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
+        self.calls, self.lost, self.carried = 0, "", Carried()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -41,6 +41,23 @@ class Followed(TorchFunctionMode):
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def ruled(self, call: Call, take: Callable[[Any, list[Jet]], None]) -> Any:
+        """The value of a call by its rule; each tensor in it and its jets are for `take`, and what is lost is noted."""
+        try:
+            y, jets = RULES.get(call.func, generic)(call)
+            if jets is not None:
+                for one, jet in zip(y, jets) if isinstance(y, tuple | list) else [(y, jets)]:
+                    take(one, jet)
+        except Lost as error:
+            why, *value = error.args
+            self.lose(call.func, why)
+            return value[0] if value else call.value()
+        return y
+
+    def lose(self, func: Callable[..., Any], why: str) -> None:
+        self.lost = f"{getattr(func, '__name__', func)}: {why}"
+        self.carried = Carried()
 
 
 class Carried:
@@ -78,14 +95,13 @@ class Jets(Followed):
 
     def __init__(self, parameters: Sequence[Tensor], directions: Sequence[Sequence[Tensor]]) -> None:
         super().__init__()
-        self.lost, self.directions = "", [list(v) for v in directions]
-        self._carried = Carried()
+        self.directions = [list(v) for v in directions]
         for i, p in enumerate(parameters):
-            self._carried.hold(p, [(v[i], None) for v in directions])
+            self.carried.hold(p, [(v[i], None) for v in directions])
 
     def of(self, y: Tensor) -> list[Jet] | None:
         """The jet of a value in each direction."""
-        return self._carried.of(y)
+        return self.carried.of(y)
 
     def follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.conv2d:
@@ -94,26 +110,15 @@ class Jets(Followed):
             return func(*args, **kwargs)
         tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         if any(t.requires_grad and self.of(t) is None for t in tensors):
-            self._lose(func, "a value whose history was not seen")
+            self.lose(func, "a value whose history was not seen")
             return func(*args, **kwargs)
-        if not any(self._carried.moves(t) for t in tensors):
+        if not any(self.carried.moves(t) for t in tensors):
             return func(*args, **kwargs)
-        call = Call(func, args, kwargs, self.of, len(self.directions))
-        try:
-            y, jets = RULES.get(func, generic)(call)
-        except Lost as error:
-            why, *value = error.args
-            self._lose(func, why)
-            return value[0] if value else func(*args, **kwargs)
-        if jets is not None:
-            for one, jet in zip(y, jets) if isinstance(y, tuple | list) else [(y, jets)]:
-                if one.requires_grad:
-                    self._carried.hold(one, jet)
-        return y
+        return self.ruled(Call(func, args, kwargs, self.of, len(self.directions)), self._take)
 
-    def _lose(self, func: Callable[..., Any], why: str) -> None:
-        self.lost = f"{getattr(func, '__name__', func)}: {why}"
-        self._carried = Carried()
+    def _take(self, y: Tensor, jets: list[Jet]) -> None:
+        if y.requires_grad:
+            self.carried.hold(y, jets)
 
 
 def channels_last(args: tuple[Any, ...]) -> tuple[Any, ...]:

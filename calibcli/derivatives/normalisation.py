@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from calibcli.derivatives.twice import norm_backward
-
 
 def upcast(x: Tensor) -> Tensor:
     """x in float32 or wider."""
@@ -86,6 +84,21 @@ class BatchNorm(Function):
         weighted = g * by_channel(w, x)
         to_x = r * (weighted - weighted.mean(dims, True) - u * (weighted * u).mean(dims, True))
         return to_x.to(x.dtype), (g * u).sum(dims).to(w.dtype), g.sum(dims).to(w.dtype), None, None, None, None
+
+
+def norm_backward(g: Tensor, x: Tensor, weight: Tensor, centre: Tensor, rate: Tensor, needs: list[bool]) -> Any:
+    return torch.ops.aten.native_batch_norm_backward(g, x, weight, None, None, centre, rate, True, 0.0, needs)
+
+
+def scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """`x scale + shift`, by channel, in one pass."""
+    return F.batch_norm(x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, False, 0.0, 0.0)
+
+
+def add_(to: Tensor, x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
+    """`to += x scale + shift`, by channel."""
+    to.addcmul_(x, by_channel(scale, x))
+    return to if shift is None else to.add_(by_channel(shift, x))
 
 
 def standardised(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ Smooth functions without a rule go through forward-mode differentiation twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from calibcli.derivatives import normalisation
-from calibcli.derivatives.calls import Call, Lost, derivatives, plus, times, total
+from calibcli.derivatives.calls import Call, Jet, Lost, derivatives, each, plus, times, total
 from calibcli.derivatives.jet_norm import JetNorm
 from calibcli.derivatives.normalisation import upcast
 
@@ -34,7 +34,7 @@ def added(call: Call) -> tuple[Any, Any]:
     if len(call.args) != 2 or call.kwargs:
         return generic(call)
     a, b = call.args
-    jets = [plus(call.jet(a, k), call.jet(b, k)) for k in range(call.directions)]  # before a is written into
+    jets = [*map(plus, call.jets(a), call.jets(b))]  # before a is written into
     return call.value(), jets
 
 
@@ -47,10 +47,7 @@ def linear_in_first(call: Call) -> tuple[Any, Any]:
     if y is x:
         return y, None
 
-    def through(d: Tensor | None) -> Any:
-        return None if d is None else call.func(d, *rest, **call.kwargs)
-
-    jets = [tuple(through(d) for d in call.jet(x, k)) for k in range(call.directions)]
+    jets = [each(lambda d: call.func(d, *rest, **call.kwargs), jet) for jet in call.jets(x)]
     if not isinstance(y, tuple | list):
         return y, jets
     return y, [[tuple(None if d is None else d[i] for d in jet) for jet in jets] for i in range(len(y))]
@@ -63,15 +60,13 @@ def product(call: Call) -> tuple[Any, Any]:
     (a, b), rest = call.args[:2], call.args[2:]
     c, rest = (rest[0], rest[1:]) if call.func in BIASED and rest else (None, rest)
 
-    def f(a: Any, b: Any, c: Any = None) -> Tensor | None:
+    def f(a: Any, b: Any, c: Any = None) -> Any:
         if a is None or b is None:
             return None
-        out: Tensor = call.func(a, b, *((c, *rest) if call.func in BIASED else rest), **call.kwargs)
-        return out
+        return call.func(a, b, *((c, *rest) if call.func in BIASED else rest), **call.kwargs)
 
     jets = []
-    for k in range(call.directions):
-        (a1, a2), (b1, b2), (c1, c2) = (call.jet(t, k) for t in (a, b, c))
+    for (a1, a2), (b1, b2), (c1, c2) in zip(*map(call.jets, (a, b, c))):
         if c2 is not None or (c1 is not None and b1 is None):
             return generic(call)
         mixed = None if b1 is None or a1 is None else f(a1, 2 * b1)
@@ -81,13 +76,9 @@ def product(call: Call) -> tuple[Any, Any]:
 
 def rectified(call: Call) -> tuple[Any, Any]:
     """max(x, 0), in place or not."""
-    jets = [call.jet(call.args[0], k) for k in range(call.directions)]
+    jets = call.jets(call.args[0])
     y = call.value()
-
-    def through(d: Tensor | None) -> Any:
-        return None if d is None else torch.ops.aten.threshold_backward(d, y.detach(), 0)
-
-    return y, [(through(first), through(second)) for first, second in jets]
+    return y, [each(lambda d: torch.ops.aten.threshold_backward(d, y.detach(), 0), jet) for jet in jets]
 
 
 def dropped(call: Call) -> tuple[Any, Any]:
@@ -103,14 +94,14 @@ def normed(call: Call) -> tuple[Any, Any]:
     if not got.pop("training"):
         return generic(call)
     x, w, b = got.pop("input"), got["weight"], got["bias"]
-    if any(call.jet(p, k)[1] is not None for p in (w, b) for k in range(call.directions)):
+    if any(second is not None for _, second in (*call.jets(w), *call.jets(b))):
         raise Lost("its weight moves in another way than a parameter does")
     y, centre, rate = normalisation.train_norm(x, **got)
     zero = torch.zeros_like(rate)
     jets = []
-    for k in range(call.directions):
-        d1, d2 = (torch.zeros_like(x) if d is None else d for d in call.jet(x, k))
-        w1, b1 = (zero if d is None else d for d in (call.jet(w, k)[0], call.jet(b, k)[0]))
+    for jet, (w1, _), (b1, _) in zip(*map(call.jets, (x, w, b))):
+        d1, d2 = (torch.zeros_like(x) if d is None else d for d in jet)
+        w1, b1 = (zero if d is None else d for d in (w1, b1))
         scale = zero + 1 if w is None else w
         jets.append(JetNorm.apply(*(upcast(v) for v in (x, d1, d2, scale, w1, b1)), centre, rate))  # type: ignore[no-untyped-call]
     return y, jets
@@ -131,17 +122,12 @@ def elementwise(call: Call) -> tuple[Any, Any]:
     if call.lookup(x) is None:
         return generic(call)
 
-    def f(t: Tensor) -> Tensor:
-        out: Tensor = call.func(t, *rest, **call.kwargs)
-        return out
-
     y = call.value()
     if y is x:
         raise Lost("it writes into its argument", y)
-    f1, f2 = derivatives(f, x)
+    f1, f2 = derivatives(lambda t: call.func(t, *rest, **call.kwargs), x)
     jets = []
-    for k in range(call.directions):
-        x1, x2 = call.jet(x, k)
+    for x1, x2 in call.jets(x):
         jets.append((times(f1, x1), total(None if x1 is None else f2 * x1.square(), times(f1, x2))))
     return y, jets
 
@@ -154,12 +140,12 @@ def softmax(call: Call) -> tuple[Any, Any]:
         return generic(call)
     p = call.value()
 
-    def centred(v: Tensor | None) -> Tensor | None:
-        return None if v is None else v - (p * v).sum(dim, keepdim=True)
+    def centred(v: Tensor) -> Any:
+        return v - (p * v).sum(dim, keepdim=True)
 
     jets = []
-    for k in range(call.directions):
-        c, c2 = (centred(d) for d in call.jet(x, k))
+    for jet in call.jets(x):
+        c, c2 = each(centred, jet)
         jets.append((times(p, c), times(p, total(None if c is None else centred(c.square()), c2))))
     return p, jets
 
@@ -168,7 +154,7 @@ def layer_normed(call: Call) -> tuple[Any, Any]:
     """y = w u + b, u = (x - mean x) rate; the formulas are those of `JetNorm`, over the last dimensions."""
     got = call.bound()
     x, w, b = upcast(got["input"]), got["weight"], got["bias"]
-    if any(call.jet(p, k)[1] is not None for p in (w, b) for k in range(call.directions)):
+    if any(second is not None for _, second in (*call.jets(w), *call.jets(b))):
         return generic(call)
     dims = tuple(range(x.ndim - len(got["normalized_shape"]), x.ndim))
     u, rate = normalisation.standardised(x, dims, got["eps"])
@@ -177,9 +163,7 @@ def layer_normed(call: Call) -> tuple[Any, Any]:
         return v.mean(dims, keepdim=True)
 
     jets = []
-    for k in range(call.directions):
-        x1, x2 = call.jet(got["input"], k)
-        w1, b1 = call.jet(w, k)[0], call.jet(b, k)[0]
+    for (x1, x2), (w1, _), (b1, _) in zip(*map(call.jets, (got["input"], w, b))):
         u1 = u2 = None
         if x1 is not None:
             c, s = x1 - mean(x1), mean(u * x1)
@@ -198,7 +182,7 @@ def added_product(call: Call) -> tuple[Any, Any]:
         return generic(call)
     a, b, c = call.args
     _, jets = product(replace(call, func=torch.mul, args=(b, c)))
-    return call.value(), [plus(call.jet(a, k), jet) for k, jet in enumerate(jets)]
+    return call.value(), [*map(plus, call.jets(a), jets)]
 
 
 def joined(call: Call) -> tuple[Any, Any]:
@@ -207,15 +191,13 @@ def joined(call: Call) -> tuple[Any, Any]:
         return generic(call)
     values, *rest = call.args
 
-    def through(order: int, k: int) -> Tensor | None:
-        moved = [call.jet(x, k)[order] for x in values]
+    def through(moved: Sequence[Tensor | None]) -> Any:
         if all(d is None for d in moved):
             return None
         zeros = (torch.zeros_like(x) if d is None else d for x, d in zip(values, moved))
-        out: Tensor = call.func(list(zeros), *rest, **call.kwargs)
-        return out
+        return call.func(list(zeros), *rest, **call.kwargs)
 
-    return call.value(), [(through(0, k), through(1, k)) for k in range(call.directions)]
+    return call.value(), [tuple(map(through, zip(*jets))) for jets in zip(*map(call.jets, values))]
 
 
 def embedded(call: Call) -> tuple[Any, Any]:
@@ -223,11 +205,8 @@ def embedded(call: Call) -> tuple[Any, Any]:
     got = call.bound()
     if got["max_norm"] is not None:
         return generic(call)
-    jets = [
-        tuple(None if d is None else F.embedding(got["input"], d) for d in call.jet(got["weight"], k))
-        for k in range(call.directions)
-    ]
-    return call.value(), jets
+    jets = call.jets(got["weight"])
+    return call.value(), [each(lambda d: F.embedding(got["input"], d), jet) for jet in jets]
 
 
 def generic(call: Call) -> tuple[Any, Any]:
@@ -249,20 +228,18 @@ def generic(call: Call) -> tuple[Any, Any]:
         raise Lost("it writes into its argument", y)
     zero = torch.zeros((), dtype=y.dtype, device=y.device)
 
-    def along(direction: int) -> Callable[[Tensor], Tensor]:
-        def curve(t: Tensor) -> Tensor:
+    def along(jets: Sequence[Jet]) -> Callable[[Tensor], Tensor]:
+        def curve(t: Tensor) -> Any:
             moved = []
-            for x in leaves:
-                first, second = call.jet(x, direction)
+            for x, (first, second) in zip(leaves, jets):
                 x = x if first is None else x + t * first
                 moved.append(x if second is None else x + t * t / 2 * second)
             args, kwargs = tree_unflatten(moved, tree)
-            out: Tensor = call.func(*args, **kwargs)
-            return out
+            return call.func(*args, **kwargs)
 
         return curve
 
-    return y, [derivatives(along(k), zero) for k in range(call.directions)]
+    return y, [derivatives(along(jets), zero) for jets in zip(*map(call.jets, leaves))]
 
 
 BIASED = {torch.conv1d, torch.conv2d, torch.conv3d, F.linear}

@@ -17,6 +17,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from calibcli.derivatives import normalisation
+from calibcli.derivatives.normalisation import add_, norm_backward, scaled
+
 aten = torch.ops.aten
 
 
@@ -121,24 +124,15 @@ def batch_norm(
     """`torch.nn.functional.batch_norm`."""
     if not training or weight is None or bias is None or x.dtype != weight.dtype:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    out: Tensor = BatchNorm.apply(x, weight, bias, running_mean, running_var, momentum, eps)  # type: ignore[no-untyped-call]
-    return out
+    y: Tensor = BatchNorm.apply(x, weight, bias, running_mean, running_var, momentum, eps)[0]  # type: ignore[no-untyped-call]
+    return y
 
 
-class BatchNorm(Function):
+class BatchNorm(normalisation.BatchNorm):
     """Batch norm in train mode, whose derivative is `BatchNormBackward`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Any, var: Any, momentum: float, eps: float
-    ) -> Tensor:
-        y: Tensor
-        y, centre, rate = aten.native_batch_norm(x, weight, bias, mean, var, True, momentum, eps)
-        ctx.save_for_backward(x, weight, centre, rate)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
+    def backward(ctx: Any, g: Tensor, *_: Any) -> Any:
         return (*BatchNormBackward.apply(g, *ctx.saved_tensors), None, None, None, None)  # type: ignore[no-untyped-call]
 
 
@@ -175,19 +169,3 @@ class BatchNormBackward(Function):
         add_(to_x, g, rate * l)
         add_(to_x, x, on_u * rate)
         return to_g, to_x, n * rate * form, None, None
-
-
-def norm_backward(g: Tensor, x: Tensor, weight: Tensor, centre: Tensor, rate: Tensor, needs: list[bool]) -> Any:
-    return aten.native_batch_norm_backward(g, x, weight, None, None, centre, rate, True, 0.0, needs)
-
-
-def scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """`x scale + shift`, by channel, in one pass."""
-    return F.batch_norm(x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, False, 0.0, 0.0)
-
-
-def add_(to: Tensor, x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
-    """`to += x scale + shift`, by channel."""
-    shape = (1, -1, *[1] * (x.ndim - 2))
-    to.addcmul_(x, scale.view(shape))
-    return to if shift is None else to.add_(shift.view(shape))

@@ -30,8 +30,8 @@ from calibcli.spec import Range
 Array = npt.NDArray[Any]
 CAP = 1_000_000
 FITTED = 1.92  # times V / (n F''): 95 % quantile of what fitting the temperatures costs, half a chi-square
-KEPT = ("nll", "brier", "gain")
-REACH = ("least", "most", "beta")
+KEPT = dict.fromkeys(("nll", "brier", "gain"), "<f4") | dict.fromkeys(("least", "most", "beta"), "<f2")
+"""Columns of a kept row, and what they are packed as."""
 UNFITTED = "no temperature fits all but one fold of these rows: none is wrong, or the scores mislead"
 METRICS = {"temperature_gain": "gain", "nll": "nll", "brier": "brier", "accuracy": "correct"}
 """What can be compared with a baseline, and the column that holds it."""
@@ -113,8 +113,7 @@ class Rows(Keys):
             "cost": self.cost,
             "ids": None if self.ids is None else _packed(self.ids.astype("<u8")),
             "correct": _packed(np.packbits(self.correct)),
-            **{key: _packed(getattr(self, key).astype("<f4")) for key in KEPT},
-            **{key: _packed(getattr(self, key).astype("<f2")) for key in REACH},
+            **{key: _packed(getattr(self, key).astype(dtype)) for key, dtype in KEPT.items()},
         }
 
     @classmethod
@@ -129,9 +128,8 @@ class Rows(Keys):
         n = packed.n
         errors = (ValueError, zlib.error)
         with refusing(errors, lambda error: f"the rows kept in {source} are damaged ({error})", fix):
-            ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n).astype(np.uint64)
-            kept: dict[str, Any] = {key: _unpacked(getattr(packed, key), "<f4", n).astype(np.float32) for key in KEPT}
-            kept |= {key: _unpacked(getattr(packed, key), "<f2", n).astype(np.float16) for key in REACH}
+            ids = None if packed.ids is None else _unpacked(packed.ids, "<u8", n)
+            kept: dict[str, Any] = {key: _unpacked(getattr(packed, key), dtype, n) for key, dtype in KEPT.items()}
             bits = _unpacked(packed.correct, "u1", (n + 7) // 8)
         if not ((kept["nll"] >= 0).all() and ((kept["brier"] >= 0) & (kept["brier"] <= 2)).all()):
             raise InputError(f"the rows kept in {source} hold an NLL or Brier score that cannot be", fix)
@@ -167,8 +165,7 @@ class Packed:
 def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     """The rows of one evaluation; a new salt unless one is given."""
     salt = salt or secrets.token_hex(8)
-    gain, beta = np.full(predictions.n, np.nan), np.ones(predictions.n)
-    cost = 0.0
+    gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     if np.isfinite(columns.nll).all():
         fold = np.unique(folds_of(predictions), return_inverse=True)[1]
         if fold.max() > 0:
@@ -216,9 +213,9 @@ def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[float, 
     if metric in ("accuracy", "brier"):
         most = 1.0 if metric == "accuracy" else 2.0
         return -most, most
-    (low, top), (base_low, base_top) = _range(new, metric), _range(base, metric)
-    i, j = pairing.new, pairing.base
-    return paired.reach((base_low[j], base_top[j]), (low[i], top[i]))
+    low, top = (end[pairing.new] for end in _range(new, metric))
+    base_low, base_top = (end[pairing.base] for end in _range(base, metric))
+    return paired.reach((base_low, base_top), (low, top))
 
 
 def _range(rows: Rows, metric: str) -> tuple[Array, Array]:
@@ -285,7 +282,8 @@ def pair(new: Keys, base: Keys) -> Pairing | str:
 def identical(new: Rows, base: Rows, pairing: Pairing) -> bool:
     """Whether every kept value of every shared row is the same: the same predictions."""
     i, j = pairing.new, pairing.base
-    return all(getattr(new, key)[i].tobytes() == getattr(base, key)[j].tobytes() for key in (*KEPT, "correct"))
+    columns = ("nll", "brier", "gain", "correct")
+    return all(getattr(new, key)[i].tobytes() == getattr(base, key)[j].tobytes() for key in columns)
 
 
 def _packed(array: Array) -> str:
@@ -298,4 +296,4 @@ def _unpacked(text: str, dtype: str, count: int) -> Array:
     data = stream.decompress(base64.b64decode(text, validate=True), size + 1)  # bounded: no decompression bomb
     if len(data) != size:
         raise ValueError(f"{count} values expected")
-    return np.frombuffer(data, dtype=dtype)
+    return np.frombuffer(data, dtype).astype(dtype.replace("<", "="))

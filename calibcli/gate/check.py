@@ -12,14 +12,15 @@ from calibcli.gate import baseline, words
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule, resolved
-from calibcli.gate.sources import Scores, Source, ece_estimate
+from calibcli.gate.sources import Scores, ece_estimate
+from calibcli.gate.stored import Source
 from calibcli.gate.verdict import Claim, judge
+from calibcli.metrics import Progress
 from calibcli.metrics.intervals import BOUNDLESS
 from calibcli.metrics.sample import average
 from calibcli.result import Check, Estimate, Result, Table
 
 MOST_SLICES = 1000
-Progress = Callable[[float, str], None]
 Judged = Callable[[str], tuple[Rows, Rows] | str]
 """Baseline path -> (rows of this input hashed like the baseline's, rows of the baseline), or why not."""
 
@@ -38,18 +39,17 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
     checks: list[Check] = []
     notes: dict[str, None] = {}
     rules = [resolved(g, source.better(g), source.k) for g in config.gates]  # every mistake is found before any work
+    tell = progress or (lambda fraction, text: None)
     for done, rule in enumerate(rules):
-        if progress:
-            progress(done / len(rules), rule.gate.metric)
+        tell(done / len(rules), rule.gate.metric)
         if rule.gate.baseline:
             checks.append(_against_baseline(rule, config.alpha, source, rows))
             continue
         choice = source.judged(rule.gate)
         kind = words.kind(choice)
         checks += [dataclasses.replace(one, kind=kind) for one in _within_limit(rule, config.alpha, source)]
-        notes |= {words.unseen(choice): None} if kind else {}
-    if progress:
-        progress(1.0, "")
+        notes |= {words.unseen(rule.gate.name, kind): None} if kind else {}
+    tell(1.0, "")
     if not checks:
         none = "no gate is configured: write --max ece=0.05, or gates in calib.toml"
         checks.append(Check(rule="(none)", outcome="not_run", message=none))
@@ -139,7 +139,7 @@ def _tables(source: Source, config: Config) -> list[Table]:
         rows: list[Sequence[Any]] = []
         for value, part in parts.items():
             c = part.columns
-            e = ece_estimate(source.bounds(source.choice(gate), part, config.alpha), "ece")
+            e = ece_estimate(source.bounds(source.judged(gate), part, config.alpha), "ece")
             rows.append([value, c.n, average(c.correct, c.weights), e.value, e.low, e.high, e.null])
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))

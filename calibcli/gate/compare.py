@@ -126,7 +126,7 @@ def _result(
         e = d.estimate
         if said == "real" and e.better in ("lower", "higher") and e.value is not None:
             said = f"{d.against} is {'better' if (e.value < 0) == (e.better == 'lower') else 'worse'}"
-        rows.append([d.metric, e.scope, d.p, p, said])
+        rows.append([e.name, e.scope, d.p, p, said])
     measured = [[e.name, e.scope, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
     title = f"Which differences are real (Holm, {len(known)} comparisons, family-wise error {alpha:g})"
     heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
@@ -146,10 +146,9 @@ def _result(
 def _forest(differences: Sequence[Difference]) -> list[Plot]:
     """One panel per metric (each has its own unit), one row per model."""
     plots = []
-    for metric in dict.fromkeys(d.metric for d in differences):
-        shown = [d.estimate for d in differences if d.metric == metric and d.estimate.low is not None]
-        if not shown:
-            continue
+    bounded = [d.estimate for d in differences if d.estimate.low is not None]
+    for metric in dict.fromkeys(e.name for e in bounded):
+        shown = [e for e in bounded if e.name == metric]
         unit = f" ({shown[0].unit})" if shown[0].unit not in ("", "probability") else ""
         curve = Curve(
             label="difference, 95 % interval",

@@ -9,11 +9,13 @@ import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from calibcli.columns import Edges
 from calibcli.errors import UsageError, did_you_mean, printable
 from calibcli.inputs.files.source import Source
 from calibcli.spec import Alpha, Count, Limit, Rows, Seed, convert, normal, within
@@ -21,7 +23,7 @@ from calibcli.spec import Alpha, Count, Limit, Rows, Seed, convert, normal, with
 SCHEMA = 1
 NAME = "calib.toml"
 MIN_N = 200
-EDGES = ("right", "left", "torchmetrics")
+FailOrWarn = Literal["fail", "warn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +45,18 @@ class Gate:
     """
 
     metric: str
-    limit: float | None = None
-    max: float | None = None
-    min: float | None = None
+    limit: Limit | None = None
+    max: Limit | None = None
+    min: Limit | None = None
     by: str = ""
     values: tuple[str, ...] = ()
     scope: str = ""
-    min_n: int = MIN_N
-    on_inconclusive: str = "fail"
-    on_not_run: str = "fail"
+    min_n: Rows = MIN_N
+    on_inconclusive: FailOrWarn = "fail"
+    on_not_run: FailOrWarn = "fail"
     baseline: str = ""
-    missing: str = "fail"
-    margin: float | None = None
+    missing: FailOrWarn = "fail"
+    margin: Limit | None = None
     file: str = ""
     line: int | None = None
 
@@ -70,16 +72,19 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """Everything a check needs to know besides the input; paths are relative to the folder of their file.
+class Earlier:
+    """`baseline = { file = "result.json", missing = "warn" }` of a gate."""
+
+    file: str
+    missing: FailOrWarn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """`[data]`: what is read, and how, as the options of those names; paths are relative to the folder of their file.
 
     Attributes:
         eval, fitted_on: scores files; `fitted_on` is what a calibrator was fitted on and must not overlap `eval`.
-        slices, group, weights, weight_kind, ids, scores, labels, kind, classes, event: how the scores files are read,
-            as the options of those names.
-        alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
-        bounds: of `ece`: `sharp` (rows in groups: `score` all the same), or `score`.
-        sources: files that were read.  files: path and sha256 of each.
     """
 
     eval: str = ""
@@ -87,18 +92,38 @@ class Config:
     slices: tuple[str, ...] = ()
     group: str = ""
     weights: str = ""
-    weight_kind: str = ""
+    weight_kind: Literal["sampling", "count"] | None = None
     ids: str = ""
     scores: str = ""
     labels: str = ""
     kind: str = ""
     classes: tuple[str, ...] = ()
-    event: str = ""
-    alpha: float = 0.05
-    bins: int = 15
-    edges: str = "right"
-    bounds: str = "sharp"
-    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """`[stats]`: how sure the bounds are.
+
+    Attributes:
+        alpha: error probability of each bound.  bins, edges: of `ece` where its spec is silent.  seed: of draws.
+        bounds: of `ece`: `sharp` (rows in groups: `score` all the same), or `score`.
+    """
+
+    alpha: Alpha = 0.05
+    bins: Count = 15
+    edges: Edges = "right"
+    bounds: Literal["score", "sharp"] = "sharp"
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Stats, Data):
+    """Everything a check needs to know besides the input.
+
+    Attributes:
+        sources: files that were read.  files: path and sha256 of each.
+    """
+
     gates: tuple[Gate, ...] = ()
     sources: tuple[str, ...] = ()
     files: tuple[Mapping[str, str], ...] = ()
@@ -166,11 +191,8 @@ def _fields(data: Mapping[str, Any], path: Path, prefix: str, text: str) -> dict
     if data.get("schema", SCHEMA) != SCHEMA:
         raise UsageError(f"{path} has schema {data['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}")
     found: dict[str, Any] = {}
-    for section, kinds in (("data", DATA), ("stats", STATS)):
-        where = f"{path}, [{prefix}{section}]"
-        table = _table(data.get(section, {}), where)
-        _known(table, kinds, where)
-        found |= {key: kinds[key](value, f"{where} {key}") for key, value in table.items()}
+    for section, kind in (("data", Data), ("stats", Stats)):
+        found |= _section(data.get(section, {}), kind, f"{path}, [{prefix}{section}]")
     for key in ("eval", "fitted_on"):
         if key in found:
             found[key] = _beside(path, found[key])
@@ -186,13 +208,17 @@ def _gates(tables: Any, path: Path, prefix: str, text: str) -> list[Gate]:
     gates = []
     for table, line in zip(tables, lines, strict=True):
         where = f"{path}:{line}" if line else str(path)
-        table = _table(table, where)
-        _known(table, GATE, f"{where}, [[{prefix}gate]]")
-        if "metric" not in table:
+        header = f"{where}, [[{prefix}gate]]"
+        table, earlier = dict(_table(table, header)), dict[str, Any]()
+        if isinstance(table.get("values"), list):
+            table["values"] = [str(v) if isinstance(v, int) else v for v in table["values"]]
+        if isinstance(table.get("baseline"), dict):
+            earlier = _section(table["baseline"], Earlier, f"{header} baseline")
+            table["baseline"] = earlier.pop("file", None)
+        fields = _section(table, Gate, header, but=("missing", "file", "line")) | earlier
+        if "metric" not in fields:
             raise UsageError(f"{where}: a gate without a metric", 'write metric = "ece"')
-        fields = {key: GATE[key](value, f"{where}, {key}") for key, value in table.items()}
         fields["metric"] = _spec(fields["metric"])
-        fields |= fields.pop("baseline", {})
         if "baseline" in fields:
             fields["baseline"] = _beside(path, fields["baseline"])
         gates.append(_checked(Gate(**fields, file=str(path), line=line), where))
@@ -227,17 +253,11 @@ def _checked(gate: Gate, where: str) -> Gate:
     return gate
 
 
-def _known(table: Mapping[str, Any], known: Mapping[str, Any] | Sequence[str], where: str, inside: str = "") -> None:
+def _known(table: Mapping[str, Any], known: Collection[str], where: str, inside: str = "") -> None:
     for key in table:
         if key not in known:
             what = f"[{inside}] " if inside else ""
             raise UsageError(f"{where}: unknown key '{key}'", (what + did_you_mean(key, known)).strip())
-
-
-def _table(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise UsageError(f"{where} is not a table", "write KEY = VALUE lines below its header")
-    return value
 
 
 def _beside(path: Path, target: str) -> str:
@@ -251,74 +271,38 @@ def _spec(text: str) -> str:
     return normal(name) + colon + rest
 
 
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise UsageError(f"{where} is {value!r}, not a text", "put it in quotes")
+def _section(table: Any, kind: type, where: str, but: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass that a table sets, `but` those that no table may."""
+    kinds = {key: of for key, of in get_type_hints(kind, include_extras=True).items() if key not in but}
+    _known(_table(table, where), kinds, where)
+    return {key: _value(value, kinds[key], f"{where} {key}") for key, value in table.items()}
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where} is not a table", "write KEY = VALUE lines below its header")
     return value
 
 
-def _texts(value: Any, where: str) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list):
-        raise UsageError(f"{where} is {value!r}, not a list of texts", 'write ["one", "two"]')
-    return tuple(_text(v, where) for v in value)
-
-
-def _values(value: Any, where: str) -> tuple[str, ...]:
-    return _texts([str(v) if isinstance(v, int) else v for v in value] if isinstance(value, list) else value, where)
-
-
-def _number(kind: Any) -> Callable[[Any, str], float]:
-    """Reads a number of this type, in its range."""
-    types, noun = (int, "whole number") if get_args(kind)[0] is int else (int | float, "number")
-
-    def read(value: Any, where: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, types):
-            raise UsageError(f"{where} is {value!r}, not a {noun}", "write a plain number, without quotes")
-        within(value, kind, f"{where} = ")
-        return value if types is int else float(value) + 0.0  # no negative zero
-
-    return read
-
-
-def _one_of(*choices: str) -> Callable[[Any, str], str]:
-    def read(value: Any, where: str) -> str:
-        if value not in choices:
-            raise UsageError(f"{where} is {value!r}", did_you_mean(str(value), choices))
-        return str(value)
-
-    return read
-
-
-def _baseline(value: Any, where: str) -> dict[str, str]:
-    """`"result.json"`, or `{ file = "result.json", missing = "warn" }`."""
-    if not isinstance(value, dict):
-        return {"baseline": _text(value, where)}
-    _known(value, ("file", "missing"), where)
-    missing = _one_of("fail", "warn")(value.get("missing", "fail"), f"{where}.missing")
-    return {"baseline": _text(value.get("file"), f"{where}.file"), "missing": missing}
-
-
-Reader = Callable[[Any, str], Any]
-DATA: dict[str, Reader] = {
-    **dict.fromkeys(("eval", "fitted_on", "group", "weights", "ids", "scores", "labels", "kind"), _text),
-    "slices": _texts,
-    "classes": _texts,
-    "weight_kind": _one_of("sampling", "count"),
-}
-STATS: dict[str, Reader] = {
-    "alpha": _number(Alpha),
-    "bins": _number(Count),
-    "edges": _one_of(*EDGES),
-    "bounds": _one_of("score", "sharp"),
-    "seed": _number(Seed),
-}
-GATE: dict[str, Reader] = {
-    **dict.fromkeys(("metric", "by", "scope"), _text),
-    "baseline": _baseline,
-    **dict.fromkeys(("limit", "max", "min", "margin"), _number(Limit)),
-    "values": _values,
-    "min_n": _number(Rows),
-    **dict.fromkeys(("on_inconclusive", "on_not_run"), _one_of("fail", "warn")),
-}
+def _value(value: Any, kind: Any, where: str) -> Any:
+    """A value of the file as its field is annotated: a text, texts, a choice, or a number in its range."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):  # with None, which TOML has not
+        return _value(value, args[0], where)
+    if origin is tuple:
+        if not isinstance(value, str | list):
+            raise UsageError(f"{where} is {value!r}, not a list of texts", 'write ["one", "two"]')
+        return tuple(_value(v, str, where) for v in ([value] if isinstance(value, str) else value))
+    if origin is Literal:
+        if value not in args:
+            raise UsageError(f"{where} is {value!r}", did_you_mean(str(value), args))
+        return value
+    if kind is str:
+        if not isinstance(value, str) or not value:
+            raise UsageError(f"{where} is {value!r}, not a text", "put it in quotes")
+        return value
+    noun, numbers = ("whole number", int) if args[0] is int else ("number", int | float)
+    if isinstance(value, bool) or not isinstance(value, numbers):
+        raise UsageError(f"{where} is {value!r}, not a {noun}", "write a plain number, without quotes")
+    within(value, kind, f"{where} = ")
+    return value if args[0] is int else float(value) + 0.0  # no negative zero

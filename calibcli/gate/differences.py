@@ -39,14 +39,13 @@ class Model:
         return Sample.of(self.columns, self.predictions)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Difference:
-    """A later model minus the first in one metric."""
+    """A later model (`against`) minus the first in the metric of the estimate."""
 
-    metric: str
     against: str
     estimate: Estimate
-    p: float | None
+    p: float | None = None
 
 
 def difference(first: Model, second: Model, choice: Choice, own: Sequence[Estimate]) -> Difference:
@@ -59,12 +58,9 @@ def difference(first: Model, second: Model, choice: Choice, own: Sequence[Estima
     if change is None:
         return combined(own[0], own[1], name, second.name)
     if isinstance(change, str):
-        estimate = Estimate(**common, value=None, reason=change, n=first.predictions.n)
-        return Difference(metric=choice.spec, against=second.name, estimate=estimate, p=None)
+        return Difference(second.name, Estimate(**common, value=None, reason=change, n=first.predictions.n))
     estimate = change.estimate(LEVEL, **common, se=change.se, n=first.predictions.n)
-    return Difference(
-        metric=choice.spec, against=second.name, estimate=estimate, p=change.p if change.bounded else None
-    )
+    return Difference(second.name, estimate, change.p if change.bounded else None)
 
 
 def _paired(first: Model, second: Model, choice: Choice) -> Paired | str | None:
@@ -86,14 +82,12 @@ def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
     common: dict[str, Any] = {"name": b.name, "unit": b.unit, "better": b.better, "n": b.n if a.n == b.n else None}
     common["scope"] = scope if not b.scope else f"{b.scope}, {scope}"
     if a.value is None or b.value is None:
-        estimate = Estimate(**common, value=None, reason=a.reason or b.reason or "no value")
-        return Difference(metric=b.name, against=against, estimate=estimate, p=None)
+        return Difference(against, Estimate(**common, value=None, reason=a.reason or b.reason or "no value"))
     value = b.value - a.value
     ends = [_ends(e) for e in (a, b)]
     if None in ends:
         reason = a.reason or b.reason or "one of them has no interval"
-        estimate = Estimate(**common, value=value, reason=reason)
-        return Difference(metric=b.name, against=against, estimate=estimate, p=None)
+        return Difference(against, Estimate(**common, value=value, reason=reason))
     (low_a, high_a), (low_b, high_b) = ends  # type: ignore[misc]
     down, up = math.hypot(b.value - low_b, high_a - a.value), math.hypot(high_b - b.value, a.value - low_a)
     estimate = Estimate(
@@ -102,7 +96,7 @@ def combined(a: Estimate, b: Estimate, scope: str, against: str) -> Difference:
     reach = down if value > 0 else up
     z = normal_quantile((1 + LEVEL) / 2)
     p = 1.0 if value == 0 else SMALLEST_P if reach == 0 else two_sided(abs(value) / reach * z)
-    return Difference(metric=b.name, against=against, estimate=estimate, p=p)
+    return Difference(against, estimate, p)
 
 
 def _ends(e: Estimate) -> tuple[float, float] | None:

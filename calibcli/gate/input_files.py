@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +17,34 @@ from calibcli.gate import baseline
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config
 from calibcli.gate.sources import BY_CLASS, Scores
-from calibcli.gate.stored import Results
-from calibcli.inputs.files.source import Source
+from calibcli.gate.stored import Results, Source
+from calibcli.inputs.files.source import Source as InputFile
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys, recorded
 from calibcli.inputs.scores.fingerprints import refuse_overlap
 from calibcli.predictions import Predictions
 from calibcli.result import Result
 
-Progress = Callable[[float, str], None]
 
-
-def read_source(
-    path: str | Path, config: Config, reading: Mapping[str, Any], progress: Progress | None = None
-) -> Scores | Results:
-    """What the gates are asked about.
+def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Source:
+    """What the gates are asked about: what Python has, or `eval`, a scores file or the JSON of any command.
 
     Args:
-        path: a scores file, or the JSON of any command.
+        given: predictions, a result, or the name of a file, which `config` has too.
         reading: options of `inputs.scores.recorded.read`.
 
     Raises:
-        InputError: refused, or `config.fitted_on` overlaps it.
+        InputError: refused.
     """
-    if Path(path).suffix == ".json":
-        result, entry = read_result(path)
-        return Results(result, str(path), files=[entry])
+    if isinstance(given, Predictions):
+        return Scores(given, config)
+    if isinstance(given, Result):
+        return Results(given, "result")
+    if Path(config.eval).suffix == ".json":
+        result, entry = read_result(config.eval)
+        return Results(result, config.eval, files=[entry])
     wanted = [gate.by for gate in config.gates if gate.by and gate.by != BY_CLASS]
-    found = read_scores(path, reading, [*config.slices, *wanted], progress)
-    return Scores(found, config)
+    return Scores(read_scores(config.eval, reading, [*config.slices, *wanted]), config)
 
 
 def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
@@ -51,27 +53,22 @@ def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
     Raises:
         InputError: it cannot be read, or is no result.
     """
-    source = Source(path)
+    source = InputFile(path)
     return Result.from_json(source.read(), str(path)), source.entry()
 
 
-def read_scores(
-    path: str | Path, reading: Mapping[str, Any], by: Sequence[str] = (), progress: Progress | None = None
-) -> Predictions:
+def read_scores(path: str | Path, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
     """Recorded outputs with those of the columns `by` that the file has."""
     how = Reading(**{**reading, "by": ()})
     sources = recorded.open_all(path, how.shards)
     contents = [recorded.load(source) for source in sources]
 
-    def has(name: str) -> bool:
-        try:
+    there = []
+    for name in dict.fromkeys(by):
+        with contextlib.suppress(CalibError):
             keys.named(contents[0], name, "by", "")
-        except CalibError:
-            return False
-        return True
-
-    there = tuple(name for name in dict.fromkeys(by) if has(name))
-    return recorded.predictions(contents, sources, dataclasses.replace(how, by=there), progress)
+            there.append(name)
+    return recorded.predictions(contents, sources, dataclasses.replace(how, by=tuple(there)))
 
 
 def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
@@ -84,15 +81,14 @@ def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> t
     return refuse_overlap(fitted, found, way_out=""), recorded.provenance(fitted)
 
 
+@dataclass(eq=False)
 class Baselines:
     """Rows of the input beside those of a baseline; each is worked out once."""
 
-    def __init__(self, source: Scores | Results, reading: Mapping[str, Any]) -> None:
-        self.source = source
-        self.reading = reading
-        self.own: Rows | None = None
-        self.used: dict[str, Rows | str] = {}
-        self.files: list[dict[str, Any]] = []
+    source: Source
+    reading: Mapping[str, Any]
+    files: list[dict[str, Any]] = field(default_factory=list)
+    used: dict[str, Rows | str] = field(default_factory=dict)
 
     def __call__(self, path: str) -> tuple[Rows, Rows] | str:
         """(rows of the input, hashed with the baseline's salt; rows of the baseline), or why there are none."""
@@ -101,21 +97,19 @@ class Baselines:
         base = self.used[path]
         if isinstance(base, str):
             return base
-        own = self.rows()
-        if own is None:
+        if self.own is None:
             return "the input is a result without rows; pass the scores, or write it with --keep-rows"
         if isinstance(self.source, Scores) and self.source.predictions.ids is not None:
-            own = dataclasses.replace(own, salt=base.salt, ids=baseline.hashes(self.source.predictions.ids, base.salt))
-        return own, base
+            ids = baseline.hashes(self.source.predictions.ids, base.salt)
+            return dataclasses.replace(self.own, salt=base.salt, ids=ids), base
+        return self.own, base
 
-    def rows(self) -> Rows | None:
-        """Rows of the input."""
-        if self.own is None:
-            if isinstance(self.source, Scores):
-                self.own = baseline.rows(self.source.predictions, self.source.whole.columns)
-            else:
-                self.own = kept_rows(self.source.result, self.source.source)
-        return self.own
+    @cached_property
+    def own(self) -> Rows | None:
+        """Rows of the input; None of a result that was written without them."""
+        if isinstance(self.source, Scores):
+            return baseline.rows(self.source.predictions, self.source.whole.columns)
+        return kept_rows(self.source.result, self.source.source)
 
     def _read(self, path: str) -> Rows | str:
         if not os.path.isfile(path):

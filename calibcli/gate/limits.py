@@ -39,10 +39,8 @@ class Rule:
         """A verdict of this rule; `excused` says that it does not fail the run though nothing was judged."""
         gate = self.gate
         warns = excused or (outcome == "inconclusive" and gate.on_inconclusive == "warn")
-        where: dict[str, Any] = {"file": gate.file, "line": gate.line}
-        return Check(
-            rule=self.text, outcome=outcome, message=message, limit=self.limit, fatal=not warns, **where, **fields
-        )
+        fields |= {"limit": self.limit, "fatal": not warns, "file": gate.file, "line": gate.line}
+        return Check(rule=self.text, outcome=outcome, message=message, **fields)
 
 
 def resolved(gate: Gate, better: str, k: int | None = None) -> Rule:

@@ -14,12 +14,11 @@ from calibcli.columns import Edges, bin_index
 from calibcli.links import log_softmax
 from calibcli.metrics import bounds
 from calibcli.metrics.bounds import Method, norm_quantile
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.numerics import bisect, normal_quantile, normal_share, score_bound
 
 Floats = npt.NDArray[np.float64]
-LARGEST = 10**9
+FEWEST, LARGEST = 10, 10**9
 DRAWS = 4_000
 QUICK = 2_000
 
@@ -58,16 +57,6 @@ class EcePopulation:
         raw = cls(gap=table.weighted_gap, square=square, null=null, fourth=fourth)
         return raw.taken(raw.gap, float(view.shares @ view.shares), truth)
 
-    @classmethod
-    def _binned(cls, c: Floats, hit: Floats, share: Floats, bins: int, edges: Edges) -> EcePopulation:
-        """Of rows with confidences c that are correct with probability `hit`, each a share of all."""
-        index = bin_index(c, bins, edges)
-        square, fourth = (hit * (1 - c) ** m + (1 - hit) * c**m for m in (2, 4))
-        width = bins + (edges == "torchmetrics")
-        columns = (c - hit, square, c * (1 - c), fourth)
-        gap, square, null, fourth = (np.bincount(index, share * x, width).astype(np.float64) for x in columns)
-        return cls(gap=gap, square=square, null=null, fourth=fourth)
-
     def taken(self, gap: Floats, noise: float, truth: float | None) -> EcePopulation:
         """With a pilot's gaps, scaled to `truth`, or shrunk by their noise (`noise`: 1 / effective rows)."""
         if truth is not None:
@@ -101,7 +90,11 @@ class EcePopulation:
         hit = np.clip(c - truth, 0, 1)
         if event:
             c, hit = np.concatenate([c, 1 - c]), np.concatenate([hit, 1 - hit])
-        return cls._binned(c, hit, np.full(len(c), 1 / len(c)), bins, edges)
+        index, width = bin_index(c, bins, edges), bins + (edges == "torchmetrics")
+        square, fourth = (hit * (1 - c) ** m + (1 - hit) * c**m for m in (2, 4))
+        columns = (c - hit, square, c * (1 - c), fourth)
+        gap, square, null, fourth = (np.bincount(index, x / len(c), width).astype(np.float64) for x in columns)
+        return cls(gap=gap, square=square, null=null, fourth=fourth)
 
     def power(
         self,
@@ -179,14 +172,14 @@ def mean_power(
     return chance
 
 
-def rows_for(chance: Callable[[float], float], power: float, start: int = 10) -> int | None:
-    """The smallest n >= start with chance(n) >= power, for a chance that grows with n; None beyond 10⁹."""
-    high = start
+def rows_for(chance: Callable[[float], float], power: float) -> int | None:
+    """The smallest n >= 10 with chance(n) >= power, for a chance that grows with n; None beyond 10⁹."""
+    high = FEWEST
     while chance(high) < power:
         if high >= LARGEST:
             return None
         high = min(2 * high, LARGEST)
-    low = max(start, high // 2)
+    low = max(FEWEST, high // 2)
     while high - low > max(1, low // 1000):
         middle = (low + high) // 2
         low, high = (low, middle) if chance(middle) >= power else (middle, high)
@@ -194,14 +187,14 @@ def rows_for(chance: Callable[[float], float], power: float, start: int = 10) ->
 
 
 def to_decide(
-    population: EcePopulation, limit: float, *, alpha: float, family: int, power: float = 0.8, method: Method = "sharp"
+    population: EcePopulation, limit: float, *, alpha: float, family: int, method: Method = "sharp"
 ) -> int | None:
-    """Rows at which a gate on ECE reaches the verdict that is true of this population with the given chance."""
+    """Rows at which a gate on ECE reaches the verdict that is true of this population in 4 of 5 cases."""
     if population.ece == limit:
         return None
     chance = population.power(limit, alpha=alpha, family=family, draws=QUICK, method=method)
     side = 0 if population.ece < limit else 1
-    return rows_for(lambda n: chance(n)[side], power)
+    return rows_for(lambda n: chance(n)[side], 0.8)
 
 
 def synthetic_logits(

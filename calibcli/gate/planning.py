@@ -18,11 +18,10 @@ from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synth
 from calibcli.gate.verdict import Side, rule
 from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import Sample, choose, columns_of, estimates
-from calibcli.metrics.intervals import MeanOf
+from calibcli.metrics.intervals import MeanOf, Statistic
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Result, Table
-from calibcli.shelves import Choice
 
 POWERS = (0.5, 0.8, 0.9, 0.95)
 POINTS = 40
@@ -57,20 +56,42 @@ class Assumptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """A gate's chances as a function of n; `verdict` is the one that is true.
+    """A gate's chances as a function of n.
 
-    `others`: the chances that other pilots of the same size would have said.
+    Attributes:
+        metric, side, limit: of the rule.  truth, assumed: the population's value, and what else is taken for granted.
+        chance: of PASS and of FAIL.  others: what other pilots of the same size would have said of it.
+
+    Raises:
+        UsageError: the truth is the limit.
     """
 
-    rule: str
-    chance: Power
-    verdict: Literal["pass", "fail"]
+    metric: str
+    side: Side
+    limit: float
     truth: float
     assumed: str
+    chance: Power
     others: Sequence[Power] = ()
 
-    def reached(self, n: float) -> float:
-        return self.chance(n)[0 if self.verdict == "pass" else 1]
+    def __post_init__(self) -> None:
+        if self.truth == self.limit:
+            problem = f"{self.rule}: the truth assumed is the limit itself, which no number of rows decides"
+            raise UsageError(problem, "pass --truth")
+
+    @property
+    def rule(self) -> str:
+        return rule(self.metric, self.side, self.limit)
+
+    @property
+    def verdict(self) -> Literal["PASS", "FAIL"]:
+        """The one that is true."""
+        return "PASS" if (self.truth < self.limit) == (self.side == "max") else "FAIL"
+
+    def rows(self, power: float, chance: Power | None = None) -> int | None:
+        """The fewest rows that reach this verdict with this chance; None beyond 10⁹."""
+        at, which = chance or self.chance, 0 if self.verdict == "PASS" else 1
+        return rows_for(lambda n: at(n)[which], power)
 
 
 def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
@@ -86,14 +107,9 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
         raise InputError("a pilot of 1 row has no spread", "pass a pilot of more rows, or none")
     needs = [_need(gate, a) for gate in gates]
     found = [_rows(need, a) for need in needs]
-    rows: list[Sequence[Any]] = []
-    for need in needs:
-        each = [rows_for(need.reached, power) for power in POWERS]
-        rows.append([need.rule, need.verdict.upper(), need.truth, *each])
-    heads, title = (
-        ["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)],
-        "Rows by the chance of the verdict that is true",
-    )
+    rows = [[need.rule, need.verdict, need.truth, *map(need.rows, POWERS)] for need in needs]
+    heads = ["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)]
+    title = "Rows by the chance of the verdict that is true"
     table = Table(name="power", title=title, columns=heads, rows=rows)
     facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
     if a.pilot is not None:
@@ -108,39 +124,26 @@ def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
         for e in found
         if e.value is not None and e.value < MIN_N
     ]
-    if (
-        a.pilot is not None
-        and a.pilot.groups is not None
-        and any("ece" in e.scope or "baseline" in e.scope for e in found)
-    ):
+    grouped = a.pilot is not None and a.pilot.groups is not None
+    if grouped and any("ece" in e.scope or "baseline" in e.scope for e in found):
         notes.append("rows are planned as independent for ece and baselines: rows that belong together must be more")
     return notes
 
 
 def _rows(need: Need, a: Assumptions) -> Estimate:
-    n = rows_for(need.reached, a.power)
-    how = f"{need.verdict.upper()} with a chance of {a.power:.0%}; {need.assumed}"
-    low, high = _range(need, a.power)
+    """The planned rows, from the 10 to the 90 % quantile over the pilots that could have been drawn."""
+    n = need.rows(a.power)
+    how = f"{need.verdict} with a chance of {a.power:.0%}; {need.assumed}"
     common: dict[str, Any] = {"name": "n", "scope": need.rule, "unit": "rows"}
-    if low is not None:
-        said = f"{low} to {high}" if high is not None else f"{low} to more than 10⁹"
-        how += f"; pilots of this size say {said} in 8 of 10 cases"
-        common |= {"low": low, "high": high, "level": 0.8 if high is not None else 0.9}
-        common |= {"sided": "two" if high is not None else "lower"}
+    found = sorted(need.rows(a.power, chance) or math.inf for chance in need.others)
+    low, high = (found[round(share * (len(found) - 1))] if found else math.inf for share in (0.1, 0.9))
+    if low < math.inf:
+        how += f"; pilots of this size say {low} to {high if high < math.inf else 'more than 10⁹'} in 8 of 10 cases"
+        level, sided = (0.8, "two") if high < math.inf else (0.9, "lower")
+        common |= {"low": low, "high": high if high < math.inf else None, "level": level, "sided": sided}
     if n is None:
         return Estimate(value=None, reason="more than 10⁹ rows", how=how, **common)
     return Estimate(value=n, how=how, detail={"truth": need.truth}, **common)
-
-
-def _range(need: Need, power: float) -> tuple[int | None, int | None]:
-    """10 and 90 % quantiles of n over the pilots that could have been drawn; None: none, or beyond 10⁹."""
-    side = 0 if need.verdict == "pass" else 1
-    found = sorted(rows_for(lambda n, c=chance: c(n)[side], power) or math.inf for chance in need.others)  # type: ignore[misc]
-    if not found:
-        return None, None
-    ends = [found[round(share * (len(found) - 1))] for share in (0.1, 0.9)]
-    low, high = (None if math.isinf(end) else int(end) for end in ends)
-    return low, high
 
 
 def _need(gate: Gate, a: Assumptions) -> Need:
@@ -155,21 +158,22 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     if choice.name == "ece":
         return _ece(choice.options, choice.spec, limit, a)
     pilot = _rows_of(a)
-    [e] = estimates(Sample.of(columns_of(pilot, [choice]), pilot, a.seed), [choice], level=0.9)
+    sample = Sample.of(columns_of(pilot, [choice]), pilot, a.seed)
+    [e] = estimates(sample, [choice], level=0.9)
     if e.value is None or e.n is None or (e.se is None and e.name != "accuracy"):
         raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, temperature_gain")
     truth = e.value if a.truth is None else a.truth
     sd = (e.se or 0.0) * math.sqrt(e.n)
-    at_limit, reach = sd, _reach(choice, pilot, a, truth, side)
+    at_limit, reach = sd, _reach(choice(sample), truth, side)
     if choice.name == "accuracy":  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
     how: dict[str, Any] = {"better": "lower" if side == "max" else "higher", "at_limit": at_limit}
     how |= {"alpha": a.alpha, "family": a.family, "reach": reach}
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
     chance, *others = (mean_power(truth + z * own, sd, limit, **how) for z in ((0, -NINTH, NINTH) if own else (0,)))
-    within = truth <= limit if side == "max" else truth >= limit
-    said = _said(a, choice.spec, truth)
-    return _finished(rule(choice.spec, side, limit), chance, truth, limit, within, said, others)
+    source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.classes} classes"
+    said = f"{source}, true {choice.spec} {truth:.4g}"
+    return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=said, chance=chance, others=others)
 
 
 def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
@@ -188,7 +192,9 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
     power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.family, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
     others = [power(pilot, draws=QUICK) for pilot in pilots]
-    return _finished(rule(spec, "max", limit), power(population), truth, limit, truth <= limit, said, others)
+    return Need(
+        metric=spec, side="max", limit=limit, truth=truth, assumed=said, chance=power(population), others=others
+    )
 
 
 def _against_baseline(gate: Gate, a: Assumptions) -> Need:
@@ -198,15 +204,12 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     pilot = _rows_of(a)
     z, y = pilot.logits, pilot.labels
     beta = fit_beta(z, y, pilot.weights).beta if a.pilot is not None else 1.0
-    models = [Predictions.of(z * (beta * f), y) for f in (1.0, a.logit_factor)]
+    factors = (beta, beta * a.logit_factor)
+    models = [Predictions.of(z * f, y) for f in factors]
     tables = [columns(model, class_bins=()) for model in models]
     # the re-fitted temperatures make both models the same, so that gains differ by the NLL
-    pair = (
-        [t.brier for t in tables]
-        if gate.metric == "brier"
-        else [nll_rows(z, y, beta * f) for f in (1.0, a.logit_factor)]
-    )
-    delta = pair[1] - pair[0]
+    first, second = (t.brier if gate.metric == "brier" else nll_rows(z, y, f) for t, f in zip(tables, factors))
+    delta = second - first
     truth, sd = float(delta.mean()), float(delta.std(ddof=1))
     margin, gain = gate.margin or 0.0, gate.metric == "temperature_gain"
     every = np.arange(len(y))
@@ -221,27 +224,14 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
 
     own = sd / math.sqrt(len(delta)) if a.pilot is not None else 0.0
     chance, *others = (chance_of(truth + z * own) for z in ((0, -NINTH, NINTH) if own else (0,)))
-
-    text = rule(f"{gate.metric} - baseline", "max", margin)
     source = "the pilot's re-scaled logits" if a.pilot is not None else f"a synthetic model of accuracy {a.accuracy:g}"
     said = f"logits {a.logit_factor:g} times those of a calibrated baseline ({source}), difference {truth:.4g}"
-    return _finished(text, chance, truth, margin, truth <= margin, said, others)
+    name = f"{gate.metric} - baseline"
+    return Need(metric=name, side="max", limit=margin, truth=truth, assumed=said, chance=chance, others=others)
 
 
-def _finished(
-    text: str, chance: Power, truth: float, limit: float, within: bool, said: str, others: Sequence[Power] = ()
-) -> Need:
-    if truth == limit:
-        problem = f"{text}: the truth assumed is the limit itself, which no number of rows decides"
-        raise UsageError(problem, "pass --truth")
-    return Need(
-        rule=text, chance=chance, verdict="pass" if within else "fail", truth=truth, assumed=said, others=others
-    )
-
-
-def _reach(choice: Choice, pilot: Predictions, a: Assumptions, truth: float, side: str) -> tuple[float, float]:
+def _reach(statistic: Statistic, truth: float, side: Side) -> tuple[float, float]:
     """How far on the worse and on the better side of the truth a row that was not drawn may lie; 0 for exact bounds."""
-    statistic = choice(Sample.of(columns_of(pilot, [choice]), pilot, a.seed))
     if not isinstance(statistic, MeanOf) or statistic.share:
         return 0.0, 0.0
     low, high = statistic.range
@@ -252,11 +242,6 @@ def _reach(choice: Choice, pilot: Predictions, a: Assumptions, truth: float, sid
 def _rows_of(a: Assumptions) -> Predictions:
     """The pilot, or a synthetic model."""
     return a.pilot if a.pilot is not None else Predictions.of(*synthetic_logits(a.accuracy, a.classes, seed=a.seed))
-
-
-def _said(a: Assumptions, metric: str, truth: float) -> str:
-    source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.classes} classes"
-    return f"{source}, true {metric} {truth:.4g}"
 
 
 def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:

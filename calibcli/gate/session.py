@@ -13,13 +13,11 @@ from calibcli.gate import check, config, input_files
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.request import Request
 from calibcli.gate.sources import Scores
-from calibcli.gate.stored import Results
-from calibcli.inputs.scores import recorded
+from calibcli.metrics import Progress
 from calibcli.numerics import effective_rows
-from calibcli.predictions import Predictions
 from calibcli.result import Result
 
-FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes", "event")
+FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes")
 """What the configuration may say of how files are read, where the request is silent."""
 
 
@@ -29,17 +27,11 @@ def asked(request: Request) -> Config:
     Raises:
         UsageError: either of them is wrong, or no input is named.
     """
-    found = config.load(request.config)
-    how = request.reading
-    found = found.over(
+    by = request.reading.get("by")
+    found = config.load(request.config).over(
         eval=str(request.input) if isinstance(request.input, str | Path) else None,
-        fitted_on=request.fitted_on,
-        slices=tuple(how["by"]) if how.get("by") else None,
-        alpha=request.alpha,
-        bins=request.bins,
-        bounds=request.bounds,
-        seed=request.seed,
-        **{key: how[key] for key in FROM_FILE if key != "classes" and how.get(key)},
+        slices=tuple(by) if by else None,
+        **{name: getattr(request, name) for name in ("fitted_on", "alpha", "bins", "bounds", "seed")},
     )
     if not found.eval and request.input is None:
         raise UsageError("no input", 'name a file with scores, or set eval = "FILE" under [data] of calib.toml')
@@ -61,12 +53,12 @@ def _gates(request: Request, found: Config) -> list[Gate]:
         gates = [dataclasses.replace(g, baseline=request.baseline) if g.baseline else g for g in found.gates]
     elif request.baseline and not request.margin:
         gates.append(Gate(metric="temperature_gain", baseline=request.baseline, margin=0.0))
-    changed: dict[str, Any] = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
-    changed = {key: value for key, value in changed.items() if value is not None}
+    asked_for = {"min_n": request.min_n, "on_inconclusive": request.on_inconclusive}
+    changed: dict[str, Any] = {key: value for key, value in asked_for.items() if value is not None}
     return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
 
 
-def run(request: Request, progress: input_files.Progress | None = None, settings: Config | None = None) -> Result:
+def run(request: Request, progress: Progress | None = None, settings: Config | None = None) -> Result:
     """Read the input and judge every gate. The provenance holds path and sha256 of each file, as it was read.
 
     Args:
@@ -74,19 +66,15 @@ def run(request: Request, progress: input_files.Progress | None = None, settings
     """
     settings = settings or asked(request)
     how = _reading(request.reading, settings)
-    source = _source(request.input, settings, how)
+    source = input_files.open_source(request.input, settings, how)
     if not isinstance(source, Scores):
         _refuse_settings_of_scores(request)
     baselines = input_files.Baselines(source, how)
     result = check.check(source, settings, baselines, progress)
-    notes: list[str] = []
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
-    files: list[dict[str, Any]] = []
-    if isinstance(source, Results):
-        files += source.files
-    else:
+    notes, files = list[str](), [*source.files]
+    if isinstance(source, Scores):
         p = source.predictions
-        files += recorded.provenance(p)
         notes += p.notes
         facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
         if p.weights is not None and p.weight_kind == "sampling":
@@ -98,23 +86,11 @@ def run(request: Request, progress: input_files.Progress | None = None, settings
             notes += [overlap] if overlap else []
             files += read
     if request.keep_rows:
-        rows = baselines.rows()
-        if rows is None:
+        if baselines.own is None:
             raise UsageError("--keep-rows needs scores, this input is a result", "pass the scores file")
-        facts["rows"] = rows.pack()
-    files += [*baselines.files, *map(dict, settings.files)]
-    return dataclasses.replace(
-        result, notes=[*result.notes, *notes], facts=facts, provenance={"inputs": files, "seed": settings.seed}
-    )
-
-
-def _source(given: Any, settings: Config, how: Mapping[str, Any]) -> Scores | Results:
-    """What the gates are asked about: what Python has, or a file."""
-    if isinstance(given, Predictions):
-        return Scores(given, settings)
-    if isinstance(given, Result):
-        return Results(given, "result")
-    return input_files.read_source(settings.eval, settings, how)
+        facts["rows"] = baselines.own.pack()
+    provenance = {"inputs": [*files, *baselines.files, *settings.files], "seed": settings.seed}
+    return dataclasses.replace(result, notes=[*result.notes, *notes], facts=facts, provenance=provenance)
 
 
 def _refuse_settings_of_scores(request: Request) -> None:

@@ -1,11 +1,11 @@
-"""What a gate can be asked about: a file of scores, or the result of an earlier command."""
+"""Gates on recorded outputs, and what may be claimed of their metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdict import Claim, claim
+from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
-from calibcli.metrics.bounds import Bounds, Method, table_bounds
+from calibcli.metrics.bounds import Bounds, table_bounds
 from calibcli.predictions import Array, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -26,40 +27,9 @@ FITTED = ("temperature", "gamma")
 BY_CLASS = "class"
 
 
-class Source(Protocol):
-    """Where numbers come from. A method returns a str where the answer is "cannot be said", and why."""
-
-    @property
-    def k(self) -> int | None:
-        """Classes, where that is known."""
-
-    @property
-    def design(self) -> tuple[Any, bool, Any]:
-        """Weights, whether they are counts, and groups of the rows."""
-
-    def better(self, gate: Gate) -> str:
-        """`lower`, `higher`, `zero` or "" for the gate's metric.
-
-        Raises:
-            UsageError: no such metric.
-        """
-
-    def judged(self, gate: Gate) -> Choice | None:
-        """The metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
-
-    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
-        """The parts that the gate judges, by name; {"": ...} for everything."""
-
-    def rows(self, part: Any, gate: Gate) -> int | None:
-        """Rows of a part; None where that is not known."""
-
-    def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
-        """The metric of a part with its bounds; `family` claims are made together."""
-
-
 @dataclass(eq=False)
 class Scores:
-    """Gates on recorded outputs."""
+    """Gates on recorded outputs. A method returns a str where the answer is "cannot be said", and why."""
 
     predictions: Predictions
     config: Config
@@ -70,15 +40,27 @@ class Scores:
         return Part(columns(self.predictions, class_bins=()), self.predictions, seed=self.config.seed)
 
     @property
+    def files(self) -> list[dict[str, Any]]:
+        """Path and sha256 of each file that was read."""
+        return recorded.provenance(self.predictions)
+
+    @property
     def k(self) -> int:
+        """Classes."""
         return self.predictions.k
 
     @property
     def design(self) -> tuple[Any, bool, Any]:
+        """Weights, whether they are counts, and groups of the rows."""
         p = self.predictions
         return p.weights, p.weight_kind == "count", p.groups
 
-    def choice(self, gate: Gate) -> Choice:
+    def judged(self, gate: Gate) -> Choice:
+        """The metric with its options.
+
+        Raises:
+            UsageError: no such metric.
+        """
         if gate.name in (*CURVATURE, *FITTED):
             fix = "pass the result.json of the command that measures it"
             raise UsageError(f"{gate.at}{gate.name} is not measured on scores", fix)
@@ -88,30 +70,32 @@ class Scores:
         except UsageError as error:
             raise UsageError(gate.at + error.problem, error.fix) from None
 
-    def judged(self, gate: Gate) -> Choice | None:
-        return self.choice(gate)
-
     def better(self, gate: Gate) -> str:
+        """`lower`, `higher`, `zero` or "" for the gate's metric."""
         if gate.scope:
             raise UsageError(f"{gate.at}scope = '{gate.scope}' chooses among the numbers of a result", "leave it out")
-        return str(self.choice(gate).traits.get("better", ""))
+        return str(self.judged(gate).traits.get("better", ""))
 
-    def slices(self, gate: Gate) -> Mapping[str, Any] | str:
+    def slices(self, gate: Gate) -> Mapping[str, Part] | str:
+        """The parts that the gate judges, by name; {"": ...} for everything."""
         if not gate.by:
             return {"": self.whole}
         if gate.by in self.predictions.slices:
             column = np.asarray(self.predictions.slices[gate.by]).astype(str)
         elif gate.by == BY_CLASS:
-            column = self._class_names()[self.whole.columns.predicted]
+            names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
+            column = np.asarray(names).astype(str)[self.whole.columns.predicted]
         else:
             return f"no column '{gate.by}' in {self.predictions.source}"
         return {name: self._part(gate.by, name, column == name) for name in np.unique(column).tolist()}
 
-    def rows(self, part: Any, gate: Gate) -> int | None:
-        return int(part.columns.n)
+    def rows(self, part: Part, gate: Gate) -> int | None:
+        """Rows of a part."""
+        return part.columns.n
 
-    def claim(self, rule: Rule, part: Any, alpha: float, family: int) -> Claim | str:
-        choice = self.choice(rule.gate)
+    def claim(self, rule: Rule, part: Part, alpha: float, family: int) -> Claim | str:
+        """The metric of a part with its bounds; `family` claims are made together."""
+        choice = self.judged(rule.gate)
         if choice.name == "ece":
             return self._ece(choice, part, rule.limit, alpha, family)
         error = rule.error(alpha, family)
@@ -152,18 +136,13 @@ class Scores:
     def bounds(self, choice: Choice, part: Part, alpha: float, family: int = 1) -> Bounds:
         """The ECE of a part."""
         ece = choice(part.sample)
-        method: Method = "score" if self.config.bounds == "score" else "sharp"
-        return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=method)
+        return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=self.config.bounds)
 
     def _part(self, by: str, name: str, mask: Array) -> Part:
         key = (by, name)
         if key not in self.parts:
             self.parts[key] = Part(self.whole.columns.take(mask), self.predictions, mask, seed=self.config.seed)
         return self.parts[key]
-
-    def _class_names(self) -> Array:
-        names = self.predictions.classes
-        return np.asarray(names if names is not None else [str(k) for k in range(self.predictions.k)])
 
 
 NEVER = 10**12

@@ -11,7 +11,7 @@ from typing import Any
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.gate.config import Gate
 from calibcli.gate.limits import Rule
-from calibcli.gate.sources import CURVATURE, FITTED
+from calibcli.gate.sources import CURVATURE, FITTED, Scores
 from calibcli.gate.verdict import Claim, at_level, claim
 from calibcli.metrics import METRICS
 from calibcli.result import Estimate, Result
@@ -23,7 +23,7 @@ CHOSEN = re.compile(r"before|after|[^=]+=.*", re.DOTALL)
 
 @dataclass(eq=False)
 class Results:
-    """Gates on the estimates of a result file."""
+    """Gates on the estimates of a result file; methods as of `Scores`."""
 
     result: Result
     source: str
@@ -44,6 +44,7 @@ class Results:
         return None, False, None
 
     def judged(self, gate: Gate) -> Choice | None:
+        """The metric with its options; None where it is not one of scores (an eigenvalue, a missing number)."""
         names = sorted({e.name for e in self._found(gate)})
         return METRICS.choose(names[0]) if names and names[0].partition(":")[0] in METRICS else None
 
@@ -86,6 +87,7 @@ class Results:
         return {"": wanted[0]}
 
     def rows(self, part: Any, gate: Gate) -> int | None:
+        """Rows of a part; None where that is not known."""
         n: int | None = part.n
         return n if gate.name in METRICS else None
 
@@ -108,6 +110,10 @@ class Results:
     def _is_metric(self, estimate: Estimate) -> bool:
         """Whether it is a number of one model, not a difference between two."""
         return self.result.command != "compare" and (not estimate.scope or CHOSEN.fullmatch(estimate.scope) is not None)
+
+
+Source = Scores | Results
+"""What a gate can be asked about."""
 
 
 def _credible(e: Estimate, source: str) -> None:

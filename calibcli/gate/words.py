@@ -7,27 +7,22 @@ from calibcli.shelves import Choice
 
 def kind(choice: Choice | None) -> str:
     """`binned, 15 bins`: how a binned metric is binned, and of which probability; "" for any other."""
-    if choice is None:
+    if choice is None or not choice.traits.get("binned"):
         return ""
-    options, traits = choice.options, choice.traits
-    if not traits.get("binned"):
-        return ""
+    options = choice.options
     said = f"binned, {options['bins']} bins"
     if "method" in options:
         said += " of equal mass"
-    if "class_bins" in traits:
+    if "class_bins" in choice.traits:
         said += " per class"
     if options.get("edges", "right") != "right":
         said += f", {options['edges']} edges"
     return said + (", positive class" if options.get("of") == "positive" else "")
 
 
-def unseen(choice: Choice | None) -> str:
-    """The line under the table of every gate on a binned metric; "" for any other."""
-    said = kind(choice)
-    if choice is None or not said:
-        return ""
+def unseen(metric: str, kind: str) -> str:
+    """The line under the table of every gate on a binned metric of this kind."""
     return (
-        f"{choice.name} is the binned number ({said.removeprefix('binned, ')}): a PASS does not see gaps that cancel "
+        f"{metric} is the binned number ({kind.removeprefix('binned, ')}): a PASS does not see gaps that cancel "
         "within a bin; a FAIL holds without bins too"
     )

@@ -21,9 +21,9 @@ from calibcli.errors import InputError
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset
+from calibcli.predictions import Progress
 from calibcli.scalers.output import array_file, put
 
-Progress = Callable[[float, str], None]
 Write = Callable[[NDArray[np.float32]], None]
 SUFFIXES = (".npz", ".safetensors", ".npy")
 NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}

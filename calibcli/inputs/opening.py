@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import ClassVar
 
 from calibcli.errors import UsageError
-from calibcli.spec import Label, Range, option
+from calibcli.spec import Label, option
 from calibcli.spec import Rows as Count
-
-ANY_LABEL: Range = get_args(Label)[1]
 
 DATA = "Data set: arrays (file.npz#test), image folder, CSV, or module:function."
 MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ..."
@@ -43,19 +39,6 @@ class Reading:
     by: Sequence[str] = option((), "Also per value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...])
     shards: bool = option(False, "Several files are parts of one data set.")
     need_labels: bool = True
-
-    def __post_init__(self) -> None:
-        for flag, value in (("--label-base", self.label_base), ("--ignore-label", self.ignore_label)):
-            if value is not None and value not in ANY_LABEL:
-                raise UsageError(f"{flag} is beyond any label", f"pass a whole number {ANY_LABEL}")
-
-    def asked(self) -> dict[str, Any]:
-        """The fields that are not as they are by default."""
-        return {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default}
-
-    def named(self) -> list[str]:
-        """Files that it may name, beside those that hold the scores."""
-        return [name for name in (self.labels, self.classes) if isinstance(name, str) and os.path.isfile(name)]
 
     def whole(self, command: str) -> Reading:
         """This reading, of a command that takes the rows of one problem as a whole.

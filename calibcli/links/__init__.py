@@ -1,12 +1,13 @@
 """Links between logits and probabilities: log-softmax, the focal calibration map, the NLL in β = 1/T (NumPy only)."""
 
 from calibcli.links.beta import BetaFit, cross_fit_beta, fit_beta, nll_rows
-from calibcli.links.focal_map import log_phi, log_softmax
+from calibcli.links.focal_map import log_both, log_phi, log_softmax
 
 __all__ = [
     "BetaFit",
     "cross_fit_beta",
     "fit_beta",
+    "log_both",
     "log_phi",
     "log_softmax",
     "nll_rows",

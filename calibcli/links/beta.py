@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibcli.links.moments import Array, Block, Source, Sums, chunks, evaluate, expectation, series, shift
+from calibcli.numerics import weighted_mean
 
 Status = Literal["ok", "separable", "anti_informative", "constant", "bound"]
 
@@ -82,9 +83,7 @@ def fit_beta(
     """
     arrays = None if callable(logits) else _arrays(logits, labels, weights)
     source: Source = cast(Source, logits) if arrays is None else lambda: (arrays,)
-    n, k, sample = _sample(source)
-    run = _Run(source, n, k, sample, arrays)
-    return run.fit(start)
+    return _Run(source, *_sample(source), arrays).fit(start)
 
 
 def cross_fit_beta(
@@ -150,34 +149,27 @@ def _arrays(logits: Any, labels: Any, weights: Any) -> Block:
     )
 
 
-def _sample(source: Source) -> tuple[int, int, Block]:
-    """Number of rows and classes, and rows drawn evenly over the data (all of them when there are few)."""
+def _sample(source: Source) -> tuple[int, Block]:
+    """Number of rows, and rows drawn evenly over the data (all of them when there are few)."""
     rng = np.random.default_rng(0)
     blocks = source()
     if isinstance(blocks, tuple) and len(blocks) == 1:  # arrays in memory: no pass is needed
-        n = len(blocks[0][0])
-        keep = sample_rows(n, blocks[0][0].shape[1], rng)
-        return n, blocks[0][0].shape[1], _take(blocks[0], keep)
+        n, count = len(blocks[0][0]), max(2000, SMALL // blocks[0][0].shape[1])
+        if n <= 2 * count:
+            return n, blocks[0]
+        drawn = ((np.arange(count) + rng.random(count)) * (n / count)).astype(np.int64)  # one of each equal range
+        return n, _take(blocks[0], np.minimum(drawn, n - 1))
     kept: list[Block] = []
-    n, k, stride = 0, 0, 1
+    n, stride = 0, 1
     for block in blocks:
-        k = block[0].shape[1]
-        limit = max(2000, SMALL // k)
+        limit = max(2000, SMALL // block[0].shape[1])
         kept.append(_take(block, np.flatnonzero(rng.random(len(block[0])) * stride < 1)))
         n += len(block[0])
         while sum(len(b[0]) for b in kept) > 2 * limit:
             stride *= 2
             kept = [_take(b, np.flatnonzero(rng.random(len(b[0])) < 0.5)) for b in kept]
     weights = None if kept[0][2] is None else np.concatenate([b[2] for b in kept if b[2] is not None])
-    return n, k, (np.concatenate([b[0] for b in kept]), np.concatenate([b[1] for b in kept]), weights)
-
-
-def sample_rows(n: int, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """One random row of each of some equal ranges; every row when there are few."""
-    count = max(2000, SMALL // k)
-    if n <= 2 * count:
-        return np.arange(n)
-    return np.minimum(((np.arange(count) + rng.random(count)) * (n / count)).astype(np.int64), n - 1)
+    return n, (np.concatenate([b[0] for b in kept]), np.concatenate([b[1] for b in kept]), weights)
 
 
 def _take(block: Block, rows: NDArray[Any]) -> Block:
@@ -188,10 +180,8 @@ def _take(block: Block, rows: NDArray[Any]) -> Block:
 class _Run:
     """The passes of one fit."""
 
-    def __init__(
-        self, source: Source, n: int, k: int, sample: Block, arrays: Block | None, scale: float | None = None
-    ) -> None:
-        self.source, self.n, self.k, self.sample, self.arrays = source, n, k, sample, arrays
+    def __init__(self, source: Source, n: int, sample: Block, arrays: Block | None, scale: float | None = None) -> None:
+        self.source, self.n, self.sample, self.arrays = source, n, sample, arrays
         self.passes = 0.0 if arrays is not None else 1.0
         self.scale = scale or _scale(sample[0])
         self.cap, self.floor = max(1e3 / self.scale, 1e-290), max(1e-6 / self.scale, 1e-300)
@@ -218,7 +208,7 @@ class _Run:
         """β from two parts of the rows: a solution on the first, one step on the other."""
         count = len(self.sample[0])
         eighth = _take(self.sample, np.arange(0, count, 8))
-        level = _Run(lambda: (eighth,), len(eighth[0]), self.k, eighth, eighth, self.scale)
+        level = _Run(lambda: (eighth,), len(eighth[0]), eighth, eighth, self.scale)
         fit = level._descend(lambda b: level._pass(b, np.float32), beta, settled=0.1)
         self.passes += level.passes * len(eighth[0]) / self.n
         if fit.status != "ok":
@@ -251,10 +241,7 @@ class _Run:
         for z, y, w in chunks(self.sample):
             differences.append(expectation(z, y, beta) - _shifted(series(z, y, at), beta - at)[0])
             weights.append(np.ones(len(y)) if w is None else w)
-        d, weight = np.concatenate(differences), np.concatenate(weights)
-        mean = float(np.average(d, weights=weight))
-        se = math.sqrt(float(np.sum((weight * (d - mean)) ** 2))) / float(weight.sum())
-        return mean, se
+        return weighted_mean(np.concatenate(differences), np.concatenate(weights))
 
     def _descend(self, pass_at: Callable[[float], Sums], beta: float, settled: float = SETTLED) -> BetaFit:
         """Third-order steps in ln β inside a bracket, until a step is within `settled`."""

@@ -40,6 +40,21 @@ def _log_softmax_and_rest(logits: ArrayLike) -> tuple[Array, Array, NDArray[np.i
     return result, log_rest, top
 
 
+def log_both(logits: ArrayLike) -> tuple[Array, Array]:
+    """ln p and ln(1 - p) of every class, p = softmax(z); neither loses digits where p is near 0 or 1.
+
+    Args:
+        logits: (..., K); -inf is probability 0.
+
+    Returns:
+        (..., K) float64 each.
+    """
+    log_p, others, top = _log_softmax_and_rest(logits)
+    log_rest = np.log1p(-np.minimum(np.exp(log_p), 0.75))  # only the top class can exceed 1/2
+    np.put_along_axis(log_rest, top, others - np.log1p(np.exp(others)), axis=-1)
+    return log_p, log_rest
+
+
 def log_phi(logits: ArrayLike, gamma: float) -> Array:
     """ln φ_γ(softmax(z)) over the last axis. γ = 0 is log-softmax.
 
@@ -58,19 +73,15 @@ def log_phi(logits: ArrayLike, gamma: float) -> Array:
     """
     if not gamma >= -1:
         raise UsageError(f"gamma = {gamma:g} is below -1, where the focal map reverses classes", "pass gamma >= -1")
-    log_q, others, top = _log_softmax_and_rest(logits)
     if gamma == 0:
-        return log_q
-    log_rest = np.log1p(-np.minimum(np.exp(log_q), 0.75))  # only the top class can exceed 1/2
-    np.put_along_axis(log_rest, top, others - np.log1p(np.exp(others)), axis=-1)
-    return log_softmax(_log_h(log_q, log_rest, gamma))
+        return log_softmax(logits)
+    return log_softmax(_log_h(*log_both(logits), gamma))
 
 
 def _log_h(log_q: Array, log_rest: Array, gamma: float) -> Array:
     """ln h = L - γ M - ln(1 + γ s) from L = ln q, M = ln(1 - q), finite also at a vertex (M = -inf)."""
     log_rest = np.maximum(log_rest, -1e150)
-    factor: Array = log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma)
-    return factor
+    return np.asarray(log_q - gamma * log_rest - _log_slope(log_q, log_rest, gamma))
 
 
 def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
@@ -82,8 +93,7 @@ def _log_slope(log_q: Array, log_x: Array, gamma: float) -> Array:
         ratio = np.where(x < 1e-3, 1 + x * (1 / 2 + x * (1 / 3 + x * (1 / 4 + x / 5))), -log_q / x)
         q = np.exp(log_q)
         s = np.where(q > 0, q * ratio, 0.0)
-    result: Array = np.log1p(gamma * s)
-    return result
+    return np.asarray(np.log1p(gamma * s))
 
 
 def log_factor(factor: Array, log_x: Array) -> Array:

@@ -91,8 +91,7 @@ class _AtBeta:
         u[block.top, self.here] = 0.0
         sum_others = self.e.sum(axis=0)
         rest = np.exp(self.second) * sum_others
-        log_total = np.log1p(rest)
-        self.log_total = log_total
+        self.log_total = log_total = np.log1p(rest)
         self.q = self.e * (np.exp(self.second) / (1 + rest))  # 0 at the top class
         self.x = 1 - self.q
         self.log_x = np.log1p(-self.q)

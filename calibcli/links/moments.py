@@ -56,33 +56,24 @@ class Sums:
 def evaluate(source: Source, beta: float, dtype: Any) -> Sums:
     """One pass at this β with the exponentials in `dtype`."""
     total = Sums()
-    fast = dtype is np.float32
     for whole in source():
         z = whole[0]
-        if fast and z.dtype == np.float32 and z.flags.c_contiguous:
-            power = _Powers(z.shape[1], beta)
-            for block in chunks(whole, min(SPAN, ROWS * z.shape[1])):
-                _add(total, block, power(*block[:2]) or cumulants(*block[:2], beta, dtype))
-        else:
-            for block in chunks(whole):
-                _add(total, block, cumulants(*block[:2], beta, dtype))
+        quick = dtype is np.float32 and z.dtype == np.float32 and z.flags.c_contiguous
+        power = _Powers(z.shape[1], beta) if quick else None
+        for block in chunks(whole, min(SPAN, ROWS * z.shape[1]) if quick else BLOCK):
+            _add(total, block, (power and power(*block[:2])) or cumulants(*block[:2], beta, dtype))
     return total
 
 
 def _add(total: Sums, block: Block, found: list[Array]) -> None:
     excess, psi, *kappa = found
     weights = block[2]
+    add: Callable[[Array], Any] = np.sum if weights is None else weights.__matmul__
+    wide = psi if weights is None else weights * psi
     total.rows += len(psi)
-    if weights is None:
-        total.weight += len(psi)
-        total.excess += float(excess.sum())
-        total.derivatives += [psi.sum(), *(k.sum() for k in kappa)]
-        total.psi2 += float(psi @ psi)
-        return
-    total.weight += float(weights.sum())
-    total.excess += float(weights @ excess)
-    total.derivatives += [weights @ psi, *(weights @ k for k in kappa)]
-    wide = weights * psi
+    total.weight += len(psi) if weights is None else float(weights.sum())
+    total.excess += float(add(excess))
+    total.derivatives += [*map(add, (psi, *kappa))]
     total.psi2 += float(wide @ wide)
 
 
@@ -177,9 +168,7 @@ def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Arra
     e = np.exp(d * beta)
     if np.isneginf(d).any():
         d = np.where(e > 0, d, 0.0)
-    mean = np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis)
-    result: Array = mean - own
-    return result
+    return np.asarray(np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own)
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
@@ -232,5 +221,4 @@ def _sums_of_powers(e: NDArray[Any], d: NDArray[Any], axis: int) -> list[NDArray
 
 
 def _dot(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    result: NDArray[Any] = VECDOT(a, b) if VECDOT else np.einsum("ij,ij->i", a, b)
-    return result
+    return np.asarray(VECDOT(a, b) if VECDOT else np.einsum("ij,ij->i", a, b))

@@ -61,10 +61,18 @@ def smoothed_focal(z: Tensor, labels: Tensor, gamma: float, epsilon: float, alph
     return (1 - epsilon) * terms.gather(1, labels.unsqueeze(1)).squeeze(1) + epsilon * terms.mean(1)
 
 
-class OneGamma(Loss):
-    """Focal loss with the same γ for every row."""
+class WithGamma(Loss):
+    """A loss with the same γ for every row."""
 
     gamma: float
+
+    def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
+        super().__init__(alpha=alpha)
+        self.gamma = gamma
+
+
+class OneGamma(WithGamma):
+    """Focal loss of one γ."""
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         return focal(margin(z, labels), self.gamma)
@@ -103,8 +111,7 @@ class Focal(OneGamma):
         smoothing: Share = 0.0,
         smoothed: Literal["class", "py"] = "class",
     ) -> None:
-        super().__init__(alpha)
-        self.gamma = gamma
+        super().__init__(gamma=gamma, alpha=alpha)
         self.smoothing, self.smoothed = smoothing, smoothed
         self.gamma_text = f"{gamma:g}"
 
@@ -147,10 +154,9 @@ class FocalScheduled(OneGamma):
     def __init__(
         self, *, gammas: Gammas = (5.0, 3.0, 1.0), bounds: Annotated[tuple[float, ...], Range(0, 1)] = (2 / 7, 5 / 7)
     ) -> None:
-        super().__init__()
+        super().__init__(gamma=gammas[0])
         self.values_in_turn = list(gammas)
         self.bounds = check_increasing("bounds", bounds, len(gammas) - 1)
-        self.gamma = gammas[0]
 
     def start_epoch(self, epoch: int, epochs: int, validation: tuple[Tensor, Tensor] | None = None) -> None:
         """Pick the γ of this epoch.
@@ -233,17 +239,13 @@ class FocalSample(Loss):
 
 
 @LOSSES.add("inverse_focal")
-class InverseFocal(Loss):
+class InverseFocal(WithGamma):
     """Inverse focal loss, `-(1+p_y)^γ log p_y` (Wang et al. 2021); it presses on easy samples. γ >= 0.
 
     >>> import torch
     >>> calibcli.loss("inverse_focal:gamma=2")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     tensor([0.9387])
     """
-
-    def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
-        super().__init__(alpha)
-        self.gamma = gamma
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         return inverse_focal(margin(z, labels), self.gamma)
@@ -253,7 +255,7 @@ class InverseFocal(Loss):
 
 
 @LOSSES.add("dual_focal")
-class DualFocal(Loss):
+class DualFocal(WithGamma):
     """Dual focal loss, `-(1 - p_y + p_j)^γ log p_y`, p_j the largest probability strictly below p_y (Tao et al. 2023).
 
     p_j is 0 where there is none. The loss jumps where the true class ties with another; derivatives hold almost
@@ -263,10 +265,6 @@ class DualFocal(Loss):
     >>> calibcli.loss("dual_focal:gamma=2")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     tensor([0.0906])
     """
-
-    def __init__(self, *, gamma: Gamma, alpha: Weights = ()) -> None:
-        super().__init__(alpha)
-        self.gamma = gamma
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         index = labels.unsqueeze(1)

@@ -21,8 +21,8 @@ def focal_factor(p: float, gamma: float) -> float:
 def gamma_star(p0: float) -> float:
     """The smallest γ for which g(p, γ) <= 1 at every p >= p0; 0 for p0 >= 1/2.
 
-    The root of `f(γ) = (γ-1) ln a + ln(a - γ b)`, a = 1-p0, b = p0 ln p0: concave, so Newton from the right of its
-    maximum cannot miss. Equal to the closed form with Lambert's W_{-1}, but keeps its digits near 1/2.
+    The root of `f(γ) = (γ-1) ln a + ln(a - γ b)`, a = 1-p0, b = p0 ln p0, to the right of its maximum: concave. Equal
+    to the closed form with Lambert's W_{-1}, but keeps its digits near 1/2.
 
     Raises:
         UsageError: p0 <= 0 (γ* is infinite) or p0 > 1.
@@ -36,16 +36,11 @@ def gamma_star(p0: float) -> float:
     def f(gamma: float) -> float:
         return (gamma - 1) * log_a + math.log(a - gamma * b)
 
-    top = a / b - 1 / log_a
-    gamma = max(top, 0.0) + 1e-3
-    while f(gamma) > 0:
-        gamma = top + 2 * (gamma - top)
-    for _ in range(200):
-        step = f(gamma) / (log_a - b / (a - gamma * b))
-        gamma -= step
-        if abs(step) <= 1e-15 * gamma:
-            break
-    return max(gamma, 0.0)
+    top = max(a / b - 1 / log_a, 0.0)
+    high = top + 1e-3
+    while f(high) > 0:
+        high = top + 2 * (high - top)
+    return bisect(f, top, high, EXACT)[0]
 
 
 def peak_p(gamma: float) -> float:

@@ -61,30 +61,16 @@ class MMCE(Penalty):
         """MMCE of confidences and 0/1 correctness, each `(N,)`."""
         k = torch.exp(-(r.unsqueeze(1) - r.unsqueeze(0)).abs() / self.width)
         residual = correct - r
-        if self.form == "plain":
-            share = torch.full_like(r, 1 / len(r))
-        else:
-            right = correct.sum()
-            wrong = len(r) - right
-            if not (bool(right > 0) and bool(wrong > 0)):
-                return r.sum() * 0
-            share = torch.where(correct > 0, 1 / right, 1 / wrong)
+        right = correct.sum()
+        wrong = len(r) - right
+        count = torch.where(correct > 0, right, wrong) if self.form == "weighted" else torch.full_like(r, len(r))
+        if self.form == "weighted" and not (bool(right > 0) and bool(wrong > 0)):
+            return r.sum() * 0
+        share = 1 / count
         pairs = k * (share * residual).unsqueeze(1) * (share * residual).unsqueeze(0)
         if self.form == "weighted" and self.normalisation == "code":
-            pairs = pairs * share_of_pair(correct)
+            pairs = pairs / (count.unsqueeze(1) * count.unsqueeze(0) + 1e-5)
         return (pairs.sum().clamp(min=0) + 1e-10).sqrt()
-
-
-def share_of_pair(correct: Tensor) -> Tensor:
-    """The second division of public code: by the count of rows of each class of correctness in a pair."""
-    right = correct.sum()
-    same_right = correct.unsqueeze(1) * correct.unsqueeze(0)
-    same_wrong = (1 - correct).unsqueeze(1) * (1 - correct).unsqueeze(0)
-    mixed = 1 - same_right - same_wrong
-    wrong = len(correct) - right
-    counts = right * right, wrong * wrong, right * wrong
-    parts = same_right, same_wrong, mixed
-    return torch.stack([part / (count + 1e-5) for part, count in zip(parts, counts)]).sum(0)
 
 
 @PENALTIES.add("trace")
@@ -183,11 +169,11 @@ def hessian_trace(logits: Tensor, labels: Tensor, parameters: list[nn.Parameter]
     """Unbiased estimate of the trace of the Hessian of mean cross-entropy, by three reverse passes; differentiable."""
     mean = -log_p(margin(logits, labels)).mean()
     gradients = torch.autograd.grad(mean, parameters, create_graph=True, materialize_grads=True)
-    total = torch.zeros((), dtype=mean.dtype, device=mean.device)
+    forms = []
     for v in probes:
         products = torch.autograd.grad(gradients, parameters, v, create_graph=True, materialize_grads=True)
-        total = total + torch.stack([(a * b).sum() for a, b in zip(v, products)]).sum()
-    return total / len(probes)
+        forms += [(a * b).sum() for a, b in zip(v, products)]
+    return torch.stack(forms).sum() / len(probes)
 
 
 def ggn_trace(
@@ -200,13 +186,13 @@ def ggn_trace(
     """
     log_probability = logits.log_softmax(1)
     p, root = log_probability.exp(), (log_probability / 2).exp()
-    total = torch.zeros((), dtype=logits.dtype, device=logits.device)
+    squares = []
     for _ in range(probes):
         signs = root * rademacher(logits, generator)
         cotangent = (signs - p * signs.sum(1, keepdim=True)) / len(logits) ** 0.5
         gradients = torch.autograd.grad(logits, parameters, cotangent, create_graph=True, materialize_grads=True)
-        total = total + torch.stack([g.square().sum() for g in gradients]).sum()
-    return total / probes
+        squares += [g.square().sum() for g in gradients]
+    return torch.stack(squares).sum() / probes
 
 
 def rademacher(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calibcli.losses.logspace import THRESHOLD, log_not_p, margin
-from calibcli.losses.shelf import LOSSES, Loss, Weights
+from calibcli.losses.shelf import LOSSES, Loss
 from calibcli.spec import Share
 
 
@@ -23,9 +23,6 @@ class CrossEntropy(Loss):
     >>> calibcli.loss("ce")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     tensor([0.3133])
     """
-
-    def __init__(self, *, alpha: Weights = ()) -> None:
-        super().__init__(alpha)
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         return F.softplus(-margin(z, labels), threshold=THRESHOLD)
@@ -65,9 +62,6 @@ class Brier(Loss):
     >>> calibcli.loss("brier")(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     tensor([0.1447])
     """
-
-    def __init__(self, *, alpha: Weights = ()) -> None:
-        super().__init__(alpha)
 
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         wrong = z.softmax(1).scatter(1, labels.unsqueeze(1), 0.0)

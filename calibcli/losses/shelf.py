@@ -40,7 +40,7 @@ class Loss(nn.Module):
     spec = ""
     needs_validation = False
 
-    def __init__(self, alpha: tuple[float, ...] = ()) -> None:
+    def __init__(self, *, alpha: Weights = ()) -> None:
         super().__init__()
         self.register_buffer("alpha", torch.tensor(alpha, dtype=torch.float64) if alpha else None, persistent=False)
 

@@ -30,7 +30,8 @@ from calibcli.metrics.gap_norms import (
     under,
 )
 from calibcli.metrics.intervals import Bare, Interval, Statistic
-from calibcli.metrics.sample import METRICS, SIGNED, UNIT, BinaryOutcomes, Equal, Of, Sample
+from calibcli.metrics.reliability import BinaryOutcomes, Equal
+from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Of, Sample
 from calibcli.numerics import normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
@@ -221,7 +222,7 @@ class Classwise(Statistic):
             return Interval(reason=ECE_HAS, **how)
         if self.norm == "l2":
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
-        share = view.share()
+        share = view.shares
         square = share * (1 / view.total if view.counts else share)
         rest = 2 * -np.expm1(-columns.nll) / columns.k
         unseen, variance = 2 / columns.k / view.effective, float(np.sum(square * rest**2))

@@ -24,12 +24,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibcli.columns import Edges
-from calibcli.errors import UsageError
 from calibcli.metrics.intervals import FEWEST_GROUPS
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import bisect, effective_groups, normal_quantile, score_bound, student_quantile
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.numerics import bisect, effective_groups, normal_quantile, normals, score_bound, student_quantile
 from calibcli.predictions import Floats
 
 EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
@@ -158,7 +155,6 @@ def _mills_grid() -> Floats:
 
 DRAWS = 20_000
 FEWEST_BEYOND = 50  # draws beyond a quantile below which the simulated quantile is replaced by its analytic bound
-WeightKind = Literal["sampling", "count"]
 Method = Literal["score", "sharp"]
 
 
@@ -193,60 +189,20 @@ class Bounds:
     method: Method
 
 
-def ece_bounds(
-    confidence: Any,
-    correct: Any,
-    *,
-    bins: int = 15,
-    edges: Edges = "right",
-    alpha: float = 0.05,
-    family: int = 1,
-    weights: Any = None,
-    weight_kind: WeightKind = "sampling",
-    groups: Any = None,
-    method: Method = "sharp",
-    seed: int = 0,
-) -> Bounds:
-    """ECE of fixed equal-width bins with one-sided bounds for its population value.
-
-    Args:
-        confidence: (N,) float in [0, 1].
-        correct: (N,) 0/1 (or bool).
-        bins, edges: see `bin_index`.
-        alpha: error probability of each bound.
-        family: number of claims made together; the lower bound holds at 1 - alpha / family.
-        weights: (N,) non-negative, or None.
-        weight_kind: `sampling` (importance: n_eff = (Σw)²/Σw²) or `count` (row i stands for w_i rows).
-        groups: (N,) labels of rows that belong together (patients, documents), or None for independent rows.
-            Variances then come from signed group sums per bin, and quantiles from Student's t with G_eff - 1 degrees;
-            below 10 effective groups there are no bounds.
-        method: `sharp` (see `calibcli.metrics.bounds`; without groups), or `score`.
-        seed: seed of the 20,000 normal draws of the lower bound.
-
-    Raises:
-        UsageError: no rows, lengths that differ, alpha outside (0, .5], all weights 0, or a single group.
-    """
-    c = np.asarray(confidence, dtype=np.float64)
-    y = np.asarray(correct, dtype=np.float64)
-    if c.shape != y.shape or c.ndim != 1 or c.size == 0:
-        raise UsageError(f"confidence has shape {c.shape}, correct {y.shape}", "pass two arrays of the same length")
-    if not 0 < alpha <= 0.5:
-        raise UsageError(f"alpha is {alpha}", "pass an error probability in (0, 0.5]")
-    w = None if weights is None else np.asarray(weights, dtype=np.float64)
-    if w is not None and (w.shape != c.shape or not w.sum() > 0):
-        raise UsageError(f"weights have shape {w.shape} and sum {w.sum():g}", "pass one non-negative weight per row")
-    member = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-    if member is not None and (len(member) != len(c) or member.max() == 0):
-        problem = f"{member.max() + 1} group(s) over {len(member)} rows"
-        raise UsageError(problem, "pass a group label per row, at least two groups")
-    view = BinaryOutcomes(c, 1 - c, y > 0, w, weight_kind == "count", member, seed=seed)
-    return table_bounds(view, view.width_bins(bins, edges), alpha=alpha, family=family, method=method)
-
-
 def table_bounds(
     view: BinaryOutcomes, table: Bins, *, alpha: float = 0.05, family: int = 1, method: Method = "sharp"
 ) -> Bounds:
-    """As `ece_bounds`, of a table of equal-width bins of these outcomes."""
+    """ECE of a table of equal-width bins of these outcomes, with one-sided bounds for its population value.
+
+    Of rows in groups, variances come from signed group sums per bin, and quantiles from Student's t with G_eff - 1
+    degrees; below 10 effective groups there are no bounds.
+
+    Args:
+        view: probabilities and hits.  table: their equal-width bins.
+        alpha: error probability of each bound.
+        family: number of claims made together; the lower bound holds at 1 - alpha / family.
+        method: `sharp` (see above; without groups), or `score`.
+    """
     d, null, value = table.weighted_gap, table.null_variance, float(np.abs(table.weighted_gap).sum())
     level, count, effective = 1 - alpha / family, None, math.inf
     if view.groups is None:
@@ -318,7 +274,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
     else:
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))
-        norms = np.abs(_draws(len(variance), seed) @ root.T).sum(axis=1)
+        norms = np.abs(normals((DRAWS, len(variance)), seed) @ root.T).sum(axis=1)
     if (1 - level) * DRAWS >= FEWEST_BEYOND:
         return float(np.quantile(norms, level))
     # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
@@ -327,10 +283,5 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
 
 
 @lru_cache(maxsize=8)
-def _draws(width: int, seed: int) -> Floats:
-    return np.random.default_rng(seed).standard_normal((DRAWS, width))
-
-
-@lru_cache(maxsize=8)
 def _sizes(width: int, seed: int) -> Floats:
-    return np.abs(_draws(width, seed))
+    return np.abs(normals((DRAWS, width), seed))

@@ -12,16 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import NO_GROUPS, Interval, Statistic, one_sided, percent
-from calibcli.metrics.reliability import DRAWS, TIE, Bins
-from calibcli.metrics.sample import BinaryOutcomes, Equal
-from calibcli.numerics import bisect, normal_quantile, score_bound
+from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal
+from calibcli.numerics import TIE, bisect, normal_quantile, normals, score_bound
 from calibcli.predictions import Floats
 
 Norm = Callable[..., Floats]
@@ -110,7 +108,8 @@ class GapNorm(Statistic):
     def noise(self) -> Floats:
         """(DRAWS, B) normal noise of the gaps."""
         table = self.table
-        return normals(len(table.weight), table.seed) * np.sqrt(np.maximum(table.gap_variance, table.null_variance))
+        scale = np.sqrt(np.maximum(table.gap_variance, table.null_variance))
+        return normals((DRAWS, len(scale)), table.seed) * scale
 
     def _upper(self, level: float) -> float:
         """The score form: of the norm where it is a sum s·d of signed gaps, of its square where it is a length."""
@@ -214,7 +213,7 @@ class DebiasedSquare(GapNorm):
         reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
         low, high = (np.clip(q + sign * reach, 0, 1) for sign in (-1, 1))
         passed = (np.interp(high, below, sums) - np.interp(low, below, sums)) / (high - low)
-        steps = normals(len(table.weight), table.seed + 1) * np.sqrt(table.weight / n)
+        steps = normals((DRAWS, len(table.weight)), table.seed + 1) * np.sqrt(table.weight / n)
         bridge = np.cumsum(steps, axis=1)[:, :-1] - steps.sum(axis=1, keepdims=True) * q
         return np.diff(np.pad(bridge * passed, ((0, 0), (1, 1))), axis=1)
 
@@ -254,9 +253,3 @@ def _one_change(d: Floats) -> Floats:
     """max of s·d over signs s that change at most once."""
     running = np.cumsum(d, axis=-1)
     return np.asarray(np.abs(2 * running - running[..., -1:]).max(axis=-1))
-
-
-@lru_cache(maxsize=8)
-def normals(width: int, seed: int) -> Floats:
-    """(DRAWS, width) standard normal draws."""
-    return np.random.default_rng(seed).standard_normal((DRAWS, width))

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.numerics import bisect
 from calibcli.predictions import Floats
 
@@ -49,13 +49,20 @@ class Mesh:
         return self.ece(sigma), sigma
 
 
+def spread(p: Floats, values: Floats, cells: int) -> Floats:
+    """Values shared between the two nearest of `cells` + 1 grid points, in proportion."""
+    x = p * cells
+    left = np.minimum(x.astype(np.int64), cells - 1)
+    x -= left
+    right = values * x
+    grid = np.bincount(left, values - right, cells + 1) + np.bincount(left + 1, right, cells + 1)
+    return grid.astype(np.float64, copy=False)
+
+
 def _smooth(p: Floats, values: Floats, kernel: Floats, t: Floats) -> Floats:
     """Values spread linearly over a grid, convolved with the kernel, the ends reflecting, and read at t."""
     size = len(kernel)
-    place = p * (size - 1)
-    left = place.astype(np.int64).clip(0, size - 2)
-    place -= left
-    grid = np.bincount(left, values * (1 - place), size) + np.bincount(left + 1, values * place, size)
+    grid = spread(p, values, size - 1)
     whole = np.concatenate([grid[:0:-1], grid, grid[-2::-1]])
     smooth = np.convolve(whole, kernel, "valid")[size // 2 : size // 2 + size]
     return np.interp(t * (size - 1), np.arange(size), smooth)

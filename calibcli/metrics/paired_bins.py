@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibcli.metrics.intervals import Rows
-from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import SMALLEST_P, bisect
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.numerics import SMALLEST_P, bisect, normals
+from calibcli.predictions import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
 SIZES = np.array([-1.35, -0.76, 0.65, 2.15, 2.93, 2.96, 2.85, 2.8, 4.0])
 """g(x) at x = 0, 1/2, ..., 4, linear between and x beyond: |E g(μ + Z) - |μ|| <= .17 and Var g <= 2.4 for every μ."""
 SURE = 4.0  # standard errors from which a gap has its sign
@@ -43,7 +40,7 @@ class Gaps(NamedTuple):
     def variance(self) -> float:
         """2 V₁ - V₂ of `difference`."""
         values, vectors = np.linalg.eigh(self.covariance)
-        around = _normal(len(self.d)) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+        around = normals((3, DRAWS, len(self.d)), 0) @ (vectors * np.sqrt(np.maximum(values, 0))).T
         one, two, three = around
         first = [self.difference(self.d + z) for z in around]
         second = [self.difference(self.d + z) for z in (one + two, one + three, two + three)]
@@ -80,9 +77,9 @@ def difference(
         return None
     value, centre = float(np.abs(gaps.d) @ gaps.model), float(gaps.difference(gaps.d))
     base = views[0]
-    bias, degrees = gaps.bias / error, Rows(base.p, base.weights, base.counts, base.groups).units - 1
-    half = error * _reach(level, round(bias, 6), degrees)
-    p = 1.0 if value * centre <= 0 else _p_value(abs(centre) / error, round(bias, 6), degrees)
+    bias, degrees = round(gaps.bias / error, 6), Rows(base.p, base.weights, base.counts, base.groups).units - 1
+    half = error * bisect(lambda t: _p_value(t, bias, degrees) - (1 - level), 0.0, 1e6, 80)[1]
+    p = 1.0 if value * centre <= 0 else _p_value(abs(centre) / error, bias, degrees)
     return value, min(value, centre - half), max(value, centre + half), p
 
 
@@ -91,11 +88,6 @@ def _p_value(t: float, bias: float, degrees: float) -> float:
     from scipy.special import stdtr
 
     return min(1.0, max(float(stdtr(degrees, bias - t) + stdtr(degrees, -bias - t)), SMALLEST_P))
-
-
-def _reach(level: float, bias: float, degrees: float) -> float:
-    """t whose p-value is 1 - level."""
-    return bisect(lambda t: _p_value(t, bias, degrees) - (1 - level), 0.0, 1e6, 80)[1]
 
 
 def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins]) -> Gaps:
@@ -124,13 +116,7 @@ def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins
     return Gaps(d, sigma, model, covariance)
 
 
-def _summed(i: npt.NDArray[np.int64], j: npt.NDArray[np.int64], values: Floats, rows: int, columns: int) -> Floats:
+def _summed(i: Ints, j: Ints, values: Floats, rows: int, columns: int) -> Floats:
     """(rows, columns) sums of the values of each pair of indices."""
     sums = np.bincount(i * columns + j, values, rows * columns)
     return np.asarray(sums, np.float64).reshape(rows, columns)
-
-
-@lru_cache(maxsize=4)
-def _normal(bins: int) -> Floats:
-    """(3, DRAWS, bins), always the same."""
-    return np.random.default_rng(0).standard_normal((3, DRAWS, bins))

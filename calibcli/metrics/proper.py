@@ -1,15 +1,20 @@
-"""Means over rows: accuracy, proper scores, confidence and entropy, and the share of very confident rows."""
+"""Means over rows: accuracy, proper scores, confidence and entropy, the share of very confident rows; and whether a
+calibrated model could have looked like this: Spiegelhalter's Z of the Brier score, and the simulated test.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Annotated, Literal
 
 import numpy as np
 
-from calibcli.metrics.intervals import Ends, MeanOf
-from calibcli.metrics.sample import BRIER, METRICS, NATS, SIGNED, UNIT, Of, Sample, average
+from calibcli.metrics.gap_norms import debiased, l1
+from calibcli.metrics.intervals import Bare, Ends, Interval, MeanOf
+from calibcli.metrics.sample import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Of, Sample, average
+from calibcli.numerics import normal_quantile, normal_share
 from calibcli.predictions import Floats
-from calibcli.spec import Share
+from calibcli.spec import Count, Range, Share
 
 UNSEEN = 0.95  # quantile over rows of what their worst label would cost
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
@@ -193,3 +198,63 @@ def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """
     confident = sample.columns.confidence >= tau
     return MeanOf(sample, sample.columns.correct, confident, share=True, empty="no row is that confident")
+
+
+@METRICS.add(values=ANY, better="zero", unit="")
+def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Bare:
+    """Spiegelhalter's Z (1986), Σ(y - p)(1 - 2p) / (Σ(1 - 2p)² p (1 - p))^½: the Brier score less its mean.
+
+    >>> round(calibcli.measure(logits, labels, "spiegelhalter_z")["spiegelhalter_z"].value, 2)
+    22.24
+    """
+    view = sample.view(of)
+    tilt = view.complement - view.p
+    w = np.ones(view.n) if view.weights is None else view.weights
+    power = w if view.counts else w * w
+    variance = float((power * tilt * tilt) @ (view.p * view.complement))
+    if not variance > 0:
+        return Bare(math.nan, Interval(reason="every confidence is 0, 1/2 or 1: the statistic has no variance"))
+    z = -float((w * view.residual) @ tilt) / math.sqrt(variance)
+    how = "normal under perfect calibration; |Z| beyond null_high happens to a calibrated model 5 % of the time"
+    reason = "a test statistic: it has a p-value, not an interval"
+    detail = {"p_value": 2 * normal_share(-abs(z))}
+    return Bare(z, Interval(reason=reason, how=how, null=0.0, null_high=normal_quantile(0.975), detail=detail))
+
+
+@METRICS.add(values=UNIT, better="higher", unit="probability")
+def calibration_p(
+    sample: Sample,
+    *,
+    statistic: Literal["ece", "ece2_debiased", "mmce"] = "ece",
+    bins: Count = 15,
+    draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
+    of: Of = "auto",
+) -> Bare:
+    """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann 2019).
+
+    Hits are drawn as binomials with each bin's mean confidence; `mmce` uses 256 bins and its kernel of scale 0.4.
+
+    >>> round(calibcli.measure(logits, labels, "calibration_p:draws=999")["calibration_p"].value, 3)
+    0.001
+    """
+    view = sample.view(of)
+    cells = 256 if statistic == "mmce" else bins
+    table = view.mass_bins(bins, "whole") if statistic == "ece2_debiased" else view.width_bins(cells, "right")
+    rng = np.random.default_rng([sample.seed, cells])
+    kernel = np.exp(-np.abs(table.confidence[:, None] - table.confidence) / 0.4)
+
+    def value(d: Floats) -> Floats:
+        if statistic == "mmce":
+            return np.asarray(((d @ kernel) * d).sum(axis=-1))
+        return debiased(table, d) if statistic == "ece2_debiased" else l1(table, d)
+
+    observed = float(value(table.weighted_gap))
+    least = observed * (1 - 1e-12) if observed > 0 else observed
+    pieces = (value(table.simulated(min(2_000, draws - start), rng)) for start in range(0, draws, 2_000))
+    p = (1 + sum(int((piece >= least).sum()) for piece in pieces)) / (draws + 1)
+    if view.groups is not None:
+        return Bare(p, Interval(reason="rows belong to groups, and the test takes them to be independent"))
+    how = f"{draws} draws of binomial hits per bin; not valid on the rows that a map was fitted on"
+    reason = "a p-value has no interval; simulation_error is that of the draws"
+    error = math.sqrt(p * (1 - p) / (draws + 1))
+    return Bare(p, Interval(reason=reason, how=how, detail={"simulation_error": error}))

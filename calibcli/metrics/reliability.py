@@ -1,85 +1,21 @@
-"""A reliability table, of which binned errors are functions; and groups of rows by rank without sorting all of them."""
+"""Probabilities with what came true, and their reliability tables, of which binned errors are functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.errors import UsageError
+from calibcli.numerics import CHUNK, TIE, bin_index, effective_rows, groups_by_rank, ties
 from calibcli.predictions import Floats, Ints
+from calibcli.spec import Edges
 
-FEW = 1 << 14  # rows up to which all are sorted
-CHUNK = 1 << 15  # rows whose numbers stay in the cache
-BINADES, BITS = 40, 10  # a cell is one of 2^10 steps of 1 - p within a factor of two
-LAST = BINADES << BITS
-TIE = 1e-12  # confidences that differ by less are the same: softmax of classes in another order differs by an ulp
-
-
-def groups_by_rank(p: Floats, first: Ints) -> tuple[Ints, Ints, Ints]:
-    """Rows counted by p into fine cells; only those of cells that a cut divides are sorted.
-
-    Args:
-        p: (n,) in [0, 1].
-        first: (M + 1,) ranks where groups begin, from 0 to n.
-
-    Returns:
-        (n,) group of each row; the rows around the cuts in order of p, with all that are tied there; their ranks.
-    """
-    n = len(p)
-    if n <= FEW:
-        rows = np.argsort(p)
-        ranks = np.arange(n)
-        group = np.empty(n, np.int64)
-    else:
-        cells = np.empty(n, np.uint16)
-        for start in range(0, n, CHUNK):
-            part = slice(start, start + CHUNK)
-            cells[part] = _cells(1 - p[part])
-        count = np.zeros(LAST + 1, np.int64)
-        for start in range(0, n, 8 * CHUNK):
-            count += np.bincount(cells[start : start + 8 * CHUNK], minlength=LAST + 1)
-        end = np.cumsum(count)
-        cut = np.searchsorted(end, first[1:-1], side="right")
-        of_cell = np.searchsorted(cut, np.arange(LAST + 1), side="left")
-        cut = np.unique(cut)
-        lowest = (((LAST - cut + _SHIFT) << (52 - BITS)).view(np.float64)) * (cut < LAST)
-        highest = ((LAST - cut + 1 + _SHIFT) << (52 - BITS)).view(np.float64)
-        for start, stop in zip(_cells(highest + TIE), _cells(np.maximum(lowest - TIE, 0)), strict=True):
-            of_cell[max(start, 0) : stop + 1] = len(first)
-        cut = np.flatnonzero(of_cell == len(first))
-        group = of_cell[cells]
-        rows = np.flatnonzero(group == len(first))
-        rows = rows[np.argsort(p[rows])]
-        ranks = np.arange(len(rows)) + np.repeat(end[cut] - np.cumsum(count[cut]), count[cut])
-    group[rows] = np.searchsorted(first, ranks, side="right") - 1
-    return group, rows, ranks
-
-
-_SHIFT = (1023 << BITS) - LAST
-
-
-def _cells(rest: Floats) -> Ints:
-    """Cell of each 1 - p by exponent and upper digits: fine where p is near 1, and rising with p."""
-    bits = rest.view(np.int64) >> (52 - BITS)
-    bits -= _SHIFT
-    cells: Ints = LAST - np.maximum(bits, 0, out=bits)
-    return cells
-
-
-def ties(ordered: Floats, values: Floats) -> Iterator[slice]:
-    """Where in increasing numbers those that are within TIE of these values are; no number twice."""
-    stop = 0
-    for value in np.unique(values):
-        low, high = np.searchsorted(ordered, [value - TIE, value + TIE])
-        start, stop = max(int(low), stop), max(int(high), stop)
-        if stop > start:
-            yield slice(start, stop)
-
-
+Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 T = TypeVar("T")
 DRAWS = 2_000
 
@@ -169,3 +105,197 @@ class Bins:
 
 def _ratio(top: Floats, bottom: Floats) -> Floats:
     return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryOutcomes(Once):
+    """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
+
+    p: Floats
+    complement: Floats  # 1 - p with all its digits
+    hit: npt.NDArray[np.bool_]
+    weights: Floats | None
+    counts: bool  # weights are frequencies
+    groups: Ints | None
+    values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
+    seed: int = 0  # of what is simulated
+
+    @property
+    def n(self) -> int:
+        return len(self.p)
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.n if self.weights is None else self.weights.sum())
+
+    @property
+    def effective(self) -> float:
+        """(Σw)²/Σw², or the sum of counts."""
+        if self.weights is None or self.counts:
+            return self.total
+        return effective_rows(self.weights)
+
+    @cached_property
+    def residual(self) -> Floats:
+        """p - y."""
+        return np.where(self.hit, -self.complement, self.p)
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows by confidence, ties in any order."""
+        return np.argsort(self.p)
+
+    @cached_property
+    def stable_order(self) -> Ints:
+        """Rows by confidence, ties in row order."""
+        return np.argsort(self.p, kind="stable")
+
+    @cached_property
+    def shares(self) -> Floats:
+        """(N,) w / W."""
+        return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
+
+    def sums(self, index: npt.NDArray[np.integer], bins: int, values: Any = 1.0, power: int = 1) -> Floats:
+        """Σ share^power · values per bin; counts enter once however large the power."""
+        if self.weights is None:
+            plain: Floats = np.bincount(index, None if np.isscalar(values) else values, bins).astype(np.float64)
+            return plain / self.total**power
+        w = self.weights if power == 1 or self.counts else self.weights**power
+        return np.bincount(index, w * values, bins).astype(np.float64) / self.total**power
+
+    def width_bins(self, bins: int, edges: Edges) -> Bins:
+        """Equal-width bins of [0, 1]."""
+        return self.once(_width, bins, edges)
+
+    def mass_bins(self, bins: int, method: Equal) -> Bins:
+        """Bins of equal weight; see `adaece` for the methods."""
+        if method == "split-merge" and self.weights is None:
+            return self.once(_merged, bins)
+        if method in ("split", "split-merge"):
+            return self.once(_divided, bins, method)
+        return self.once(_mukhoti if method == "mukhoti" else _whole, bins)
+
+    def cuts(self, bins: int) -> Floats:
+        """(bins + 1,) positions, in weight counted along `stable_order`, where equal-mass bins begin.
+
+        Rows and counts are whole: the first of uneven bins are larger by 1.
+        """
+        if self.weights is None or self.counts:
+            size, extra = divmod(round(self.total), bins)
+            return np.append(0.0, np.cumsum([size + (b < extra) for b in range(bins)], dtype=np.float64))
+        return self.total * np.arange(bins + 1) / bins
+
+
+def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
+    size = bins + (edges == "torchmetrics")
+    grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
+    index = np.empty(view.n, np.int32)
+    for start in range(0, view.n, CHUNK):
+        part = slice(start, start + CHUNK)
+        index[part] = bin_index(view.p[part], bins, edges)
+    return replace(_table(view, index, grid[:size], grid[1 : size + 1]), index=index)
+
+
+def _merged(view: BinaryOutcomes, bins: int) -> Bins:
+    """Rows of equal weight by rank; of ties, only those across a cut matter: their hits are shared."""
+    first = view.cuts(bins).astype(np.int64)
+    group, rows, ranks = groups_by_rank(view.p, first)
+    ordered = view.p[rows]
+    edge = np.empty(bins + 1)
+    edge[0], edge[-1] = view.p.min(), view.p.max()
+    edge[1:-1] = ordered[np.searchsorted(ranks, np.minimum(first[1:-1], view.n - 1))]
+    table = _table(view, group, edge[:-1], edge[1:])
+    moved, change = np.zeros(bins), np.zeros(bins)
+    for part in ties(ordered, edge[1:-1]):
+        tied = rows[part]
+        there, hit = group[tied], view.hit[tied]
+        more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
+        moved += more
+        value = float(view.p[tied[0]])
+        change += more * ((1 - value) ** 2 - value**2)
+    hits = moved / view.total
+    variance = table.gap_variance if view.values_only else table.gap_variance + change / view.total**2
+    return replace(table, hit=table.hit + hits, weighted_gap=table.weighted_gap - hits, gap_variance=variance)
+
+
+def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
+    """Differences of cumulative sums at the cuts, so that a row with weight is divided where a cut meets it."""
+    cuts, order = view.cuts(bins), view.stable_order if method == "split" else view.order
+    p, hit = view.p[order], view.hit[order].astype(np.float64)
+    w = np.ones(view.n) if view.weights is None else view.weights[order]
+    w2 = w if view.counts else w**2
+    position = np.append(0.0, np.cumsum(w))
+    at = np.interp(cuts, position, np.arange(view.n + 1))
+    if method == "split-merge":  # of ties, only those across a cut matter: their hits are shared, and their noise
+        for tied in ties(p, p[np.clip(at[1:-1].astype(np.int64), 0, view.n - 1)]):
+            if w[tied].sum() > 0:
+                hit[tied] = np.average(hit[tied], weights=w[tied])
+                w2[tied] = w[tied] * (w2[tied].sum() / w[tied].sum())
+    first = np.minimum(np.round(at).astype(np.int64), view.n)
+
+    def between(values: Floats) -> Floats:
+        """Sums per bin."""
+        return np.diff(np.interp(cuts, position, np.append(0.0, np.cumsum(values))))
+
+    weight, mean, share = (between(w * values) / view.total for values in (1.0, p, hit))
+    weight_variance, gap_variance, null_variance = between(w2) / view.total**2, np.zeros(bins), np.zeros(bins)
+    if not view.values_only:
+        complement = view.complement[order]
+        square = complement * complement * hit + (1 - hit) * (p * p)
+        gap_variance, null_variance = (between(w2 * v) / view.total**2 for v in (square, p * complement))
+    edge, rows, d = p[np.minimum(first, view.n - 1)], np.diff(first), mean - share
+    variances = weight_variance, gap_variance, null_variance
+    return Bins(edge[:-1], edge[1:], rows, weight, mean, share, d, *variances, view.effective, view.seed)
+
+
+def _whole(view: BinaryOutcomes, bins: int) -> Bins:
+    """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
+    order, cuts = view.order, view.cuts(bins)
+    p = view.p[order]
+    tie = np.cumsum(np.diff(p, prepend=p[:1]) > TIE)
+    end = np.cumsum(np.bincount(tie, None if view.weights is None else view.weights[order]))
+    middle = (end + np.append(0.0, end[:-1])) / 2
+    index = np.empty(view.n, np.int64)
+    index[order] = np.searchsorted(cuts[1:-1], middle, side="right")[tie]
+    edge = p[np.searchsorted(tie, np.minimum(np.searchsorted(end, cuts, side="right"), tie[-1]))]
+    return _table(view, index, edge[:-1], np.append(edge[1:-1], p[-1]))
+
+
+def _mukhoti(view: BinaryOutcomes, bins: int) -> Bins:
+    if view.weights is not None:
+        raise UsageError("method=mukhoti takes no weights", "use method=split-merge")
+    edges = np.interp(np.linspace(0, view.n, bins + 1), np.arange(view.n), view.p[view.order])
+    index = np.searchsorted(edges, view.p, side="left")  # (lo, hi]; 0: equal to the smallest, in no bin
+    table = _table(view, np.minimum(index, bins), np.append(edges[0], edges[:-1]), edges)
+    kept: dict[str, Any] = {k: v[1:] for k, v in vars(table).items() if isinstance(v, np.ndarray)}
+    return replace(table, **kept)
+
+
+def _table(view: BinaryOutcomes, index: npt.NDArray[np.integer], lower: Floats, upper: Floats) -> Bins:
+    """Sums per bin, some rows at a time, so that what is in between stays in the cache."""
+    size = len(lower)
+    rows, sums = np.zeros(2 * size, np.int64), np.zeros((6, size))
+    weight, hits, gap, weight_variance, gap_variance, null_variance = sums
+    for start in range(0, view.n, CHUNK):
+        part = slice(start, start + CHUNK)
+        here, hit, r = index[part], view.hit[part], view.residual[part]
+        rows += np.bincount(2 * here + hit, minlength=2 * size)
+        w = w2 = None if view.weights is None else view.weights[part]
+        if w is not None:
+            w2 = w if view.counts else w * w
+            weight += np.bincount(here, w, size)
+            hits += np.bincount(here, w * hit, size)
+            weight_variance += np.bincount(here, w2, size)
+        gap += np.bincount(here, r if w is None else w * r, size)
+        if not view.values_only:
+            r = r * r
+            gap_variance += np.bincount(here, r if w2 is None else w2 * r, size)
+            r = view.p[part] * view.complement[part]
+            null_variance += np.bincount(here, r if w2 is None else w2 * r, size)
+    both = rows.reshape(size, 2)
+    if view.weights is None:
+        weight[:], hits[:], weight_variance[:] = both.sum(axis=1), both[:, 1], both.sum(axis=1)
+    sums[:3] /= view.total
+    sums[3:] /= view.total**2
+    p, variances = gap + hits, (weight_variance, gap_variance, null_variance)
+    return Bins(lower, upper, both.sum(axis=1), weight, p, hits, gap, *variances, view.effective, view.seed)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibcli import metrics
-from calibcli.columns import MANY, ClassBins, Edges, columns
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.columns import MANY, ClassBins, ClassTable, Edges, columns
+from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, Sample
-from calibcli.metrics.smooth import Smoothed
+from calibcli.metrics.sample import METRICS, Sample, needed_class_bins
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
 from calibcli.plots import Plot
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Cell, Estimate, Result, Table
 from calibcli.shelves import Choice
+from calibcli.spec import check_options
 
 BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
 """What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
@@ -53,11 +53,14 @@ class Options:
     seed: int = 0
     threads: int | None = 1
 
+    def __post_init__(self) -> None:
+        check_options(self)
+
 
 def report(
     predictions: Predictions,
     options: Options | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Everything about recorded outputs, as a Result.
 
@@ -70,7 +73,7 @@ def report(
         raise UsageError(f"--top-k {options.top_k} of {k} classes", f"pass 1 to {k}")
     choices = _choices(options, metrics.DEFAULT if options.specs is None else options.specs, k)
     shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
-    wanted = [*metrics.needed_class_bins(choices, k), *([shown] if options.per_class else [])]
+    wanted = [*needed_class_bins(choices, k), *([shown] if options.per_class else [])]
     measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
@@ -81,11 +84,10 @@ def report(
     bins = view.width_bins(shown.bins, options.edges or "right")
     plots: list[Plot] = []
     if options.diagram:
-        sigma = view.once(Smoothed.of).fixed_point[0]
-        plots += reliability(view, bins, sigma=sigma, seed=options.seed, event=predictions.event)
+        plots += reliability(view, bins, seed=options.seed, event=predictions.event)
     if options.top_k:
-        more = {"bins": shown.bins, "edges": options.edges or "right", "level": options.level}
-        tables.append(top_k(sample, options.top_k, **more))  # type: ignore[arg-type]
+        edges = options.edges or "right"
+        tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:
         tables.append(per_class(sample, shown, predictions))
         plots += _class_plots(sample, shown, predictions, options.seed) if options.diagram else []
@@ -103,7 +105,7 @@ def report(
 def report_multilabel(
     labels: Mapping[str, Predictions],
     options: Options | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Each label of a multi-label problem as a binary one, and a diagram each.
 
@@ -124,20 +126,20 @@ def report_multilabel(
         if len(labels) <= MOST_PANELS:
             view = sample.view()
             bins = view.width_bins(options.bins or 15, options.edges or "right")
-            sigma = view.once(Smoothed.of).fixed_point[0]
-            what = {"event": predictions.event, "name": f"label_{done}", "seed": options.seed}
-            panel, strip = reliability(view, bins, sigma=sigma, **what)  # type: ignore[arg-type]
-            plots += [_renamed(panel, f"{name}, n = {predictions.n}", "Reliability of each label"), strip]
+            panel, strip = reliability(view, bins, event=predictions.event, name=f"label_{done}", seed=options.seed)
+            title, group = f"{name}, n = {predictions.n}", "Reliability of each label"
+            plots += [dataclasses.replace(panel, title=title, group=group), strip]
         if progress:
             progress((done + 1) / len(labels), str(name))
-    means: list[Cell] = [None, None]
-    means += [float(np.mean([row[i] for row in rows])) if _numbers(rows, i) else None for i in range(3, len(rows[0]))]
+    values = [row[3:] for row in rows]
+    means = [None if None in column else float(np.mean(column)) for column in zip(*values, strict=True)]
+    rows.append(["mean", None, None, *means])
     names = [choice.spec for choice in _choices(options, specs, 2)]
     first = next(iter(labels.values()))
     return Result(
         command="metrics",
         estimates=found,
-        tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=[*rows, ["mean", *means]])],
+        tables=[Table(name="labels", columns=["label", "rows", "positive", *names], rows=rows)],
         plots=plots,
         notes=notes,
         facts={"labels": len(labels), "n": first.n, "kind": first.kind, "level": options.level},
@@ -174,21 +176,6 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
     if sample.columns.groups is not None:
         notes.append(f"{len(np.unique(sample.columns.groups))} groups: intervals take rows of a group as one draw")
     return notes
-
-
-def known_edges(edges: str | None) -> Edges | None:
-    """`edges`, if it is a way to close bins.
-
-    Raises:
-        UsageError: otherwise.
-    """
-    known: tuple[Edges, ...] = ("right", "left", "torchmetrics")
-    for one in known:
-        if edges == one:
-            return one
-    if edges is None:
-        return None
-    raise UsageError(f"unknown edges '{edges}'", did_you_mean(edges, known))
 
 
 def _choices(options: Options, specs: Sequence[str], k: int) -> list[Choice]:
@@ -232,14 +219,11 @@ def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate],
 
 
 def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> list[Plot]:
-    table = sample.columns.classes[shown]
-    if len(table.count) > MOST_PANELS:  # those with the largest error
-        each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
-        kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])
-        table = type(table)(table.count[kept], table.sum_p[kept], table.sum_y[kept])
-        names = [class_names(predictions)[i] for i in kept]
-        return class_panels(table, names, shown.bins, seed)
-    return class_panels(table, class_names(predictions), shown.bins, seed)
+    table, names = sample.columns.classes[shown], class_names(predictions)
+    each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
+    kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])  # those with the largest error
+    table = ClassTable(table.count[kept], table.sum_p[kept], table.sum_y[kept])
+    return class_panels(table, [names[i] for i in kept], shown.bins, seed)
 
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
@@ -258,11 +242,3 @@ def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[s
         facts["class_names"] = [str(c) for c in predictions.classes]
     why = predictions.facts.get("why")
     return facts | ({"why": why} if why else {})
-
-
-def _numbers(rows: Sequence[Sequence[Cell]], i: int) -> bool:
-    return all(isinstance(row[i], int | float) for row in rows)
-
-
-def _renamed(plot: Plot, title: str, group: str) -> Plot:
-    return dataclasses.replace(plot, title=title, group=group)

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 import numpy as np
 
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
-from calibcli.metrics.mesh import POINTS, Mesh
-from calibcli.metrics.reliability import Once
-from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
+from calibcli.metrics.mesh import POINTS, Mesh, spread
+from calibcli.metrics.reliability import BinaryOutcomes, Once
+from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
 from calibcli.numerics import bisect, normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
@@ -45,7 +45,7 @@ class Smoothed:
 
     @classmethod
     def of(cls, view: BinaryOutcomes) -> Smoothed:
-        return cls(view.p, view.residual * view.share())
+        return cls(view.p, view.residual * view.shares)
 
     @cached_property
     def _binned(self) -> Floats:
@@ -84,16 +84,6 @@ class Smoothed:
             return self.ece(floor), floor
         sigma = bisect(lambda s: self.ece(s) >= s, high / 2, high, 60, 1e-9)[1]
         return self.ece(sigma), sigma
-
-
-def spread(p: Floats, values: Floats, cells: int) -> Floats:
-    """Values shared between the two nearest of `cells` + 1 grid points, in proportion."""
-    x = p * cells
-    left = np.minimum(x.astype(np.int64), cells - 1)
-    x -= left
-    right = values * x
-    grid = np.bincount(left, values - right, cells + 1) + np.bincount(left + 1, right, cells + 1)
-    return grid.astype(np.float64, copy=False)
 
 
 def cosine_sums(grid: Floats, cells: int) -> Floats:

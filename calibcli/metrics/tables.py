@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from calibcli.columns import ClassBins, ClassTable, Edges
+from calibcli.links import log_softmax
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import Rows, percent, share_bounds
-from calibcli.metrics.reliability import DRAWS, Bins
-from calibcli.metrics.sample import BinaryOutcomes, Sample
-from calibcli.metrics.topk import views
+from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
+from calibcli.metrics.sample import Sample
+from calibcli.metrics.smooth import Smoothed
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Predictions
 from calibcli.result import Cell, Table
@@ -37,7 +38,7 @@ def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
     of p within bins, and twice its covariance with y. The last two are left out of many decompositions, which then do
     not add up.
     """
-    share = view.share()
+    share = view.shares
     p, y = bins.confidence, bins.accuracy
     base = float(bins.hit.sum())
     both = float(np.sum((view.p * share)[view.hit]))
@@ -55,12 +56,12 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
     """Accuracy, confidence and ECE of the top 1, ..., `most` classes taken together."""
     ks = list(range(1, most + 1)) if most <= 10 else [1, 2, 3, 5, 10, most]
     rows: list[list[Cell]] = []
-    for k, view in views(sample, sorted(set(ks))).items():
-        accuracy = float(np.sum(view.hit * view.share()))
+    for k, view in top_views(sample, sorted(set(ks))).items():
+        accuracy = float(np.sum(view.hit * view.shares))
         hits = Rows(view.hit, view.weights, view.counts, view.groups)
         low, high = share_bounds(hits, (1 - level) / 2) or (None, None)
         b = table_bounds(view, view.width_bins(bins, edges), alpha=1 - level)
-        mean = float(np.sum(view.p * view.share()))
+        mean = float(np.sum(view.p * view.shares))
         bounds = [None, None] if b.reason else [b.lower, b.upper]
         rows.append([k, accuracy, low, high, mean, b.value, *bounds, b.floor])
     return Table(
@@ -69,6 +70,28 @@ def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -
         columns=["k", "accuracy", "low", "high", "confidence", "ece", "ece low", "ece high", "if calibrated"],
         rows=rows,
     )
+
+
+def top_views(sample: Sample, ks: Sequence[int]) -> dict[int, BinaryOutcomes]:
+    """For each k, the probability mass of the top k classes and whether the label is among them.
+
+    Ahead of the label are classes of a larger score; of equal scores the lower class.
+    """
+    predictions = sample.predictions
+    assert predictions is not None
+    rank = np.empty(predictions.n, dtype=np.int64)
+    mass = {k: np.empty(predictions.n) for k in ks}
+    for start, block in predictions.blocks():
+        here = slice(start, start + len(block))
+        labels = predictions.labels[here]
+        own = block[np.arange(len(block)), labels][:, None]
+        tied = (block == own) & (np.arange(block.shape[1]) < labels[:, None])
+        rank[here] = (block > own).sum(axis=1) + tied.sum(axis=1)
+        p = np.exp(log_softmax(block.astype(np.float64)))
+        p.partition(sorted({p.shape[1] - k for k in ks if k < p.shape[1]}), axis=1)
+        for k in ks:
+            mass[k][here] = np.minimum(p[:, -k:].sum(axis=1), 1.0)
+    return {k: sample.outcomes(mass[k], 1 - mass[k], rank < k) for k in ks}
 
 
 def class_names(predictions: Predictions) -> list[str]:
@@ -110,25 +133,27 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
 BAND = 0.90  # of the consistency and smooth bands, pointwise
 Z_BAND = 1.6448536269514722
 CELLS, POINTS = 512, 101
+PERFECT = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
 FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
 
 
 def reliability(
-    view: BinaryOutcomes, bins: Bins, *, sigma: float, seed: int = 0, event: str = "", name: str = "reliability"
+    view: BinaryOutcomes, bins: Bins, *, seed: int = 0, event: str = "", name: str = "reliability"
 ) -> list[Plot]:
     """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
+
+    The smooth curve has the bandwidth of SmoothECE.
 
     Args:
         view: probabilities and hits.
         bins: their reliability table.
-        sigma: bandwidth of the smooth curve (that of SmoothECE).
         seed: of the band.
         event: what the probability is of; "" for the top label.
         name: name of the panel; the histogram is `{name}_rows`.
     """
     low, high = consistency(bins, seed)
+    width = bins.upper - bins.lower
     counts = bins.weight * view.total if view.counts else bins.rows
-    curve = smooth_curve(view, sigma)
     title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
     labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
     return [
@@ -140,17 +165,13 @@ def reliability(
             xlabel=labels[0],
             ylabel=labels[1],
             curves=[
-                *_bars(bins, low, high),
-                curve,
-                Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1]),
+                *_gap_bars(bins.lower, width, bins.filled, bins.accuracy, bins.confidence, low, high),
+                smooth_curve(view, view.once(Smoothed.of).fixed_point[0]),
+                PERFECT,
             ],
         ),
-        _rows(f"{name}_rows", name, bins.lower, bins.upper - bins.lower, counts),
+        _rows(f"{name}_rows", name, bins.lower, width, counts),
     ]
-
-
-def _bars(bins: Bins, low: Floats, high: Floats) -> list[Curve]:
-    return _gap_bars(bins.lower, bins.upper - bins.lower, bins.filled, bins.accuracy, bins.confidence, low, high)
 
 
 def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, low: Any, high: Any) -> list[Curve]:
@@ -246,19 +267,16 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
             rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
         )
         low, high = np.quantile(draws, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
-        ideal = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
-        curves = [*_gap_bars(x, width, filled, share, mean, low, high), ideal]
-        panel = f"class_{k}"
         plots.append(
             Plot(
-                name=panel,
+                name=f"class_{k}",
                 title=f"{name}, n = {table.sum_y[k].sum():.0f}",
                 group="Reliability of each class",
                 xlabel="probability",
                 ylabel="frequency",
                 xlim=(0, 1),
                 ylim=(0, 1),
-                curves=curves,
+                curves=[*_gap_bars(x, width, filled, share, mean, low, high), PERFECT],
             )
         )
     return plots

@@ -47,7 +47,7 @@ def xy(plot: Plot, width: int) -> list[str]:
         lines.append(f"{' ' * (margin - stream.width(tick))}{tick} {'┤' if tick else '│'}{''.join(row)}")
     lines.append(" " * (margin + 1) + "└" + "─" * room)
     lines.append(" " * (margin + 2) + _axis(across, plot.xlabel, room))
-    return [*lines, *wrapped(legend, width)]
+    return [*lines, *stream.wrapped(legend, width)]
 
 
 def rows(plot: Plot, width: int) -> list[str]:
@@ -83,7 +83,7 @@ def rows(plot: Plot, width: int) -> list[str]:
         lines.append(f"{shown}{' ' * (margin - stream.width(shown))} {text:>{figures}} {''.join(cells)}".rstrip())
     lines.append(" " * (margin + figures + 2) + _axis(up, plot.ylabel, room))
     legend = [f"{marks[id(c)]} {stream.clean(c.label)}" for c in plot.curves if id(c) in marks and c.label in named]
-    return lines + (wrapped(legend, width) if several else [])
+    return lines + (stream.wrapped(legend, width) if several else [])
 
 
 def heat(plot: Plot, width: int) -> list[str]:
@@ -120,23 +120,7 @@ def heat(plot: Plot, width: int) -> list[str]:
     wide = max(1, min(3, (width - margin - 2) // columns))
     lines += [f"{ticks[i]:>{margin}} ┤{''.join(grid[i, j] * wide for j in across)}" for i in reversed(down)]
     axis = (plot.x[0], plot.x[-1], plot.xscale == "log")
-    return [*lines, " " * (margin + 2) + _axis(axis, plot.xlabel, columns * wide), *wrapped(legend, width)]
-
-
-def eighth(share: float) -> str:
-    """A bar of one character."""
-    return "▁▂▃▄▅▆▇█"[min(7, max(0, math.ceil(share * 8) - 1))]
-
-
-def wrapped(items: Sequence[str], width: int) -> list[str]:
-    """A legend's items in as few lines as fit."""
-    lines: list[str] = []
-    for item in items:
-        if lines and stream.width(lines[-1]) + 3 + stream.width(item) <= width:
-            lines[-1] += "   " + item
-        else:
-            lines.append(item)
-    return lines
+    return [*lines, " " * (margin + 2) + _axis(axis, plot.xlabel, columns * wide), *stream.wrapped(legend, width)]
 
 
 def _draw(grid: list[list[str]], curve: Curve, mark: str, across: Scale, up: Scale) -> None:

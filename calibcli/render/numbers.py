@@ -14,6 +14,7 @@ from calibcli.result import Cell, Estimate
 NONE = "—"
 SIGNIFICANT = 4  # digits of a number that has no interval
 EXACT = 400  # decimals that tell any two doubles apart
+UNITS = {"percent": " %", "ratio": "×"}
 
 
 class Shown(NamedTuple):
@@ -42,7 +43,7 @@ def shown(estimate: Estimate, limit: float | None = None) -> Shown:
     for number, reference, most in pairs:
         places = _apart(number, reference, places, most)
 
-    value = NONE if e.value is None else place(e.value, places) + _unit(e.unit)
+    value = NONE if e.value is None else place(e.value, places) + UNITS.get(e.unit, "")
     return Shown(value, _interval(e, places), _null(e, places))
 
 
@@ -185,7 +186,3 @@ def _null(e: Estimate, places: int) -> str:
     if e.null is None:
         return ""
     return place(e.null, places) + ("" if e.null_high is None else f" (≤ {place(e.null_high, places)})")
-
-
-def _unit(unit: str) -> str:
-    return {"percent": " %", "ratio": "×"}.get(unit, "")

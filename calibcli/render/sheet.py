@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from calibcli.plots import Curve, Plot
 from calibcli.render import numbers
-from calibcli.result import Cell, Check, Estimate, Result, Table
+from calibcli.result import WORST_FIRST, Cell, Check, Estimate, Result, Table
 
 
 @dataclass(frozen=True)
@@ -142,12 +143,11 @@ def facts(result: Result) -> list[tuple[str, str]]:
 
 def verdict(result: Result) -> tuple[str, Tone]:
     """The sentence that a gate ends with; "" without checks."""
-    order = ("fail", "not_run", "inconclusive", "pass")
-    counts = {name: sum(c.outcome == name for c in result.checks) for name in order}
-    if not result.checks:
+    worst = result.verdict
+    if worst is None:
         return "", ""
-    worst = next(name for name, count in counts.items() if count)
-    said = ", ".join(f"{n} {VERDICT[name].lower()}" for name, n in counts.items() if n)
+    counts = Counter(c.outcome for c in result.checks)
+    said = ", ".join(f"{counts[name]} {VERDICT[name].lower()}" for name in WORST_FIRST if name in counts)
     return f"{VERDICT[worst]}: {said}", TONE[worst]
 
 
@@ -156,7 +156,7 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
     estimates = sorted(estimates, key=lambda e: order.index(e.scope)) if len(order) > 1 else estimates
     level = numbers.level(estimates)
     sizes = {e.n for e in estimates if e.n is not None}
-    nulls = sorted({numbers.percent(0.95) for e in estimates if e.null_high is not None})
+    quantile = any(e.null_high is not None for e in estimates)
     columns = [
         Column("metric", code=True),
         Column("scope", code=True),
@@ -164,7 +164,7 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
         Column("unit", spare=3),
         Column(_interval_head(level, "interval")),
         Column("level", right=True),
-        Column("if calibrated" + (f" ({nulls[0]})" if nulls else ""), spare=4),
+        Column(f"if calibrated{' (95 %)' * quantile}", spare=4),
         Column("n", right=True, spare=1),
         Column("how", free=True),
     ]

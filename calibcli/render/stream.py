@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 import unicodedata
+from collections.abc import Sequence
+from json import dumps
 
 PLAIN = str.maketrans(
     {
@@ -49,6 +52,22 @@ def width(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
+def eighth(share: float) -> str:
+    """A bar of one character."""
+    return "▁▂▃▄▅▆▇█"[min(7, max(0, math.ceil(share * 8) - 1))]
+
+
+def wrapped(items: Sequence[str], room: int) -> list[str]:
+    """A legend's items in as few lines as fit."""
+    lines: list[str] = []
+    for item in items:
+        if lines and width(lines[-1]) + 3 + width(item) <= room:
+            lines[-1] += "   " + item
+        else:
+            lines.append(item)
+    return lines
+
+
 def encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
@@ -69,9 +88,4 @@ def put(text: str, json: bool = False) -> None:
 
 def escape(text: str) -> str:
     """JSON text in ASCII: everything else only occurs inside strings, where \\u escapes say the same."""
-    return re.sub(r"[^\x00-\x7f]", lambda m: "".join(f"\\u{u:04x}" for u in _utf16(m.group())), text)
-
-
-def _utf16(character: str) -> list[int]:
-    code = ord(character)
-    return [code] if code < 0x10000 else [0xD800 + ((code - 0x10000) >> 10), 0xDC00 + (code & 0x3FF)]
+    return re.sub(r"[^\x00-\x7f]+", lambda m: dumps(m.group())[1:-1], text)

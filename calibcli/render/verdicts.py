@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from calibcli.render import numbers, stream
 from calibcli.render.sheet import VERDICT
-from calibcli.result import Check
-
-RANK = {"fail": 0, "not_run": 1, "inconclusive": 2, "pass": 3}
+from calibcli.result import WORST_FIRST, Check
 
 
 def title(check: Check) -> str:
@@ -41,4 +39,4 @@ def sentence(check: Check) -> str:
 def troubled(checks: Sequence[Check]) -> list[Check]:
     """Checks that did not pass, the worst first: those that fail the run, then FAIL, NOT RUN, INCONCLUSIVE."""
     found = [c for c in checks if c.outcome != "pass"]
-    return sorted(found, key=lambda c: (not c.fatal, RANK[c.outcome]))
+    return sorted(found, key=lambda c: (not c.fatal, WORST_FIRST.index(c.outcome)))

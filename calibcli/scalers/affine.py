@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.links import log_softmax
+from calibcli.links import log_both, log_softmax
 from calibcli.numerics import log_sigmoid
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
@@ -41,14 +41,12 @@ def apply(parameters: Parameters, logits: Array) -> Array:
 def _centred(logits: Array) -> Array:
     """Logits with mean zero in each row: the same model, and one whose fit does not depend on a row's offset."""
     finite = np.maximum(logits, logits.max(axis=1, keepdims=True) - 1e3)  # probability 0 stays finite here
-    result: Array = finite - finite.mean(axis=1, keepdims=True)
-    return result
+    return np.asarray(finite - finite.mean(axis=1, keepdims=True))
 
 
 def _log_p(logits: Array) -> Array:
     """Log-probabilities; those of zero as of e^-1000."""
-    result: Array = np.maximum(log_softmax(logits), -1e3)
-    return result
+    return np.asarray(np.maximum(log_softmax(logits), -1e3))
 
 
 def _searches(options: Mapping[str, Any]) -> bool:
@@ -149,15 +147,7 @@ def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
 
 def log_odds(logits: Array) -> Array:
     """ln p_k / (1 - p_k) of every class, (n, K), at most 700 in size."""
-    log_p = log_softmax(logits)
-    top = log_p.argmax(axis=1)
-    rows = np.arange(len(log_p))
-    rest = log_p.copy()
-    rest[rows, top] = -np.inf
-    second = np.maximum(rest.max(axis=1, keepdims=True), -1e300)
-    with np.errstate(divide="ignore"):
-        log_rest = np.log1p(-np.minimum(np.exp(log_p), 0.75))
-        log_rest[rows, top] = second[:, 0] + np.log(np.exp(rest - second).sum(axis=1))
+    log_p, log_rest = log_both(logits)
     return np.clip(log_p - log_rest, -700, 700)
 
 
@@ -291,14 +281,12 @@ class _Search:
 
     def _along(self, pairs: Sequence[tuple[float, float]], best: _Tried | None = None) -> _Tried:
         """The best pair; stops at one that is clearly worse than the best, or the second in a row that is worse."""
-        last, worse = best, 0
+        best = last = best or self._try(pairs[0], None)
+        worse = 0
         for pair in pairs:
-            if best is not None and pair == best.pair:
+            if pair == best.pair:
                 continue
             last = self._try(pair, last)
-            if best is None:
-                best = last
-                continue
             more = self.w * (last.nll - best.nll)
             if more.sum() < 0:
                 best, worse = last, 0
@@ -306,7 +294,6 @@ class _Search:
             worse += 1
             if worse == 2 or more.sum() > CLEAR * math.sqrt(float(more @ more)):
                 break
-        assert best is not None
         return best
 
     def _try(self, pair: tuple[float, float], before: _Tried | None) -> _Tried:

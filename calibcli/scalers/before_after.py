@@ -12,7 +12,7 @@ from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, worse
 from calibcli.predictions import Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
-from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit, part
+from calibcli.scalers.fitting import apply, cross_fit, fit, part
 from calibcli.scalers.ranking import Options, applicable, rank
 from calibcli.scalers.scaler import SCALERS, Progress, Scaler
 
@@ -43,7 +43,6 @@ def report(
     here, memory = part(progress, int(ranked), parts), dict[str, Any]()
     done = fit(method, predictions, seed=options.seed, level=options.level, progress=here, memory=memory)
     if test is not None:
-        check_classes(done.scaler, test)
         before, after = test, apply(done.scaler, test)
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
@@ -53,7 +52,8 @@ def report(
     if progress:
         progress(1.0, "measuring")
     first, second = _measure(before, options, "before"), _measure(after, options, "after")
-    changed = _changed(before, after, options)
+    samples = (Sample.of(columns(rows, class_bins=(), threads=options.threads)) for rows in (before, after))
+    changed = differences(*samples, level=options.level)
     facts: dict[str, Any] = {
         "method": method,
         "keeps predicted classes": done.scaler.preserves_accuracy,
@@ -72,12 +72,6 @@ def report(
     ), done.scaler
 
 
-def _changed(before: Predictions, after: Predictions, options: Options) -> list[Estimate]:
-    """Paired differences of the rows before and after."""
-    one, two = (Sample.of(columns(rows, class_bins=(), threads=options.threads)) for rows in (before, after))
-    return differences(one, two, level=options.level)
-
-
 def _harm(changed: Sequence[Estimate]) -> list[str]:
     """What is worse than before beyond chance."""
     bad = [f"{e.name} by {abs(e.value or 0):.3g} [{e.low:+.3g}, {e.high:+.3g}]" for e in worse(changed)]
@@ -90,13 +84,8 @@ def known_methods(methods: Sequence[str], k: int) -> list[str]:
     Raises:
         UsageError: unknown method or option.
     """
-    specs: list[str] = []
-    for method in methods:
-        for spec in applicable(k) if method.strip().lower() == "all" else [method]:
-            canonical = SCALERS.choose(spec).spec
-            if canonical not in specs:
-                specs.append(canonical)
-    return specs
+    asked = (applicable(k) if method.strip().lower() == "all" else [method] for method in methods)
+    return [*dict.fromkeys(SCALERS.choose(spec).spec for specs in asked for spec in specs)]
 
 
 def _measure(rows: Predictions, options: Options, scope: str) -> Result:

@@ -13,7 +13,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.predictions import Predictions
 from calibcli.scalers.parameters import shown
 from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler
-from calibcli.scalers.subsets import FoldedScores, fold_of_rows, raw_argmax, subset
+from calibcli.scalers.subsets import FoldedScores, Ints, fold_of_rows, raw_argmax, subset
 
 KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
 """What a calibrator's file says of an estimate."""
@@ -50,9 +50,8 @@ def fit(
         raise InputError("no rows to fit on", "pass at least one labelled row")
     if choice.traits.get("binary") and predictions.k != 2:
         raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
-    if progress:
-        progress(0.0, f"fitting {choice.spec}")
     step = progress or (lambda fraction, text: None)
+    step(0.0, f"fitting {choice.spec}")
     done = choice(predictions, Job(seed, report, level, step, {} if memory is None else memory, rows))
     classes = None if predictions.classes is None else tuple(map(str, predictions.classes))
     about = {
@@ -65,8 +64,7 @@ def fit(
         "estimates": [{key: getattr(e, key) for key in KEPT} for e in done.estimates if e.value is not None],
     }
     scaler = Scaler(choice.spec, predictions.k, done.parameters, classes, about)
-    if progress:
-        progress(1.0, f"fitted {choice.spec}")
+    step(1.0, f"fitted {choice.spec}")
     if "beta" not in done.parameters:  # T and gamma are estimates
         facts, tables = shown(done.parameters, scaler.classes, scaler.k)
         done = dataclasses.replace(done, tables=[*done.tables, *tables], facts={**done.facts, **facts})
@@ -91,7 +89,7 @@ def cross_fit(
         UsageError: fewer than 2 folds.
         InputError: fewer rows than folds.
     """
-    folds_of = _folds(predictions, folds, seed)
+    folds_of = _fold_of_rows(predictions, folds, seed)
     memory = {} if memory is None else memory
     choice, first = SCALERS.choose(spec), 0
     if not memory and choice.traits.get("search", lambda options: False)(choice.options):
@@ -155,7 +153,7 @@ def part(progress: Progress | None, done: int, of: int, what: str = "") -> Progr
     return lambda fraction, text: progress((done + min(fraction, 1.0)) / (of + 1e-9), what or text)
 
 
-def _folds(predictions: Predictions, folds: int, seed: int) -> Any:
+def _fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
     if folds < 2:
         raise UsageError(f"{folds} fold{'' if folds == 1 else 's'}", "pass 2 folds or more")
     result = fold_of_rows(predictions, folds, seed)

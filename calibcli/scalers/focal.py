@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
-from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile
+from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile, weighted_mean
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate
@@ -232,9 +232,7 @@ def _gain(rows: Predictions, seed: int, best: Point) -> tuple[float, float]:
         point = surface.optimum(surface.profile(starts, math.log(plain.beta)))
         focal_nll = Surface(outside.logits, outside.labels).scores(point.u, point.gamma)[0]
         gains[out] = nll_rows(outside.logits, outside.labels, plain.beta) - focal_nll
-    weights = np.ones(rows.n) if rows.weights is None else rows.weights
-    mean = float(np.average(gains, weights=weights))
-    return mean, math.sqrt(float(np.sum((weights * (gains - mean)) ** 2))) / float(weights.sum())
+    return weighted_mean(gains, rows.weights)
 
 
 def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fitted:
@@ -251,12 +249,14 @@ def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fi
     at = int(np.argmin(values))
     how = f"minimises NLL, gamma in steps of 0.05, phi before temperature{_of(rows, predictions)}"
     reason, gamma = "no interval is computed for this order", float(gammas[at])
-    estimates = [
-        Estimate(name=name, value=value, n=rows.n, how=how, reason=reason)
-        for name, value in (("temperature", fits[at].temperature), ("gamma", gamma))
-    ]
     given = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
+    estimates = _without_intervals(fits[at].temperature, gamma, rows.n, how, reason)
     return Fitted({name: np.array(value) for name, value in given.items()}, estimates)
+
+
+def _without_intervals(t: float, gamma: float, n: int, how: str, reason: str) -> list[Estimate]:
+    both = (("temperature", t), ("gamma", gamma))
+    return [Estimate(name=name, value=value, n=n, how=how, reason=reason) for name, value in both]
 
 
 def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
@@ -277,10 +277,7 @@ def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
     label = search.LABELS[objective]
     how = f"first smallest {label} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
     best = float(temperatures[i])
-    estimates = [
-        Estimate(name=name, value=value, n=rows.n, how=how, reason="a grid point has no interval")
-        for name, value in (("temperature", best), ("gamma", GAMMAS[j]))
-    ]
+    estimates = _without_intervals(best, GAMMAS[j], rows.n, how, "a grid point has no interval")
     notes = []
     if i in (0, len(temperatures) - 1) or j in (0, len(GAMMAS) - 1):
         notes.append(f"the best point, T = {best:g} and gamma = {GAMMAS[j]:g}, is on the edge of the grid")

@@ -47,12 +47,8 @@ def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
 
 def _refuse(fault: str, kind: Kind, shape: str) -> None:
     if fault:
-        known = {
-            "logits": "pass logits as in the fit; log p of a probability is one",
-            "probabilities": f"pass probabilities {shape} as in the fit",
-            "log_probabilities": f"pass log-probabilities {shape} as in the fit",
-        }
-        raise InputError(f"{fault}, and the calibrator was fitted on {NAMES[kind]}", known[kind])
+        fix = f"pass {NAMES[kind]} {shape} as in the fit" + ("; log p of a probability is one" * (kind == "logits"))
+        raise InputError(f"{fault}, and the calibrator was fitted on {NAMES[kind]}", fix)
 
 
 def _tolerance(dtype: np.dtype[Any]) -> float:

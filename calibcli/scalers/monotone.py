@@ -12,10 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.links import log_softmax
-from calibcli.numerics import log_sigmoid
+from calibcli.links import log_both, log_softmax
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import curved, joined, log_odds, logistic
+from calibcli.scalers.affine import curved, joined, logistic
 from calibcli.scalers.parameters import CURVES, Form
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import raw_argmax
@@ -227,5 +226,5 @@ def _beta_fit(x: Array, positive: Any, weights: Array | None) -> Array:
 
 def _logs(logits: Array) -> tuple[Array, Array]:
     """ln p and ln(1 - p) of every class, at least -700."""
-    m = log_odds(logits)
-    return log_sigmoid(m), log_sigmoid(-m)
+    log_p, log_rest = log_both(logits)
+    return np.maximum(log_p, -700), np.maximum(log_rest, -700)

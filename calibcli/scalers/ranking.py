@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from calibcli.columns import columns
 from calibcli.errors import CalibError, UsageError
 from calibcli.metrics import METRICS, Sample
 from calibcli.metrics.paired import differences, worse
-from calibcli.numerics import normal_quantile
+from calibcli.numerics import normal_quantile, weighted_mean
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate, Table
 from calibcli.scalers.fitting import cross_fit, part
@@ -78,7 +77,8 @@ def rank(
     """
     tried, notes = _cross_fitted(specs, predictions, how, progress)
     weights = predictions.weights
-    order = sorted(tried, key=lambda m: (_mean(m.nll, weights), m.spec != NONE))
+    nll = {m.spec: float(np.average(m.nll, weights=weights)) for m in tried}
+    order = sorted(tried, key=lambda m: (nll[m.spec], m.spec != NONE))
     methods = [m for m in order if m.spec != NONE]
     if not methods:
         raise UsageError("no method could be fitted", "pass other methods, or more rows")
@@ -93,10 +93,10 @@ def rank(
     for place, m in enumerate(order, 1):
         mean, se = _difference(m.nll, best.nll, weights)
         low, high = (mean - z * se, mean + z * se) if m is not best else (None, None)
-        rows.append([place, m.spec, _mean(m.nll, weights), mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
+        rows.append([place, m.spec, nll[m.spec], mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
         if m is not best:
-            ends: dict[str, Any] = {"value": mean, "low": low, "high": high, "se": se}
-            estimates.append(Estimate(**said, **ends, scope=f"method={m.spec}", n=predictions.n))
+            scope = f"method={m.spec}"
+            estimates.append(Estimate(**said, value=mean, low=low, high=high, se=se, scope=scope, n=predictions.n))
     close = [e.scope.removeprefix("method=") for e in estimates if None not in (e.low, e.high) and e.low <= 0 <= e.high]  # type: ignore[operator]
     if close:
         notes.append(f"not told from {best.spec} on these rows: {', '.join(close)}")
@@ -151,12 +151,6 @@ def _notes(best: Tried, recommended: str, methods: Sequence[Tried]) -> list[str]
 
 
 def _difference(a: Array, b: Array, weights: Array | None) -> tuple[float, float]:
+    """Mean of a - b, and its standard error; infinite values that are equal do not differ."""
     with np.errstate(invalid="ignore"):
-        d = np.where(a == b, 0.0, a - b)
-        w = np.ones(len(d)) if weights is None else weights
-        mean = float(np.average(d, weights=w))
-        return mean, math.sqrt(float(np.sum((w * (d - mean)) ** 2))) / float(w.sum())
-
-
-def _mean(values: Array, weights: Array | None) -> float:
-    return float(np.average(values, weights=weights))
+        return weighted_mean(np.where(a == b, 0.0, a - b), weights)

@@ -88,15 +88,12 @@ class Regression:
         self.blocks: NDArray[Any] | None = like.blocks if like else None
         self.gradient, self.certain = np.inf, CERTAIN
 
-    def minimise(
-        self, lam: float, mu: float, start: Array | None = None, settled: float = SETTLED, gain: float = 0.0
-    ) -> Array:
+    def minimise(self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0) -> Array:
         """θ of the smallest mean NLL plus penalty.
 
         Args:
             lam, mu: of the penalty.
             start: where to begin; without it the scores as they are.
-            settled: largest entry of the gradient at the optimum.
             gain: expected decrease, in nats, that is not worth another step.
         """
         theta = self.shape.start() if start is None else start
@@ -109,7 +106,7 @@ class Regression:
         for _ in range(STEPS):
             g = self._gradient(p) + ridge * (theta - self.shape.start())
             self.gradient = size = float(np.abs(g).max())
-            if size <= settled:
+            if size <= SETTLED:
                 break
             step, products = self._direction(p, ridge, g, solve)
             slope = float(g @ step)

@@ -230,10 +230,8 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
     ends = []
     for sign in (-1.0, 1.0):
         near, step = 0.0, 0.05
-        while above(best.u + sign * step) < 0:
+        while step <= REACH and above(best.u + sign * step) < 0:
             near, step = step, 2 * step
-            if step > REACH:
-                break
         if step > REACH:
             ends.append(sign * math.inf)
             continue

@@ -136,8 +136,7 @@ class Scaler:
         >>> calibcli.fit_scaler(logits, labels).scaler.map(logits[:5]).shape
         (5, 10)
         """
-        result: Array = self.choice.traits["apply"](self.parameters, np.asarray(logits, np.float64))
-        return result
+        return np.asarray(self.choice.traits["apply"](self.parameters, np.asarray(logits, np.float64)))
 
 
 @dataclass(frozen=True)

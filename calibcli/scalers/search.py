@@ -8,14 +8,15 @@ classes the ECE is the event's, whose mean probability need not fall with T: eve
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from calibcli.links.moments import BLOCK, WIDE, Array, chunks, shift
+from calibcli.links.moments import BLOCK, Array, shift
 from calibcli.metrics.gap_norms import l1
-from calibcli.metrics.sample import BinaryOutcomes
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.predictions import Predictions
 from calibcli.scalers.objectives import block_source, brier, nll
 from calibcli.scalers.subsets import raw_argmax, sample
@@ -62,7 +63,7 @@ def best_temperature(predictions: Predictions, grid: Array, objective: str, bins
 
 def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) -> Found:
     w = predictions.weights
-    accuracy = float(np.average(hits(predictions), weights=w))
+    accuracy = float(np.average(raw_argmax(predictions) == predictions.labels, weights=w))
     error = Error(predictions, objective, bins)
     values: dict[int, float] = {}
     means: dict[int, tuple[float, float]] = {}  # grid point to bounds of the mean confidence
@@ -93,28 +94,8 @@ def _guess(predictions: Predictions, grid: Array, accuracy: float) -> int:
     def excess(i: int) -> float:
         return float(np.average(confidence(few, grid[i]), weights=few.weights)) - accuracy
 
-    low, high = 0, len(grid) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if excess(middle) > 0 else (low, middle)
+    low = bisect_left(range(len(grid) - 1), True, key=lambda i: excess(i) <= 0)
     return low - 1 if low and excess(low - 1) < -excess(low) else low
-
-
-def hits(predictions: Predictions) -> Array:
-    """(N,) 1.0 where the predicted class, the lowest index of the largest raw scores, is the label."""
-    if predictions.predicted is not None or predictions.k >= WIDE:
-        return np.asarray(raw_argmax(predictions) == predictions.labels, np.float64)
-    out = np.empty(predictions.n)
-    for start, block in predictions.blocks():
-        for z, y, _ in chunks((block, predictions.labels[start : start + len(block)], None)):
-            t = z.T.copy()
-            largest = t == t.max(axis=0)
-            hit = largest[y, np.arange(len(z))]
-            tied = np.flatnonzero(largest.view(np.uint8).sum(axis=0, dtype=np.uint8) > 1)
-            hit[tied] = z[tied].argmax(axis=1) == y[tied]
-            out[start : start + len(z)] = hit
-            start += len(z)
-    return out
 
 
 def _lower_bounds(means: dict[int, tuple[float, float]], size: int, accuracy: float) -> Array:
@@ -141,8 +122,7 @@ def confidence(predictions: Predictions, temperature: float, dtype: Any = np.flo
             d *= beta
             np.exp(d, out=d)
             d.sum(axis=axis, out=out[first + start : first + start + len(z)])
-    result: Array = 1 / out
-    return result
+    return np.asarray(1 / out)
 
 
 class Error:
@@ -153,9 +133,9 @@ class Error:
     def __init__(self, predictions: Predictions, objective: str, bins: int) -> None:
         self.objective, self.bins = objective, bins
         self.weights, self.counts = predictions.weights, predictions.weight_kind == "count"
-        two = predictions.k == 2
-        self.flip = raw_argmax(predictions) == 0 if two else None
-        self.hit = np.asarray(predictions.labels == 1) if two else hits(predictions) > 0
+        top, two = raw_argmax(predictions), predictions.k == 2
+        self.flip = top == 0 if two else None
+        self.hit = np.asarray(predictions.labels == (1 if two else top))
 
     def __call__(self, confidence: Array) -> float:
         p, rest = confidence, 1 - confidence

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from calibcli import wellformed
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import atomic
 from calibcli.scalers.fitting import KEPT
 from calibcli.scalers.kinds import NAMES
@@ -42,7 +42,9 @@ class About:
             return f"holds a {self.what}, not a calibrator"
         if self.schema > SCHEMA:
             return f"has schema {self.schema}, this calib reads up to {SCHEMA}"
-        return "" if self.classes in (None, []) or len(self.classes or ()) == self.k else "classes are not k names"
+        return (
+            "" if self.classes is None or len(set(self.classes)) == self.k else "classes are not k names, all different"
+        )
 
 
 def save(scaler: Scaler, path: str | Path) -> None:
@@ -63,18 +65,18 @@ def save(scaler: Scaler, path: str | Path) -> None:
     """
     from safetensors.numpy import save_file
 
-    about = {
-        "schema": SCHEMA,
-        "what": KIND,
-        "spec": scaler.spec,
-        "k": scaler.k,
-        "classes": scaler.classes,
-        "preserves_accuracy": scaler.preserves_accuracy,
-        "fit": dict(scaler.metadata),
-    }
+    about = About(
+        schema=SCHEMA,
+        what=KIND,
+        spec=scaler.spec,
+        k=scaler.k,
+        classes=scaler.classes,
+        preserves_accuracy=scaler.preserves_accuracy,
+        fit=dict(scaler.metadata),
+    )
     tensors = {name: np.asarray(value, order="C") for name, value in scaler.parameters.items()}
     with atomic(path) as temporary:
-        save_file(tensors, temporary, metadata={"calib": json.dumps(about, allow_nan=False)})
+        save_file(tensors, temporary, metadata={"calib": json.dumps(vars(about), allow_nan=False)})
 
 
 def load(path: str | Path) -> Scaler:
@@ -96,14 +98,12 @@ def load(path: str | Path) -> Scaler:
     fix = "pass a file written by calib scale --save"
     if "calib" not in header:
         raise InputError(f"{path} is not a calibrator", fix)
-    try:
+    errors = (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError)
+    with refusing(errors, lambda error: f"{path} is not a calibrator that this calib can read ({error})", fix):
         about: About = wellformed.read(json.loads(header["calib"]), About, str(path), fix)
-        k = about.k
-        if not isinstance(about.fit.get("estimates", []), list):
-            raise ValueError("what it says of its fit is of another type")
         scaler = Scaler(
             spec=SCALERS.choose(about.spec).spec,
-            k=k,
+            k=about.k,
             parameters=tensors,
             classes=None if about.classes is None else tuple(about.classes),
             metadata=dict(about.fit),
@@ -111,8 +111,6 @@ def load(path: str | Path) -> Scaler:
         fault = _fault(scaler)
         if fault:
             raise InputError(f"{path} is a damaged calibrator: {fault}", "fit it again")
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError) as error:
-        raise InputError(f"{path} is not a calibrator that this calib can read ({error})", fix) from None
     return scaler
 
 
@@ -123,11 +121,8 @@ def _fault(scaler: Scaler) -> str:
         return f"it was fitted on '{str(kind)[:40]}'"
     if type(columns) is not int or columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
         return f"it was fitted on {str(columns)[:40]} columns for {scaler.k} classes"
-    if scaler.classes is not None and len(scaler.classes) != scaler.k:
-        return f"{len(scaler.classes)} names for {scaler.k} classes"
-    if scaler.classes is not None and len(set(scaler.classes)) != scaler.k:
-        return "two classes have one name"
-    if not all(_estimate(e) for e in scaler.metadata.get("estimates", ())):
+    estimates = scaler.metadata.get("estimates", [])
+    if not isinstance(estimates, list) or not all(map(_estimate, estimates)):
         return "an estimate of its fit is not one"
     return problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
 
@@ -145,13 +140,13 @@ def _estimate(entry: Any) -> bool:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
-    try:
+    errors = (SafetensorError, ValueError, TypeError, KeyError)
+    with (
+        refusing(OSError, lambda error: f"cannot read {path} ({error.strerror or error})", "check the path"),
+        refusing(errors, lambda error: f"{path} is not a safetensors file ({error})", "pass a calibrator"),
+    ):
         if path.stat().st_size > LIMIT:
             raise InputError(f"{path} is too large for a calibrator", "pass a file written by calib scale --save")
         with safe_open(str(path), framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             return tensors, dict(file.metadata() or {})
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror or error})", "check the path") from None
-    except (SafetensorError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} is not a safetensors file ({error})", "pass a calibrator") from None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.predictions import ArrayScores, Predictions, Scores, read
+from calibcli.predictions import ArrayScores, DerivedScores, Predictions, Scores, read
 from calibcli.scalers.scaler import Array, Scaler
 
 Ints = NDArray[np.int64]
@@ -20,8 +20,7 @@ def fold_of_rows(predictions: Predictions, folds: int, seed: int) -> Ints:
     rng = np.random.default_rng(seed)
     if predictions.groups is not None:
         names, group = np.unique(predictions.groups, return_inverse=True)
-        result: Ints = (rng.permutation(len(names)) % folds)[group]
-        return result
+        return np.asarray((rng.permutation(len(names)) % folds)[group])
     return rng.permutation(predictions.n) % folds
 
 
@@ -59,25 +58,15 @@ class SubsetScores:
         rows = self.rows[start:stop]
         if not len(rows):
             return self.inner.read(0, 0)
-        picked: NDArray[Any] = read(self.inner, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
-        return picked
+        return np.asarray(read(self.inner, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]])
 
 
 @dataclass(frozen=True, eq=False)
-class FoldedScores:
+class FoldedScores(DerivedScores):
     """Scores where each row goes through the scaler that was fitted without it."""
 
-    inner: Scores
     scalers: Sequence[Scaler]
     folds: Ints
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.inner.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float64)
 
     def read(self, start: int, stop: int) -> Array:
         block, folds = read(self.inner, start, stop), self.folds[start:stop]

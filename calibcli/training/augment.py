@@ -65,10 +65,6 @@ def choices(spec: str) -> list[Choice]:
     return [AUGMENTATIONS.choose(part) for part in spec.split("+")] if spec.strip() else []
 
 
-def canonical(spec: str) -> str:
-    return "+".join(choice.spec for choice in choices(spec))
-
-
 def pipeline(spec: str, shape: tuple[int, ...]) -> Augment | None:
     """The function of a spec for rows of this shape, or None for "".
 

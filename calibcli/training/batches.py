@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.dataset import Dataset
@@ -54,7 +55,8 @@ class Loader:
         self.kept: Inputs | None = None
         size = 8 if dtype == torch.float64 else 4
         if len(data) * int(np.prod(self.shape)) * size <= RESIDENT_BYTES:
-            self.kept = _joined([self._read(slice(i, i + 4096)) for i in range(0, len(data), 4096)])
+            parts = [self._read(slice(i, i + 4096)) for i in range(0, len(data), 4096)]
+            self.kept = tree_map(lambda *tensors: torch.cat(tensors), *parts)
 
     @classmethod
     def holding(cls, inputs: Tensor, labels: Tensor) -> Loader:
@@ -76,16 +78,7 @@ class Loader:
         index = rows.to(self.device)
         if self.kept is None:
             return self._read(rows.numpy()), self.labels[index]
-        if isinstance(self.kept, Tensor):
-            return self.kept[index], self.labels[index]
-        return {name: tensor[index] for name, tensor in self.kept.items()}, self.labels[index]
-
-
-def _joined(parts: list[Inputs]) -> Inputs:
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat([p for p in parts if isinstance(p, Tensor)])
-    return {name: torch.cat([p[name] for p in parts if isinstance(p, Mapping)]) for name in first}
+        return tree_map(lambda tensor: tensor[index], self.kept), self.labels[index]
 
 
 class Batches:

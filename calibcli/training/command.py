@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,9 +45,11 @@ def run_all(setup: Setup) -> Result:
     recipes = list({r.loss: r for r in (recipe(setup, spec) for spec in losses_asked)}.values())
     if len(recipes) > 1 and isinstance(setup.model, nn.Module):
         raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_emptied(setup, recipes))
-        folders = [folder_of(setup, r, len(recipes) > 1) for r in recipes]
+    save = setup.save and Path(setup.save)
+    folders = [save / slug(r.loss) if save and len(recipes) > 1 else save for r in recipes]
+    with _emptied(folders), contextlib.ExitStack() as stack:
+        for folder in folders:
+            _prepare(setup, folder)
         stack.enter_context(devices.process_group(where))
         start, parts = begin(setup)
         runs: list[Fitted] = []
@@ -103,36 +107,28 @@ def recipe(setup: Setup, loss: str) -> Recipe:
 
 def begin(setup: Setup) -> tuple[Start, Parts]:
     """The model to start from and the rows, which decide each other's shapes."""
-    how = {
-        "fraction": setup.val_fraction,
-        "seed": setup.seed,
-        "missing_classes": setup.missing_classes,
-        "trust": setup.trust,
+    rows = functools.partial(
+        open_parts,
+        setup.data,
+        setup.validation,
+        setup.test,
+        fraction=setup.val_fraction,
+        seed=setup.seed,
+        missing_classes=setup.missing_classes,
+        trust=setup.trust,
         **setup.fields_of(opening.Rows),
-    }
+    )
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        parts = open_parts(setup.data, setup.validation, setup.test, named={}, **how)
-        return Start(setup.model, type(setup.model).__name__, False, source=MODULE), parts
+        return Start(setup.model, type(setup.model).__name__, False, source=MODULE), rows()
     model_name = str(setup.model)
     if Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name):
         loaded = checkpoint.load(model_name, **setup.fields_of(opening.Network))
-        parts = open_parts(
-            setup.data,
-            setup.validation,
-            setup.test,
-            named=loaded.data,
-            classes=loaded.classes,
-            preprocess=loaded.metadata.get("preprocess"),
-            **how,
-        )
-        model = loaded.model
-        if setup.init == "fresh":
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(setup.seed)
-                model = checkpoint.build(None if setup.arch_file else loaded.architecture, setup.arch_file)
-        start = Start(model, loaded.architecture, setup.init == "fresh", loaded.classes, loaded.source, loaded.sha256)
+        parts = rows(named=loaded.data, classes=loaded.classes, preprocess=loaded.metadata.get("preprocess"))
+        fresh = setup.init == "fresh"
+        model = _drawn(setup, loaded.architecture) if fresh else loaded.model
+        start = Start(model, loaded.architecture, fresh, loaded.classes, loaded.source, loaded.sha256)
         parts.notes.extend(loaded.notes)
         return start, parts
     if setup.arch is not None:
@@ -141,21 +137,24 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         )
     if setup.data is None:
         raise UsageError("no training rows were named", "pass --data FILE")
-    parts = open_parts(setup.data, setup.validation, setup.test, named={}, **how)
+    parts = rows()
     train = standardised(parts.train)
-    alike = {
-        role: d and dataclasses.replace(d, preprocess=train.preprocess, notes=[])
-        for role, d in (("validation", parts.validation), ("test", parts.test))
+    others: dict[str, Any] = {
+        role: dataclasses.replace(data, preprocess=train.preprocess, notes=[]) for role, data in parts.items()[1:]
     }
-    parts = Parts(train, alike["validation"], alike["test"], parts.classes, parts.notes)
+    parts = dataclasses.replace(parts, train=train, **others)
     known = {"classes": parts.classes, "inputs": int(np.prod(train.shape)), "channels": train.shape[0]}
     spec = model_name
     if is_built_in(spec):
         spec, known = ARCHITECTURES.choose(spec, **known).spec, {}
+    return Start(_drawn(setup, spec, **known), setup.arch_file or spec, True, train.classes, model_name), parts
+
+
+def _drawn(setup: Setup, spec: str, **known: Any) -> nn.Module:
+    """A network of the spec, or of the user's code, with weights drawn from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
-        model = checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **known)
-    return Start(model, setup.arch_file or spec, True, train.classes, model_name), parts
+        return checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **known)
 
 
 def named(setup: Setup) -> list[str | Path]:
@@ -164,17 +163,16 @@ def named(setup: Setup) -> list[str | Path]:
     return [name for name in asked if isinstance(name, str | Path)]
 
 
-def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
-    """Where a run's files go; made here, and refused where it holds another run.
+def _prepare(setup: Setup, folder: Path | None) -> None:
+    """Make the folder of a run's files, and refuse one that holds another run.
 
     Raises:
         UsageError: it holds a run and neither --resume nor --overwrite was given, or cannot be made.
     """
-    if setup.save is None:
+    if folder is None:
         if setup.resume:
             raise UsageError("--resume needs the folder of the run", "pass --save DIR")
-        return None
-    folder = _folder(setup.save, recipe, several)
+        return
     if setup.resume and setup.overwrite:
         raise UsageError("--resume and --overwrite were both given", "pass one of them")
     try:  # in every process: one that went on alone would wait for the others in vain
@@ -190,18 +188,12 @@ def folder_of(setup: Setup, recipe: Recipe, several: bool) -> Path | None:
             path.unlink(missing_ok=True)
     elif held and not setup.resume:
         raise UsageError(f"{folder} holds a run", "pass --resume to go on with it, or --overwrite to start again")
-    return folder
-
-
-def _folder(save: Path, recipe: Recipe, several: bool) -> Path:
-    return Path(save, slug(recipe.loss)) if several else Path(save)
 
 
 @contextlib.contextmanager
-def _emptied(setup: Setup, recipes: Sequence[Recipe]) -> Iterator[None]:
+def _emptied(folders: Sequence[Path | None]) -> Iterator[None]:
     """Leave no empty folder behind that was not there before, where a request is refused."""
-    folders = [] if setup.save is None else [_folder(setup.save, r, len(recipes) > 1) for r in recipes]
-    missing = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    missing = {path for folder in folders if folder for path in (folder, *folder.parents) if not path.exists()}
     try:
         yield
     except BaseException:

@@ -42,7 +42,7 @@ def open_parts(
     validation: Any,
     test: Any,
     *,
-    named: Mapping[str, str],
+    named: Mapping[str, str] | None = None,
     fraction: float,
     seed: int,
     subset: int | None = None,
@@ -65,9 +65,7 @@ def open_parts(
         UsageError: no training rows were named.
         InputError: a class that has no training or validation rows, and as in `dataset.load`.
     """
-    if not 0 <= fraction < 1:
-        raise UsageError(f"--val-fraction {fraction:g} is not a share", "pass a number from 0 to 1, such as 0.1")
-    roles: dict[str, Any] = dict(named) if data is None else {}
+    roles: dict[str, Any] = dict(named or {}) if data is None else {}
     if data is not None:
         held = dataset.splits(data, trust=trust) if isinstance(data, str | Path) else []
         roles = {role: f"{data}#{role}" for role in held} if "train" in held else {"train": data}
@@ -85,9 +83,8 @@ def open_parts(
         kept, chosen = stratified_split(train.labels, fraction, seed)
         train, held_out = train.select(kept), train.select(chosen)
         notes.append(f"{len(chosen)} of {len(kept) + len(chosen)} rows are held out for validation, by class")
-    count = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
-    count = max(count, len(train.classes or ()))
-    parts = Parts(train, held_out, opened.get("test"), count, notes)
+    labelled = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
+    parts = Parts(train, held_out, opened.get("test"), max(labelled, len(train.classes or ())), notes)
     _check_classes(parts, missing_classes)
     return parts
 

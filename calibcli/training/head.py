@@ -23,7 +23,7 @@ def layer(model: nn.Module) -> nn.Linear:
     return found
 
 
-def features(model: nn.Module, loader: Loader, batch_size: int = 256) -> Loader:
+def features(model: nn.Module, loader: Loader) -> Loader:
     """What the last linear layer gets, for every row, in eval mode: a loader to train that layer on.
 
     Raises:
@@ -35,7 +35,7 @@ def features(model: nn.Module, loader: Loader, batch_size: int = 256) -> Loader:
     model.eval()
     try:
         with torch.no_grad():
-            for rows in torch.split(torch.arange(len(loader)), batch_size):
+            for rows in torch.split(torch.arange(len(loader)), 256):
                 logits = inference.logits(model, loader(rows)[0])
                 if (
                     len(seen[-1]) != len(rows)

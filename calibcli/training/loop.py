@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FLUSH = 50  # steps between looks at the loss on an accelerator, where every look waits for it
 
 
+@dataclass(eq=False)
 class Trainer:
     """One run of a recipe on a model.
 
-    Args:
+    Attributes:
         model: on its device, in its dtype; trained in place.
         train, validation: loaders; without validation there is no per-epoch calibration.
         folder: where `state.pt`, `log.jsonl` and `steps.jsonl` go, or None to write nothing.
@@ -39,23 +41,20 @@ class Trainer:
         curvature_every: epochs between looks at λmax and trace of cross-entropy's Hessian on up to 256 validation rows.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        recipe: Recipe,
-        train: Loader,
-        validation: Loader | None = None,
-        *,
-        folder: Path | None = None,
-        identity: dict[str, Any] | None = None,
-        save_every: int = 500,
-        curvature_every: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
-        self.model, self.recipe, self.train, self.validation = model, recipe, train, validation
-        self.folder, self.save_every, self.curvature_every = folder, save_every, curvature_every
-        self.identity = {"recipe": recipe.as_dict(), **(identity or {})}
-        self.progress = progress or (lambda fraction, text: None)
+    model: nn.Module
+    recipe: Recipe
+    train: Loader
+    validation: Loader | None = None
+    _: KW_ONLY
+    folder: Path | None = None
+    identity: dict[str, Any] = field(default_factory=dict)
+    save_every: int = 500
+    curvature_every: int = 0
+    progress: Progress = lambda fraction, text: None
+
+    def __post_init__(self) -> None:
+        model, recipe, train, validation = self.model, self.recipe, self.train, self.validation
+        self.identity = {"recipe": recipe.as_dict(), **self.identity}
         self.device = train.device
         self.objective = losses.objective(recipe.loss).to(self.device)
         if validation is None and (recipe.keep == "best" or recipe.patience or self.objective.loss.needs_validation):
@@ -71,6 +70,9 @@ class Trainer:
         self.augment = augment.pipeline(recipe.augment, train.shape)
         self.generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + 1 + device.rank())
         self.position = state.Position()
+        kept = {"optimizer": self.optimizer, "scaler": self.scaler, "loss": self.objective.loss}
+        path = self.folder and self.folder / state.FILE
+        self.state = None if path is None else state.State(path, self.identity, kept, model, self.generator)
         self.last_layer = last_linear(model)
         self._pending: list[tuple[int, Tensor, int]] = []
         self._steps: Lines | None = None
@@ -88,14 +90,14 @@ class Trainer:
         Raises:
             InputError, UsageError: as `State.load`.
         """
-        assert self.folder is not None
-        self.position = self._state(self.folder).load()
+        assert self.state is not None
+        self.position = self.state.load()
 
     def save(self) -> None:
         """Write the state; nothing without a folder."""
         self._flush()
-        if self.folder is not None:
-            self._state(self.folder).save(self.position)
+        if self.state is not None:
+            self.state.save(self.position)
 
     def run(self) -> list[dict[str, Any]]:
         """Train to the end and return the log. The model ends with the weights that the recipe keeps.
@@ -298,12 +300,8 @@ class Trainer:
         return InputError(problem, fix + self._where())
 
     def _where(self) -> str:
-        kept = self.folder is not None and (self.folder / state.FILE).exists()
+        kept = self.state is not None and self.state.path.exists()
         return f"; the last good state is kept in {self.folder}" if kept else ""
-
-    def _state(self, folder: Path) -> state.State:
-        parts = {"optimizer": self.optimizer, "scaler": self.scaler, "loss": self.objective.loss}
-        return state.State(folder / state.FILE, self.identity, parts, self.model, self.generator)
 
 
 def last_linear(model: nn.Module) -> nn.Linear | None:

@@ -85,7 +85,7 @@ def fit(
     folder: Path | None = None,
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
+    progress: Progress = lambda fraction, text: None,
 ) -> Fitted:
     """Train a copy of the start's model and write what came of it.
 

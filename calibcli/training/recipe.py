@@ -49,7 +49,7 @@ class Recipe(Training):
             "loss": losses.objective(self.loss).spec,
             "optimizer": OPTIMIZERS.choose(self.optimizer).spec,
             "schedule": SCHEDULES.choose(self.schedule).spec,
-            "augment": augment.canonical(self.augment),
+            "augment": "+".join(choice.spec for choice in augment.choices(self.augment)),
         }
         for name, spec in canonical.items():
             object.__setattr__(self, name, spec)
@@ -63,8 +63,7 @@ class Recipe(Training):
         warm = round(self.warmup * total)
         if step < warm:
             return self.lr * (step + 1) / warm
-        factor: float = _schedule(self.schedule)(step, total, epochs)
-        return self.lr * factor
+        return float(self.lr * _schedule(self.schedule)(step, total, epochs))
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         made: torch.optim.Optimizer = OPTIMIZERS.choose(self.optimizer)(list(parameters), self.lr)

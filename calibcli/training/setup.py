@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from calibcli.device import Machine
 from calibcli.inputs import opening
-from calibcli.spec import Epochs, LearningRate, OrNone, Positive, Rows, Share, Warmup, check_options, option
+from calibcli.spec import Epochs, LearningRate, OrNone, Positive, Rows, Share, Warmup, argument, check_options, option
 
 Progress = Callable[[float, str], None]
 
@@ -55,14 +55,7 @@ class Training:
 class Given:
     """What to start from: model and rows. `model` and `data` are what the command line names, or objects of Python."""
 
-    model: Any = field(
-        metadata={
-            "help": "Checkpoint to start from, or an architecture: mlp:hidden=64/64.",
-            "flags": (),
-            "kind": str,
-            "argument": True,
-        }
-    )
+    model: Any = argument("Checkpoint to start from, or an architecture: mlp:hidden=64/64.", kind=str)
     data: Any = option(None, opening.DATA, kind=str)
     _: KW_ONLY
     validation: Any = option(None, "Validation rows.", kind=str)

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from calibcli import device
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import atomic
 from calibcli.training import stores
 from calibcli.training.parallel import gather
 from calibcli.training.stores import SCHEMA, Position
 
 FILE = "state.pt"
+UNFIT = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError)
 
 __all__ = ["FILE", "Position", "State", "weights"]
 
@@ -82,10 +84,8 @@ class State:
         """
         path, model, parts = self.path, self.model, self.parts
         fix = "pass --overwrite to start again, or another --save folder"
-        try:
+        with refusing(UNREADABLE, lambda error: f"{path} is not the state of a run ({_first_line(error)})", fix):
             content = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
-            raise InputError(f"{path} is not the state of a run ({str(error).splitlines()[0][:100]})", fix) from None
         held, stored, position = stores.read(content, path, fix)
         found = differences(stored, json.loads(json.dumps(self.identity)))
         if found:
@@ -94,7 +94,7 @@ class State:
             raise InputError(f"{path} is of {len(held.local)} processes, this is {device.world()}", fix)
         local: stores.Local = held.local[device.rank()]
         stores.check(held, position, stored, model, parts, path, fix)
-        try:
+        with refusing(UNFIT, lambda error: f"{path} does not fit this run ({_first_line(error)})", fix):
             model.load_state_dict(held.model)
             for name, part in parts.items():
                 part.load_state_dict(held.parts[name])
@@ -104,9 +104,11 @@ class State:
             if local.cuda is not None:
                 torch.cuda.set_rng_state(local.cuda, self.generator.device)
             self.generator.set_state(local.generator)
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise InputError(f"{path} does not fit this run ({str(error).splitlines()[0][:100]})", fix) from None
         return position
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:100]
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calibcli import wellformed
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 from calibcli.spec import Range
 
 SCHEMA = 1
@@ -97,10 +97,8 @@ def read(content: Any, path: Path, fix: str) -> tuple[Held, dict[str, Any], Posi
     if content["schema"] != SCHEMA:
         raise wellformed.wrong(content["schema"], f"{SCHEMA}, which this version reads", source, fix, "schema")
     held: Held = wellformed.read(content, Held, source, fix)
-    try:
+    with refusing((ValueError, RecursionError), f"{path}: its identity or its log is not JSON", fix):
         identity, history = json.loads(held.identity), json.loads(held.history)
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: its identity or its log is not JSON", fix) from None
     stored: dict[str, Any] = wellformed.read(identity, dict[str, Any], source, fix, "identity")
     if not isinstance(stored.get("recipe"), dict):
         raise InputError(f"{path}: identity.recipe is missing", fix)
@@ -151,28 +149,26 @@ def check(
 
 def _check_optimizer(found: Mapping[str, Any], own: torch.optim.Optimizer, path: Path, fix: str) -> None:
     """Its settings are the recipe's, and what it keeps has the shapes of the parameters."""
-    problem = InputError(f"{path}: parts.optimizer is not of this run", fix)
     groups, states = found.get("param_groups"), found.get("state")
-    wanted = own.state_dict()["param_groups"]
-    if not isinstance(groups, list) or not isinstance(states, dict) or len(groups) != len(wanted):
-        raise problem
-    for group, mine in zip(groups, wanted):
-        if not isinstance(group, dict) or {k: v for k, v in group.items() if k != "lr"} != {
-            k: v for k, v in mine.items() if k != "lr"
-        }:
-            raise problem
-    shapes = [p.shape for group in own.param_groups for p in group["params"]]
+    shapes = dict(enumerate(p.shape for group in own.param_groups for p in group["params"]))
     slots = SLOTS[type(own).__name__]
-    for index, state in states.items():
-        fits = isinstance(index, int) and 0 <= index < len(shapes) and isinstance(state, dict) and set(state) == slots
-        if not fits:
-            raise problem
-        for name, value in state.items():
-            shape = torch.Size() if name == "step" else shapes[index]
-            if value is not None and not (isinstance(value, Tensor) and value.shape == shape):
-                raise problem
-            if value is None and name != "momentum_buffer":
-                raise problem
+
+    def settings(group: Any) -> Any:
+        return isinstance(group, dict) and {name: value for name, value in group.items() if name != "lr"}
+
+    def fits(name: str, value: Any, shape: torch.Size) -> bool:
+        if value is None:
+            return name == "momentum_buffer"
+        return isinstance(value, Tensor) and value.shape == (torch.Size() if name == "step" else shape)
+
+    if not (
+        isinstance(groups, list)
+        and isinstance(states, dict)
+        and [*map(settings, groups)] == [*map(settings, own.state_dict()["param_groups"])]
+        and all(index in shapes and isinstance(state, dict) and set(state) == slots for index, state in states.items())
+        and all(fits(name, value, shapes[i]) for i, state in states.items() for name, value in state.items())
+    ):
+        raise InputError(f"{path}: parts.optimizer is not of this run", fix)
 
 
 def _tensors(content: Any, key: str) -> Iterator[tuple[str, Tensor]]:

@@ -21,7 +21,7 @@ from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.formats import safetensors
-from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums
+from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums, program
 from calibcli.inputs.files.source import Source, is_pickle
 
 
@@ -116,12 +116,10 @@ def _safetensors(paths: list[Path], container: str) -> Contents:
 def _zip(path: Path, trust: bool) -> Contents:
     with damaged(path, "a damaged zip file"), zipfile.ZipFile(path) as file:
         names = file.namelist()
-    tails = {name.partition("/")[2] for name in names} | set(names)
-    if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
-        return Contents("TorchScript", module=trusted.torchscript(path, trust))
-    if tails & {"archive_format", "serialized_exported_program.json"} or any(t.startswith("models/") for t in tails):
-        return Contents("torch.export", module=trusted.exported(path, trust))
-    if "data.pkl" in tails:
+    if kind := program(names):
+        load = trusted.torchscript if kind == "TorchScript" else trusted.exported
+        return Contents(kind, module=load(path, trust))
+    if any(name.partition("/")[2] == "data.pkl" or name == "data.pkl" for name in names):
         return _pickle(path, "pt", trust)
     if any(name.endswith(".npy") for name in names):
         raise InputError(f"{path} holds arrays, not a checkpoint", "pass it with --data, and the model first")

@@ -21,6 +21,7 @@ from calibcli.inputs.checkpoint.containers import Contents, read
 from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in
 from calibcli.inputs.checkpoint.guess import likely
 from calibcli.inputs.dataset import Dataset
+from calibcli.inputs.files.names import parted
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
     if arch is not None and arch_file is not None:
         raise UsageError("both --arch and --arch-file were given", "pass one of them")
     source = str(path)
-    file, key = _split_key(source)
+    file, key = parted(source)
     with unchanged(*members(file)):  # torch, safetensors and transformers open files by name
         return _load(source, file, key, arch, arch_file, trust)
 
@@ -143,11 +144,6 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         classes=None if classes is None else [str(c) for c in classes],
         data=meta.resolve(contents.metadata, file.parent),
     )
-
-
-def _split_key(source: str) -> tuple[Path, str]:
-    name, _, key = source.rpartition("#")
-    return (Path(name), key) if name and not Path(source).exists() else (Path(source), "")
 
 
 def members(path: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What our checkpoints say about themselves: a JSON object under the key "calib".
+"""Checkpoints as we write them, and what they say about themselves: a JSON object under the key "calib".
 
     {"schema": 1,
      "architecture": "mlp:inputs=64,hidden=128/128,classes=10",           built-in architectures only
@@ -20,8 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
 from calibcli import wellformed
 from calibcli.errors import InputError, refusing
+from calibcli.files import atomic, known_suffix
 from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.spec import Range
 
@@ -81,3 +86,29 @@ def _number(value: Any) -> bool:
 def resolve(metadata: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Data paths by role, relative to the checkpoint's folder."""
     return {role: os.path.normpath(folder.resolve() / path) for role, path in metadata.get("data", {}).items()}
+
+
+def save(path: str | Path, model: nn.Module, metadata: Mapping[str, Any]) -> None:
+    """Write a model's parameters and buffers with its metadata, whole or not at all.
+
+    `.safetensors` holds the metadata as JSON under the key "calib"; `.pt` and `.pth` hold
+    `{"state_dict": ..., "calib": {...}}`, which `torch.load(..., weights_only=True)` reads.
+
+    Args:
+        metadata: the fields of `checkpoint.metadata`; `schema` is filled in.
+
+    Raises:
+        UsageError: another suffix, or a folder that cannot be written.
+        InputError: metadata that `load` would refuse.
+    """
+    path = known_suffix(Path(path), (".safetensors", ".pt", ".pth"), "a checkpoint")
+    found = parse({"schema": SCHEMA, **json.loads(json.dumps(metadata))}, str(path))
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    if path.suffix == ".safetensors":
+        # safetensors refuses tensors that share memory (tied weights): write each of them
+        with atomic(path) as temporary:
+            save_file({k: v.clone() for k, v in state.items()}, temporary, {KEY: json.dumps(found)})
+    else:
+        # an open file, not a path: torch would write the temporary name into the archive
+        with atomic(path) as temporary, Path(temporary).open("wb") as file:
+            torch.save({"state_dict": state, KEY: found}, file)

@@ -7,13 +7,14 @@ import copy
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.utils._pytree import tree_map
 
 from calibcli.errors import InputError, refusing
 
@@ -142,9 +143,5 @@ class Exported(nn.Module):
             if real < self.fewest:
                 piece = [torch.cat([t, t[-1:].expand(self.fewest - real, *t.shape[1:])]) for t in piece]
             out = self.__dict__["graph"](*piece[: len(args)], **dict(zip(named, piece[len(args) :])))
-            pieces.append(_tree_map(lambda t, real=real: t[:real], out))
-        return pieces[0] if len(pieces) == 1 else _tree_map(lambda *parts: torch.cat(parts), *pieces)
-
-
-def _tree_map(function: Callable[..., Tensor], *trees: Any) -> Any:
-    return torch.utils._pytree.tree_map(function, *trees)
+            pieces.append(tree_map(lambda t, real=real: t[:real], out))
+        return pieces[0] if len(pieces) == 1 else tree_map(lambda *parts: torch.cat(parts), *pieces)

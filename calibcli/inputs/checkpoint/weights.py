@@ -150,15 +150,9 @@ def finite(model: nn.Module, source: str) -> None:
         InputError: a parameter or buffer is not finite.
     """
     tensors = dict(model.state_dict())
+    numbers = {k: v.detach() for k, v in tensors.items() if v.is_floating_point() and v.numel()}
     # smallest and largest: NaN shows in both, and nothing of the tensor's size is made
-    bad = [
-        k for k, v in tensors.items() if v.is_floating_point() and v.numel() and not all(map(math.isfinite, _range(v)))
-    ]
+    bad = [k for k, v in numbers.items() if not all(map(math.isfinite, torch.aminmax(v)))]
     if bad:
         problem = f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'"
         raise InputError(problem, "use an earlier checkpoint: the training diverged or the file is damaged")
-
-
-def _range(tensor: Tensor) -> tuple[float, float]:
-    low, high = torch.aminmax(tensor.detach())
-    return float(low), float(high)

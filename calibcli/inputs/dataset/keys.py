@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, did_you_mean
-from calibcli.inputs.files.arrays import Memory, Named, whole
+from calibcli.inputs.files.arrays import Memory, whole
 from calibcli.inputs.files.names import CLASSES, IDS, LABELS
 from calibcli.inputs.files.text import floats_of_text
+from calibcli.predictions import Named
 from calibcli.spec import normal, real
 
 INPUTS = ("images", "x", "inputs", "data", "features", "pixel_values", "tokens")

@@ -17,8 +17,10 @@ from calibcli.inputs.dataset.keys import Found, pick, pick_columns, splits_of, t
 from calibcli.inputs.dataset.preprocess import Preprocess, for_array
 from calibcli.inputs.dataset.resize import Resized, needs_pillow
 from calibcli.inputs.dataset.rows import Dataset
-from calibcli.inputs.files.arrays import InFile, Memory, Named, whole
+from calibcli.inputs.files.arrays import InFile, Memory, whole
+from calibcli.inputs.files.names import parted
 from calibcli.inputs.files.source import Source, load_any
+from calibcli.predictions import Named
 
 MEMORY = "(memory)"
 
@@ -102,7 +104,7 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
 
 
 def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool) -> Found | Dataset:
-    path, split = _split(name)
+    path, split = parted(name)
     if os.path.isdir(path):
         if labels_key:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
@@ -138,11 +140,6 @@ def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
     return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
-
-
-def _split(name: str) -> tuple[Path, str]:
-    stem, _, split = name.rpartition("#")
-    return (Path(stem), split) if stem and not os.path.exists(name) else (Path(name), "")
 
 
 def _subset(data: Dataset, subset: int | None, seed: int) -> Dataset:

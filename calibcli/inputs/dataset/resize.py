@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError, refusing
-from calibcli.inputs.files.arrays import Named
+from calibcli.predictions import Named
 
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
 LARGEST = 10_000

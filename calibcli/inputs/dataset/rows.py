@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibcli.errors import InputError, did_you_mean
 from calibcli.inputs.dataset.preprocess import Preprocess
-from calibcli.inputs.files.arrays import Named, gather
+from calibcli.predictions import Named, gather
 
 Inputs = Tensor | dict[str, Tensor]
 Index = NDArray[np.int64]

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from calibcli.device import array
 from calibcli.errors import InputError
 from calibcli.inputs.dataset.keys import Found, pick
-from calibcli.inputs.files.arrays import Memory, Named
+from calibcli.inputs.files.arrays import Memory
+from calibcli.predictions import Named
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,6 @@ class Items:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         return np.stack([array(self.get(self.data[row])) for row in range(start, stop)])
-
-
-def array(value: Any) -> NDArray[Any]:
-    """A NumPy array of a tensor or anything array-like."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None) -> Found:

@@ -5,29 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.source import Source
-from calibcli.predictions import Array, ArrayScores, Ints
+from calibcli.predictions import NEAR, Array, ArrayScores, Ints, Named, gather, rows_of
 
-PIECE = 1 << 23  # bytes read at once
 DIMENSIONS = 32  # most that every NumPy holds
 LONGEST = 1 << 48
-NEAR = 1 << 16  # bytes between two rows that are read along
-
-
-class Named(Protocol):
-    """An array of any shape that is read by rows."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    def read(self, start: int, stop: int) -> Array:
-        """Rows start..stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,33 +196,6 @@ class Column:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return whole(self.inner).astype(dtype or self.dtype, copy=False)
-
-
-def rows_of(array: Named, size: int = 0) -> int:
-    """Rows that make up a piece, or `size` bytes."""
-    return max(1, (size or PIECE) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
-
-
-def gather(array: Named, rows: Ints, near: int = 1) -> Array:
-    """The given rows, in any order, never more than a piece read at once.
-
-    Args:
-        near: rows that lie less than so many bytes apart are read with what is between them.
-    """
-    if isinstance(array, Memory):
-        return np.asarray(array.array[rows])
-    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
-    order = np.argsort(rows, kind="stable")
-    at = np.asarray(rows)[order]
-    gaps = np.flatnonzero(np.diff(at) > rows_of(array, near)) + 1
-    most, done = rows_of(array), 0
-    for end in (*gaps.tolist(), len(at)):
-        while done < end:
-            first = int(at[done])
-            last = min(end, int(np.searchsorted(at, first + most)))
-            out[order[done:last]] = array.read(first, int(at[last - 1]) + 1)[at[done:last] - first]
-            done = last
-    return out
 
 
 def blocks(array: Named) -> Iterator[tuple[int, Array]]:

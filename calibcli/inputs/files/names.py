@@ -1,4 +1,4 @@
-"""What arrays are called in files, and classes by their user."""
+"""What arrays are called in files, parts of files, and classes by their user."""
 
 from __future__ import annotations
 
@@ -36,3 +36,9 @@ def class_names(given: str | Sequence[str]) -> list[str]:
         if text.lstrip().startswith("["):
             return [str(name) for name in json.loads(text)]
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def parted(name: str) -> tuple[Path, str]:
+    """A file and what stands after `#`, "" where that belongs to the file's own name."""
+    file, _, part = name.rpartition("#")
+    return (Path(file), part) if file and not os.path.exists(name) else (Path(name), "")

@@ -115,7 +115,11 @@ class Source:
         self.stored: list[Stored] = []
         self.name = "stdin" if self.path == "-" else self.path
         errors = (OSError, ValueError, AttributeError)  # a NUL in the name; a closed stdin
-        with refusing(errors, lambda error: f"cannot read {self.name} ({_reason(error)})", "check the path"):
+
+        def problem(error: Exception) -> str:
+            return f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
+
+        with refusing(errors, problem, "check the path"):
             self.file: IO[bytes] = _spool(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
@@ -260,10 +264,6 @@ def _spool(stream: IO[bytes]) -> IO[bytes]:
     shutil.copyfileobj(stream, copy, COPY)
     copy.flush()
     return copy
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
 
 
 @cache

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
+from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.source import Source, refuse_large
-from calibcli.predictions import Array
+from calibcli.predictions import Array, Named
 from calibcli.spec import real
 
 ROWS = 4096  # parsed at once

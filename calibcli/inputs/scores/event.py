@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Converted, Named, blocks, texts_of
+from calibcli.inputs.files.arrays import Converted, blocks, texts_of
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.keys import carried
 from calibcli.inputs.scores.per_row import WHOLE
-from calibcli.predictions import Array, ArrayScores, MappedScores, Predictions
+from calibcli.predictions import Array, ArrayScores, MappedScores, Named, Predictions
 from calibcli.spec import normal
 
 MOST = 4  # names of labels that are looked for; two are allowed
@@ -41,7 +41,7 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
     """What (N, 1) or (N, 2) scores are of.
 
     Args:
-        column: name of the scores.  width: 1 or 2.
+        column: name of the scores.  width: 1 or 2; more is refused.
         classes: names that are given, in the order of the scores.
         labels: as they are in the file, or None; `name` is theirs.
 
@@ -50,9 +50,7 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         InputError: labels are names and nothing says which of them one column is of; or --event is none of them.
     """
     if width > 2:
-        if reading.event:
-            raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
-        return Two(classes, labels)
+        raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
     names = _names(labels, name)
     if width == 1 and classes is None and len(names) > 2:
         problem = f"one score per row but labels '{name}' have {len(names)} names or more ({', '.join(names)})"[:200]
@@ -127,7 +125,7 @@ def swapped(found: Predictions) -> Predictions:
     if isinstance(scores, ArrayScores):
         turned: ArrayScores | MappedScores = ArrayScores(np.ascontiguousarray(scores.array[:, ::-1]))
     else:
-        turned = MappedScores(scores, _turned)
+        turned = MappedScores(scores, lambda block: block[:, ::-1])
     counts = {str(1 - int(c)): rows for c, rows in found.facts["class_rows"].items()}
     values = found.facts["label_values"]
     labels = found.labels if values is None else 1 - np.asarray(found.labels[:])
@@ -138,10 +136,6 @@ def swapped(found: Predictions) -> Predictions:
         classes=list(found.classes or ())[::-1],
         facts={**found.facts, "class_rows": dict(sorted(counts.items())), "label_values": values and values[::-1]},
     )
-
-
-def _turned(block: Array) -> Array:
-    return block[:, ::-1]
 
 
 def _names(labels: Named | None, name: str) -> list[str]:

@@ -1,28 +1,23 @@
-"""Recorded outputs that are already arrays: the same checks as for files; and whatever of the two Python is given."""
+"""Recorded outputs that are already arrays: the same checks as for files."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.device import array
-from calibcli.errors import InputError, did_you_mean, refusing
+from calibcli.errors import InputError, check_keywords, refusing
 from calibcli.inputs.files.arrays import Contents, Memory
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import Predictions
 
-Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
-"""What Python may be asked about: predictions, the file or files of them, or an array."""
-F = TypeVar("F", bound=Callable[..., Any])
 OF_FILES = ("scores", "shards", "multilabel")
 
 
@@ -65,64 +60,6 @@ class How(TypedDict, total=False):
     multilabel: bool
 
 
-def spread(function: F) -> F:
-    """Show the keywords of `How` in place of `**how`, to `help` and editors that look at the signature."""
-    own = inspect.signature(function)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    free = {name: kind for name, kind in How.__annotations__.items() if name not in own.parameters}
-    more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in free.items()]
-    kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
-    return function
-
-
-def known(how: Mapping[str, Any], keywords: Collection[str], function: str) -> None:
-    """Refuse keywords that a function does not take.
-
-    Raises:
-        TypeError: there is one; says the nearest that it takes.
-    """
-    for name in how:
-        if name not in keywords:
-            near = did_you_mean(name, sorted(keywords))
-            raise TypeError(f"{function}() got an unexpected keyword argument '{name}': {near}")
-
-
-def is_path(scores: object) -> bool:
-    """Whether this names a file, or several."""
-    several = isinstance(scores, list | tuple) and bool(scores) and isinstance(scores[0], Path)
-    return several or isinstance(scores, str | Path)
-
-
-def given(
-    function: Callable[..., Any],
-    scores: Scores,
-    labels: Any = None,
-    how: How | None = None,
-    progress: Callable[[float, str], None] | None = None,
-    need_labels: bool = True,
-) -> Predictions:
-    """Predictions of what a function, which has `spread` keywords, was given: themselves, a file, or arrays.
-
-    Raises:
-        InputError: a file or arrays that are refused.
-        TypeError: labels that are missing or too many, or an unknown keyword.
-    """
-    how = how or {}
-    name = function.__name__
-    known(how, inspect.signature(function).parameters, name)
-    if isinstance(scores, Predictions):
-        if labels is not None or how:
-            raise TypeError(f"{name}(predictions) takes neither labels nor options of arrays: these are read already")
-        return scores
-    if is_path(scores):
-        path = cast("str | Path | Sequence[str | Path]", scores)
-        return recorded.read(path, progress=progress, need_labels=need_labels, labels=labels, **how)
-    if labels is None and need_labels:
-        raise TypeError(f"labels are missing: {name}(scores, labels)")
-    return of_arrays(cast(npt.ArrayLike, scores), labels, **how)
-
-
 def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unpack[How]) -> Predictions:
     """Check arrays as `inputs.scores.recorded.read` checks files.
 
@@ -140,7 +77,7 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
         InputError: what is wrong with the arrays, and what to pass.
         TypeError: a keyword that is not one of these.
     """
-    known(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
+    check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
     options: dict[str, Any] = dict(how)
     arrays = {"scores": plain(scores, "scores")}
     if labels is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ import numpy as np
 
 from calibcli.columns import SMALL
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, Named, whole
-from calibcli.inputs.files.names import LABELS, SCORES
-from calibcli.inputs.files.text import floats_of_text
-from calibcli.predictions import Array, ArrayScores, Floats, Kind, Scores, two_columns
+from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, texts_of, whole
+from calibcli.inputs.files.names import IDS, LABELS, SCORES
+from calibcli.inputs.files.text import decimals_of, floats_of_text
+from calibcli.predictions import Array, ArrayScores, Kind, Named, Scores, two_columns
 from calibcli.spec import normal
 
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
@@ -192,6 +192,27 @@ def _list(names: list[str]) -> str:
     return ", ".join(quoted[:-1]) + " and " + quoted[-1]
 
 
+def by_label_names(contents: Contents, where: str) -> Contents:
+    """A table without scores whose other columns are named exactly as the labels: those columns as one array."""
+    arrays = contents.arrays
+    label = first_of(contents, LABELS, lambda a: len(a.shape) == 1 and a.dtype.kind in "USO")
+    own = [name for name in arrays if name != label and normal(name) not in IDS]
+    if not contents.table or label is None or len(own) < 2 or candidates(contents):
+        return contents
+    if set(own) != {str(text).strip() for text in texts_of(whole(arrays[label]))}:
+        return contents
+    cells = [whole(arrays[name]) for name in own]
+    block = np.column_stack([floats_of_text(c, n, where) if c.dtype.kind == "O" else c for n, c in zip(own, cells)])
+    name = ", ".join(own)
+    return replace(
+        contents,
+        arrays={name: Memory(block), **{n: a for n, a in arrays.items() if n not in own}},
+        decimals={name: max(decimals_of(str(cell)) for column in cells for cell in column[:1000])},
+        classes={name: own},
+        scores=name,
+    )
+
+
 def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Named:
     """`raw` as (N, K) real numbers; (N,) becomes (N, 1).
 
@@ -271,17 +292,14 @@ class Streamed:
         block = np.ascontiguousarray(block, dtype=wide)
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.inner.shape[1] == 1:
-                block = self._two(block[:, 0].astype(np.float64)).astype(wide)
+                pair = two_columns(block[:, 0].astype(np.float64), self.kind)
+                least = np.log(CLIP) if self.clip and self.kind != "logits" else -np.inf
+                block = np.maximum(pair, least).astype(wide)
             elif self.kind == "probabilities":
                 block = np.log(np.maximum(block, CLIP if self.clip else 0))
             elif self.clip and self.kind == "log_probabilities":
                 block = np.maximum(block, np.asarray(np.log(CLIP), wide))
         return block
-
-    def _two(self, score: Floats) -> Floats:
-        """(n, 2) scores of one column."""
-        pair = two_columns(score, self.kind)
-        return np.maximum(pair, np.log(CLIP)) if self.clip and self.kind != "logits" else pair
 
 
 def _hard(raw: Named) -> bool:

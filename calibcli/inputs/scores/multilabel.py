@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.files.arrays import Contents, Converted, Memory, Named
+from calibcli.inputs.files.arrays import Contents, Converted, Memory
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
 from calibcli.inputs.scores.recorded import Paths, label_array, load, open_all, predictions, reading_of
-from calibcli.predictions import Predictions
+from calibcli.predictions import Named, Predictions, Progress
 
 
-def read(path: Paths, *, progress: Callable[[float, str], None] | None = None, **how: Any) -> dict[str, Predictions]:
+def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[str, Predictions]:
     """Read (N, L) scores with (N, L) targets of 0 and 1: one binary data set per label, by its name.
 
     Arguments and errors as in `recorded.read`.
@@ -32,7 +32,7 @@ def split(
     contents: Sequence[Contents],
     sources: Sequence[Source],
     reading: Reading,
-    progress: Callable[[float, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Predictions]:
     """One binary data set per label, by its name.
 

@@ -12,7 +12,6 @@ from typing import Any
 from calibcli.errors import InputError
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.arrays import Contents
-from calibcli.inputs.files.formats import pt
 from calibcli.inputs.files.source import Source, is_pickle
 
 CALIBRATOR = "a calibrator of calib scale"
@@ -49,12 +48,11 @@ def before_reading(source: Source) -> Foreign | None:
                 names = archive.namelist()
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
             return None
-        tails = {name.partition("/")[2] for name in names} | set(names)
-        if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
-            return Foreign("a TorchScript program", "curvature, logits (with --trust: it is code)")
-        if tails & {"archive_format", "serialized_exported_program.json"}:
-            return Foreign("a torch.export program", "curvature, logits (with --trust: it is code)")
-        pickled = "data.pkl" in tails
+        from calibcli.inputs.files.formats.pt import program
+
+        if kind := program(names):
+            return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
+        pickled = any(name.endswith("data.pkl") for name in names)
     if pickled and (found := _pickled(source)) is not None:
         return found
     if Path(source.path).suffix == ".toml":
@@ -64,6 +62,8 @@ def before_reading(source: Source) -> Foreign | None:
 
 def _pickled(source: Source) -> Foreign | None:
     """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
+    from calibcli.inputs.files.formats import pt
+
     try:
         names = {name.removeprefix(pickles.STACKED) for name in pt.named(source)}
     except InputError:  # damaged: whoever reads it says so

@@ -10,26 +10,14 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, nearest
-from calibcli.inputs.files.arrays import (
-    Column,
-    Contents,
-    Converted,
-    Memory,
-    Named,
-    blocks,
-    distinct,
-    rows_of,
-    texts_of,
-    whole,
-)
+from calibcli.inputs.files.arrays import Column, Contents, Converted, Memory, blocks, distinct, texts_of, whole
 from calibcli.inputs.files.names import IDS
 from calibcli.inputs.files.source import Source
-from calibcli.inputs.files.text import is_number
+from calibcli.inputs.files.text import floats_of_text, is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
 from calibcli.inputs.scores.keys import shape_text
-from calibcli.inputs.scores.weights import weights
-from calibcli.predictions import Array, Ints
+from calibcli.predictions import Array, Floats, Ints, Named
 
 HELD = 20_000_000  # labels beyond this many stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"
@@ -124,8 +112,8 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
         problem = f"labels '{name}' have shape {shape_text(labels)}"
         raise InputError(problem, "pass one label per row: shape (N,), integers")
     ones, hard, simplex, first_soft = True, True, True, -1
-    for start in range(0, shape[0], rows_of(labels)):
-        block = labels.read(start, start + rows_of(labels)).astype(np.float64)
+    for start, stored in blocks(labels):
+        block = stored.astype(np.float64)
         zero_one = ((block == 0) | (block == 1)).all(axis=1)
         hard &= bool(zero_one.all())
         ones &= bool((zero_one & (block.sum(axis=1) == 1)).all())
@@ -148,14 +136,15 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
 def _translator(labels: Named, name: str, classes: Sequence[str] | None, notes: list[str]) -> Callable[[Array], Ints]:
     """A function from a block of labels as they are to int64."""
     kind = labels.dtype.kind
-    if kind in "biu":
-        return _integers
-    if kind == "f":
-        _whole_numbers(labels, name)
+    if labels.dtype == np.uint64:
+        return lambda block: np.minimum(block, np.uint64(2**62)).astype(np.int64)
+    if kind in "biuf":
+        if kind == "f":
+            _whole_numbers(labels, name)
         return lambda block: block.astype(np.int64)
     texts: set[str] = set()
     for _, block in blocks(labels):
-        texts.update(_texts(block).tolist() if block.dtype.kind != "O" else map(str, block.tolist()))
+        texts.update(_texts(block))
         if len(texts) > 1_000_000:
             break
     known = {text: i for i, text in enumerate(classes)} if classes else {}
@@ -237,22 +226,16 @@ def _whole_numbers(labels: Named, name: str) -> None:
             raise InputError(problem, OBSERVED)
 
 
-def _integers(block: Array) -> Ints:
-    if block.dtype == np.uint64:
-        return np.minimum(block, np.uint64(2**62)).astype(np.int64)
-    return block.astype(np.int64)
-
-
 def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
     def convert(block: Array) -> Ints:
-        texts = block.tolist() if block.dtype.kind == "O" else _texts(block).tolist()
-        return np.fromiter((table[str(t)] for t in texts), np.int64, len(texts))
+        return np.fromiter((table[text] for text in _texts(block)), np.int64, len(block))
 
     return convert
 
 
-def _texts(block: Array) -> Array:
-    return np.char.decode(block, "utf-8", "replace") if block.dtype.kind == "S" else block
+def _texts(block: Array) -> list[str]:
+    """Objects one by one: an array of the longest text would be large."""
+    return [str(text) for text in block.tolist()] if block.dtype.kind == "O" else texts_of(block).tolist()
 
 
 def columns(
@@ -309,3 +292,33 @@ def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) ->
         raise InputError(f"{option} {name} has shape {shape_text(array)} for {n:,} rows", "pass one value per row")
     values = whole(array)
     return values if keep is None else values[keep]
+
+
+def weights(values: Array, name: str, kind: str) -> Floats:
+    """Finite weights >= 0 as float64.
+
+    Raises:
+        InputError: otherwise, or `count` weights that are not whole.
+    """
+    if values.dtype.kind in "USO":
+        values = floats_of_text(values, name, "the weights")
+    w = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(~(np.isfinite(w) & (w >= 0)))
+    if len(bad):
+        raise InputError(f"weight {w[bad[0]]:g} in row {bad[0]} ('{name}')", "weights are finite and not negative")
+    if not w.any():
+        raise InputError(f"weights '{name}' are all 0", "pass weights that are not all 0")
+    with np.errstate(over="ignore"):
+        total = float(w.sum())
+    if kind == "count" and total > 2**53:
+        raise InputError(f"weights '{name}' count {total:.3g} rows", "use --weight-kind sampling")
+    used = w[w > 0]
+    if used.min() < 1e-100 or used.max() > 1e100:  # their squares are summed
+        problem = f"weights '{name}' run from {used.min():.3g} to {used.max():.3g}"
+        raise InputError(problem, "divide them by their largest")
+    odd = np.flatnonzero(w != np.floor(w))
+    if kind == "count" and len(odd):
+        problem = f"weight {w[odd[0]]:g} in row {odd[0]} ('{name}') is not a count"
+        raise InputError(problem, "use --weight-kind sampling")
+    return w

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ from calibcli.inputs.files.arrays import Contents, distinct
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import other_files, recorded
-from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
-from calibcli.inputs.scores.label_names import by_label_names
-from calibcli.predictions import Predictions
+from calibcli.inputs.scores.keys import by_label_names, candidates, pick_scores, shape_text
+from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers import kinds, parameters
 
@@ -22,7 +21,7 @@ SHOWN = 20  # classes listed in the table
 
 
 def inspect(
-    paths: Sequence[str | Path], reading: Mapping[str, Any], progress: Callable[[float, str], None] | None = None
+    paths: Sequence[str | Path], reading: Mapping[str, Any], progress: Progress | None = None
 ) -> tuple[Result, list[dict[str, Any]]]:
     """Read the files as every command would, and say what was found; also path and sha256 of each.
 
@@ -93,7 +92,8 @@ def _calibrator(source: Source) -> Result:
 def outputs(found: Predictions, contents: Contents) -> Result:
     """The Result for recorded outputs."""
     facts = found.facts
-    rows = [(name, shape_text(array), _role(name, facts)) for name, array in contents.arrays.items()]
+    roles = {facts["labels"]: "labels", facts["scores"]: f"scores: {facts['kind']}"}
+    rows = [(name, shape_text(array), roles.get(name, "")) for name, array in contents.arrays.items()]
     tables = [Table(name="arrays", columns=["array", "shape and type", "read as"], rows=rows, title="In the file")]
     notes = list(found.notes)
     if facts["labelled"]:
@@ -124,9 +124,8 @@ def _classes(found: Predictions) -> Table:
     counts = {int(c): rows for c, rows in found.facts["class_rows"].items()}
     order = sorted(counts, key=lambda c: -counts[c])
     total = sum(counts.values())
-    rows: list[list[Any]] = []
-    for c in sorted(order[:SHOWN]):
-        rows.append([c, found.classes[c] if found.classes else None, counts[c], counts[c] / total])
+    names: Sequence[str | None] = found.classes or [None] * found.k
+    rows = [[c, names[c], counts[c], counts[c] / total] for c in sorted(order[:SHOWN])]
     absent = found.k - len(counts)
     title = f"Labels: {total:,} rows, {len(counts)} of {found.k} classes present"
     title += f", the {SHOWN} most frequent" if len(order) > SHOWN else ""
@@ -136,9 +135,3 @@ def _classes(found: Predictions) -> Table:
         rows=rows,
         title=title + (f" ({absent} absent)" if absent else ""),
     )
-
-
-def _role(name: str, facts: Mapping[str, Any]) -> str:
-    if name == facts["scores"]:
-        return f"scores: {facts['kind']}"
-    return "labels" if name == facts["labels"] else ""

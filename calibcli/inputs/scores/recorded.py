@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,20 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Contents, Joined, Named, Picked, blocks, texts_of, whole
+from calibcli.inputs.files.arrays import Contents, Joined, Picked, blocks, texts_of, whole
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import event, keys, other_files, per_row
 from calibcli.inputs.scores.keys import kind_option
-from calibcli.inputs.scores.label_names import by_label_names
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
 from calibcli.inputs.scores.scan import Scan, decide_kind, double_softmax, evidence, scan
-from calibcli.predictions import Ints, Kind, Predictions
+from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
+from calibcli.spec import check_options
 
 LARGE = 6e4  # float16 ends at 65504
 Paths = str | Path | Sequence[str | Path]
-Progress = Callable[[float, str], None]
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
@@ -108,7 +107,7 @@ def load(source: Source) -> Contents:
         contents = load_any(source)
         if keys.candidates(contents):
             return contents
-        contents = by_label_names(contents, source.name)
+        contents = keys.by_label_names(contents, source.name)
         if contents.scores:
             return contents
     except InputError:
@@ -123,6 +122,7 @@ def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
     """Check the arrays of all files as one data set."""
+    check_options(reading)
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     first = contents[0]
     name = keys.pick_scores(first, reading.scores, sources[0].name)
@@ -234,7 +234,8 @@ def _checked(
     if drop:
         index: Ints = np.concatenate([*bad.bad, np.empty(0, np.int64)])
         if bad.masked.count and not masks:
-            index = np.union1d(index, _masked_rows(rows.scores))
+            masked = [np.isneginf(block).any(axis=1) for _, block in blocks(rows.scores)]
+            index = np.union1d(index, np.flatnonzero(np.concatenate(masked)))
         if 0 < len(index) < found.n:
             rows = rows.without(index)
             notes.append(f"{len(index):,} of {found.n:,} rows with NaN or infinite scores dropped")
@@ -317,10 +318,6 @@ def _label_values(labels: Labels, of: event.Two, k: int, base: int) -> list[Any]
     """What the labels were in the file, by their codes."""
     numbers = list(range(base, base + k))
     return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers
-
-
-def _masked_rows(scores: Named) -> Ints:
-    return np.flatnonzero(np.concatenate([np.isneginf(b).any(axis=1) for _, b in blocks(scores)]))
 
 
 def _remarks(found: Scan, kind: Kind, reading: Reading, classes: Sequence[str] | None) -> list[str]:

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Named, rows_of
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
-from calibcli.predictions import Array, Kind
+from calibcli.predictions import Array, Kind, Named, Progress, rows_of
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 1_000_000  # rows that the comparison of predicted class and label looks at, at most about
 NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
-Progress = Callable[[float, str], None]
 Row = Callable[[int], int]
 
 

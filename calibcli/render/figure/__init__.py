@@ -10,7 +10,6 @@ import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -104,7 +103,8 @@ class _Page:
     def _group(self, title: str, plots: Sequence[Plot]) -> None:
         drawn = plots[:MOST]
         heading = title if len(plots) <= MOST else f"{title} (first {MOST} of {len(plots)})"
-        self._at(1.0, self.top - HEADING + 0.38, style.plain(heading), fontsize=11.5, fontweight="bold")
+        height = (self.top - HEADING + 0.38) / 8
+        self.figure.text(1 / 8, height, style.plain(heading), fontsize=11.5, fontweight="bold")
 
         same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
         named = all(p.flip and p.labels for p in drawn)  # names down the side: once, or every panel a row of its own
@@ -174,9 +174,6 @@ class _Page:
     def _axes(self, box: Box) -> Axes:
         left, bottom, width, height = box
         return self.figure.add_axes((left / 8, bottom / 8, width / 8, height / 8))
-
-    def _at(self, x: float, y: float, text: str, **options: Any) -> None:
-        self.figure.text(x / 8, y / 8, text, **options)
 
 
 def _wrapped(label: str, width: int = 28) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from calibcli.render import sheet, stream, terminal
+from calibcli.render import sheet, stream
+from calibcli.render.formats.table import diagrams
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Result
 
@@ -27,7 +28,7 @@ def render(result: Result, limit: int = LIMIT) -> str:
     tables = sheet.sheets(result)
     figures = [
         "```text\n" + "\n".join(line.replace("```", "'''") for line in block) + "\n```"
-        for block in terminal.diagrams(result, WIDTH)[:1]
+        for block in diagrams(result, WIDTH)[:1]
         if result.plots
     ]
     kept = [len(t.rows) for t in tables]

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
+from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.names import LABELS, SCORES
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import Twice, decimals_of, once
-from calibcli.predictions import Array
+from calibcli.predictions import Array, Named
 from calibcli.spec import normal, real, whole
 
 SUFFIXES = (".jsonl",)
@@ -109,10 +109,10 @@ def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, 
     labels: list[str] = []
     ids: list[str] = []
     verdicts: list[Any] = []
-    filters: dict[str, int] = {}
+    filters = Counter[str]()
     for row in itertools.chain([first], rows):
         name = str(row.get("filter", "none"))
-        filters[name] = filters.get(name, 0) + 1
+        filters[name] += 1
         if name != next(iter(filters)):
             continue
         here = f"row {len(scores)} of {source.name}"

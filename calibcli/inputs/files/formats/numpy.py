@@ -19,9 +19,9 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, InFile, Lazy, Named, known_dtype, known_shape
+from calibcli.inputs.files.arrays import Contents, InFile, Lazy, known_dtype, known_shape
 from calibcli.inputs.files.source import Source, Stored, refuse_large
-from calibcli.predictions import Array
+from calibcli.predictions import Array, Named
 
 SUFFIXES = (".npz", ".npy")
 HEADER = 10_000  # longest array header that is parsed

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.files.arrays import Contents, Memory, Named, column_of
+from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import PREFIXES, refuse_twice, score_groups
-from calibcli.predictions import Array
+from calibcli.predictions import Array, Named
 
 SUFFIXES = (".parquet",)
 

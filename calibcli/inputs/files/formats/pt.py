@@ -8,16 +8,17 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.files import pickles
-from calibcli.inputs.files.arrays import Contents, Memory, Named, known_shape
+from calibcli.inputs.files.arrays import Contents, Memory, known_shape
 from calibcli.inputs.files.formats.numpy import MEMBERS, distinct_members, stored_part
 from calibcli.inputs.files.source import Source, refuse_large
+from calibcli.predictions import Named
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +37,15 @@ def signature(head: bytes, size: int) -> bool:
     return head.startswith(b"PK")
 
 
+def program(names: Collection[str]) -> str:
+    """The program of torch that a zip archive of files of these names is: TorchScript, torch.export, or ""."""
+    tails = {name.partition("/")[2] for name in names} | set(names)
+    if "constants.pkl" in tails or any(tail.startswith("code/") for tail in tails):
+        return "TorchScript"
+    exported = tails & {"archive_format", "serialized_exported_program.json"}
+    return "torch.export" if exported or any(t.startswith("models/") and not t.endswith(".npy") for t in tails) else ""
+
+
 def read(source: Source) -> Contents:
     """Tensors of a dictionary by name, a single tensor by the name of the file, those of a list as item0, item1, ...
 
@@ -49,7 +59,8 @@ def read(source: Source) -> Contents:
         "save tensors alone: torch.save({'logits': logits, 'labels': labels}, path)"
         + ("" if source.trust is None else ", or pass --trust if you trust the file"),
     )
-    _bounded(source)
+    size = note_checksums(source)
+    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when loaded", PIECEWISE)  # torch decompresses it
     if not source.trust and not pickles.plain(named(source)):
         raise code
     try:
@@ -107,12 +118,6 @@ def _array(tensor: torch.Tensor, name: str, source: Source) -> Named:
     errors = (RuntimeError, TypeError, ValueError)
     with refusing(errors, lambda e: f"tensor '{name}' in {source.name}: {str(e)[:80]}", "save it as float32"):
         return Memory(tensor.detach().contiguous().numpy())
-
-
-def _bounded(source: Source) -> None:
-    """Refuse what would take more memory than there is, before torch decompresses it."""
-    size = note_checksums(source)
-    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when loaded", PIECEWISE)
 
 
 def note_checksums(source: Source) -> int:

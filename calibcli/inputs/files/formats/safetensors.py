@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, InFile, Memory, Named, known_shape
+from calibcli.inputs.files.arrays import Contents, InFile, Memory, known_shape
 from calibcli.inputs.files.names import CLASSES, IDS
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import Twice, once
+from calibcli.predictions import Named
 from calibcli.spec import normal
 
 SUFFIXES = (".safetensors",)
