@@ -139,6 +139,7 @@ def judge(model: nn.Module, inputs: Any, budget: float = 10.0, most: int = 1500,
     labels = torch.arange(len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)) % 2
     try:
         curvature(model, (inputs, labels), "grad_norm", device="cpu")  # refuses what cannot be measured
+        model = getattr(model, "_orig_mod", model)  # of torch.compile: the truth cannot be had of it
         done.text = "; ".join(_wrong(model, inputs, labels, budget, most, quick, done))
         done.how = "differs" if done.text else "equal"
     except CalibError as error:

@@ -13,7 +13,7 @@ from calibcli.gate import check, config, input_files
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.request import Request
 from calibcli.gate.sources import Scores
-from calibcli.metrics import Progress
+from calibcli.predictions import Progress
 from calibcli.numerics import effective_rows
 from calibcli.result import Result
 
