@@ -15,9 +15,9 @@ from calibcli.gate.limits import Rule, resolved
 from calibcli.gate.sources import Scores, ece_estimate
 from calibcli.gate.stored import Source
 from calibcli.gate.verdict import Claim, judge
-from calibcli.predictions import Progress
 from calibcli.metrics.intervals import BOUNDLESS
 from calibcli.metrics.sample import average
+from calibcli.predictions import Progress
 from calibcli.result import Check, Estimate, Result, Table
 
 MOST_SLICES = 1000

@@ -13,8 +13,8 @@ from calibcli.gate import check, config, input_files
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.request import Request
 from calibcli.gate.sources import Scores
-from calibcli.predictions import Progress
 from calibcli.numerics import effective_rows
+from calibcli.predictions import Progress
 from calibcli.result import Result
 
 FROM_FILE = ("group", "weights", "ids", "scores", "labels", "kind", "classes")
