@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.result import Cell, Result, Table
@@ -66,12 +68,46 @@ SHELVES = {
 }
 """The order is that of the list."""
 NAMED = "in Python; logits, labels: those of sample_data/test.npz; model: sample_data/model.pt"
+RESULT = 'in Python; result: calibcli.measure(logits, labels, "accuracy")'
+WAYS = {
+    "read": ("a file", f"arrays by name, such as {SCORES}", f"{NAMED.partition('; model')[0]}; folder: an empty one"),
+    "written": ("a result", "text", RESULT),
+    "written to a file": ("a result", "bytes", RESULT),
+}
+"""What goes in and out of a format, and what the names in its example stand for."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: the module that reads or writes it."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    way: str
+    module: ModuleType
+
+    @property
+    def about(self) -> str:
+        """The docstring of its module."""
+        return inspect.cleandoc(self.module.__doc__ or "")
+
+
+def formats() -> list[Format]:
+    """What is read, then what is written."""
+    from calibcli import render
+    from calibcli.inputs.files import source
+
+    found = [Format(name, source.suffixes(name), "read", source.module(name)) for name in source.NAMES]
+    for name in render.NAMES:
+        way = "written" if render.to_stdout(name) else "written to a file"
+        found.append(Format(name, render.suffixes(name), way, render.module(name)))
+    return found
 
 
 def overview() -> Result:
     """One line for each kind of thing that has names."""
     rows: list[list[Cell]] = [[name, len(one.shelf.entries), one.option] for name, one in SHELVES.items()]
-    rows.append([FORMATS, len(_formats().rows), "input files, --format, -o"])
+    rows.append([FORMATS, len(formats()), "input files, --format, -o"])
     return Result(command="list", tables=[Table(name="shelves", columns=["name", "entries", "used by"], rows=rows)])
 
 
@@ -85,11 +121,17 @@ def listing(name: str) -> Result:
         return Result(command="list", tables=[_formats()])
     if name in SHELVES:
         return Result(command="list", tables=[table(name)], facts={"used by": SHELVES[name].option})
-    found = [(where, one.shelf.entries[normal(name)]) for where, one in SHELVES.items() if name in one.shelf]
+    found = [
+        part
+        for where, one in SHELVES.items()
+        if name in one.shelf
+        for part in _about(where, one.shelf.entries[normal(name)])
+    ]
+    found += [part for one in formats() if one.name == normal(name) for part in _about_format(one)]
     if not found:
         known = [*SHELVES, FORMATS, *(e.name.replace("_", "-") for one in SHELVES.values() for e in one.shelf)]
-        raise UsageError(f"nothing is called '{name}'", did_you_mean(name, known))
-    return Result(command="list", tables=[part for where, entry in found for part in _about(where, entry)])
+        raise UsageError(f"nothing is called '{name}'", did_you_mean(name, [*known, *(one.name for one in formats())]))
+    return Result(command="list", tables=found)
 
 
 def table(name: str) -> Table:
@@ -108,9 +150,8 @@ def example(about: str) -> list[str]:
 
 def _about(where: str, entry: Entry) -> Iterator[Table]:
     """The docstring, what goes in and out, the options with what they take, and the example."""
-    one, name, shown = SHELVES[where], f"{where}_{entry.name}", example(entry.about)
-    lines: list[list[str]] = [[line] for line in entry.about.splitlines() if line.strip() and line not in shown]
-    yield Table(name=name, title=f"{entry.name} ({where}; {one.option})", columns=["definition"], rows=lines)
+    one, name = SHELVES[where], f"{where}_{entry.name}"
+    yield _definition(name, f"{entry.name} ({where}; {one.option})", entry.about)
     unit, among = entry.traits.get("unit"), entry.traits.get("values")
     gives = ", ".join(filter(None, [one.gives, unit, f"{among}" if among else ""]))
     yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[one.takes, gives]])
@@ -120,16 +161,24 @@ def _about(where: str, entry: Entry) -> Iterator[Table]:
             for option, p in entry.options.items()
         ]
         yield Table(name=f"{name}_options", columns=["option", "default", "takes"], rows=rows)
-    yield Table(name=f"{name}_example", columns=[NAMED], rows=[[line] for line in shown])
+    yield Table(name=f"{name}_example", columns=[NAMED], rows=[[line] for line in example(entry.about)])
+
+
+def _about_format(one: Format) -> Iterator[Table]:
+    """The same of a format."""
+    name, (takes, gives, named) = f"{FORMATS}_{one.way}_{one.name}".replace(" ", "_"), WAYS[one.way]
+    yield _definition(name, f"{one.name} ({FORMATS}; {' '.join([one.way, *one.suffixes])})", one.about)
+    yield Table(name=f"{name}_use", columns=["takes", "gives"], rows=[[takes, gives]])
+    yield Table(name=f"{name}_example", columns=[named], rows=[[line] for line in example(one.about)])
+
+
+def _definition(name: str, title: str, about: str) -> Table:
+    shown = example(about)
+    lines: list[list[str]] = [[line] for line in about.splitlines() if line.strip() and line not in shown]
+    return Table(name=name, title=title, columns=["definition"], rows=lines)
 
 
 def _formats() -> Table:
     """What is read and what is written, by format."""
-    from calibcli import render
-    from calibcli.inputs.files import source
-
-    rows = [[name, " ".join(source.suffixes(name)), "read"] for name in source.NAMES]
-    for name in render.NAMES:
-        written = "written" if render.to_stdout(name) else "written to a file"
-        rows.append([name, " ".join(render.suffixes(name)), written])
-    return Table(name=FORMATS, columns=["name", "suffix", "is"], rows=rows)
+    rows = [[one.name, " ".join(one.suffixes), one.way, one.about.splitlines()[0].rstrip(".")] for one in formats()]
+    return Table(name=FORMATS, columns=["name", "suffix", "is", "definition"], rows=rows)

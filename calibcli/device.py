@@ -25,15 +25,15 @@ OUT_OF_MEMORY = (
 class Device:
     """Where torch code runs, as options."""
 
-    device: str = option("auto", "auto, cpu, cuda or cuda:N.")
-    dtype: str = option("float32", "float32 or float64.")
+    device: str = option("auto", "Device: auto, cpu, cuda or cuda:N.")
+    dtype: str = option("float32", "Precision: float32 or float64.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded:
     """What is random."""
 
-    seed: Seed = option(0, "Seed of everything random.")
+    seed: Seed = option(0, "Seed of everything that is random.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,7 +148,7 @@ class Check:
     line: int | None = None
 
     @property
-    def said(self) -> str:
+    def rule_shown(self) -> str:
         """The rule as a reader is shown it: `ece <= 0.03 (binned, 15 bins)`."""
         return f"{self.rule} ({self.kind})" if self.kind else self.rule
 

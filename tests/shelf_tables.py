@@ -22,7 +22,7 @@ def filled(text: str) -> str:
 def table(name: str) -> str:
     if name == catalogue.FORMATS:
         [found] = catalogue.listing(name).tables
-        rows = [[f"`{format}`", f"`{suffix}`" if suffix else "", way] for format, suffix, way in found.rows]
+        rows = [[f"`{name}`", f"`{suffix}`" if suffix else "", way, what] for name, suffix, way, what in found.rows]
     else:
         found = catalogue.table(name)
         rows = [

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from calibcli import __version__
 from calibcli.cli.app import main
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.run import COMMANDS, build
 
 ROOT = Path(__file__).parent.parent
 TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test", "validation"))
@@ -56,6 +57,21 @@ def test_every_command_is_in_the_table_of_the_readme(name: str) -> None:
 def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"Example: calib {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_all_of_every_option(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Types in words, texts whole (brackets may be taken for markup), and where the names of a spec are listed."""
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
+    assert main([name, "-h"]) == 0
+    shown = " ".join(re.sub("│", " ", capsys.readouterr().out).split())
+    assert not re.search(r"<\w+>|<list|\blist\[", shown)
+    specs = {"metric", "method", "quantity", "loss", "optimizer", "schedule", "augment", "penalty", "arch", "format"}
+    for one in typer.main.get_command(build([name])).commands[name].params:  # type: ignore[attr-defined]
+        assert " ".join(one.help.split()) in shown, one.name
+        assert one.name not in specs or "(calib list " in one.help, one.name
 
 
 @pytest.mark.parametrize(

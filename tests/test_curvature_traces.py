@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from curvature_models import dense, setup
@@ -139,3 +141,20 @@ def test_nll_and_accuracy_of_the_rows_are_facts() -> None:
         z = model(x)
     assert facts["nll"] == pytest.approx(float(nn.functional.cross_entropy(z, y)), rel=1e-9)
     assert facts["accuracy"] == pytest.approx(float((z.argmax(1) == y).double().mean()))
+
+
+def test_the_same_function_in_other_weights_has_another_curvature() -> None:
+    """What docs/curvature.md says it is not: a property of the predictions. Bias and weights into a ReLU times 4."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = torch.randn(64, 4), torch.arange(64) % 3
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[0].weight.mul_(4)
+        other[0].bias.mul_(4)
+        other[2].weight.div_(4)
+    torch.testing.assert_close(other(x), model(x), rtol=0, atol=0)
+    before, after = (measure(one, (x, y), "trace:exact=true")["trace"].value for one in (model, other))
+    assert before is not None
+    assert after is not None
+    assert after > 2 * before

@@ -96,5 +96,14 @@ def test_command_lines(line: str) -> None:
                 objective(spec)
 
 
+def test_the_table_of_coverage_is_of_metrics_that_there_are() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    table = text[text.index("<!-- coverage -->") : text.index("<!-- /coverage -->")]
+    names = re.findall(r"(?m)^\| `([^`]+)`", table)
+    assert len(names) > 10
+    for name in names:
+        catalogue.SHELVES["metrics"].shelf.choose(name)
+
+
 def test_there_are_command_lines() -> None:
     assert len(all_lines()) > 40

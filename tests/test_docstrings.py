@@ -43,8 +43,10 @@ def methods() -> Iterator[tuple[str, Any]]:
 
 
 METHODS = dict(methods())
+FORMATS = {f"formats {one.way} {one.name}": one for one in catalogue.formats()}
 EXAMPLES: dict[str, Any] = {
     **{name: entry.target for name, (_, entry) in ENTRIES.items()},
+    **{name: one.module for name, one in FORMATS.items()},
     **FUNCTIONS,
     **CLASSES,
     **METHODS,
@@ -56,7 +58,8 @@ def shared() -> dict[str, Any]:
     """What the examples of shelf entries stand on, as `calib list` says."""
     with np.load(ROOT / "sample_data" / "test.npz") as file:
         arrays = {name: file[name] for name in ("logits", "labels")}
-    return {"calibcli": calibcli, "model": "sample_data/model.pt", **arrays}
+    result = calibcli.measure(*arrays.values(), "accuracy")
+    return {"calibcli": calibcli, "model": "sample_data/model.pt", "result": result, **arrays}
 
 
 def doc(target: Any) -> str:
@@ -84,11 +87,18 @@ def says_what_it_raises(target: Any) -> bool:
     return all(re.search(rf"\b{name}:", section) for name in raised(target))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_is_true(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.extra if name.endswith(" parquet") else ()) for name in EXAMPLES]
+)
+def test_the_example_is_true(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(ROOT)
     target = EXAMPLES[name]
-    names = {**vars(sys.modules[target.__module__]), **shared()}
+    if name.endswith(" parquet"):
+        pytest.importorskip("pyarrow")
+    module = target if inspect.ismodule(target) else sys.modules[target.__module__]
+    names = {**vars(module), **shared(), "folder": tmp_path}
     example = doctest.DocTestParser().get_doctest(doc(target), names, name, None, None)
     assert any(one.want for one in example.examples), "no example that shows what comes out"
     found = doctest.DocTestRunner().run(example)
@@ -105,6 +115,20 @@ def test_an_entry_says_its_source_unit_and_errors(name: str) -> None:
         assert re.search(r"\bnats\b|\bNLL\b", prose, re.I)
     if name.startswith("quantities"):
         assert "nits of the loss" in prose
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_says_its_source_and_errors(name: str) -> None:
+    one = FORMATS[name]
+    prose = "\n".join(line for line in one.about.splitlines() if line not in catalogue.example(one.about))
+    assert SOURCE.search(prose), "neither author and year nor `Ours: ...`"
+    for function in ("read", "columns", "render"):
+        if target := getattr(one.module, function, None):
+            assert doc(target), function
+            assert says_what_it_raises(target), function
+    tables = {table.name: table for table in catalogue.listing(one.name).tables}
+    [where] = [table for table in tables if table.startswith(name.replace(" ", "_")) and table.endswith("_example")]
+    assert str(tables[where].rows[0][0]).startswith(">>> ")
 
 
 @pytest.mark.parametrize("name", ENTRIES)

@@ -19,9 +19,10 @@ from calibcli.gate.baseline import METRICS, Pairing
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.links import fit_beta, nll_rows
-from calibcli.metrics import paired
+from calibcli.metrics import paired, paired_bins
 from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
 from calibcli.metrics.paired import MeanDifference
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
@@ -219,6 +220,43 @@ def test_coverage_of_the_difference_of_eces(name: str) -> None:
         assert found.high is not None
         held += found.low <= values[1] - values[0] <= found.high
     assert held >= 0.92 * runs - 5
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [(0.0, 0.0, 0.3), (0.0, 0.0, 0.98), (1.0, -1.0, 0.6), (2.0, 2.0, 0.95), (0.0, 2.0, 0.5), (3.0, 9.0, 0.6)],
+    ids=["calibrated", "alike", "opposite", "alike, off", "one off", "both off"],
+)
+def test_spread_of_the_difference_of_eces(first: float, second: float, shared: float) -> None:
+    """The error that the interval takes is that which the difference has, wherever the true gaps are."""
+    bins, runs = 15, 80
+    rng, shape = np.random.default_rng(0), np.sin(np.linspace(0.4, 2.7, bins))
+    sigma = 0.004 * np.sqrt(shape)
+    truth = np.concatenate([first * sigma * shape, second * sigma * shape])
+    covariance: Any = np.kron([[1, shared], [shared, 1]], np.diag(sigma**2))
+    gaps = [
+        paired_bins.Gaps(d, np.tile(sigma, 2), np.tile(shape, 2), np.repeat([-1.0, 1.0], bins), covariance)
+        for d in rng.multivariate_normal(truth, covariance, size=runs)
+    ]
+    spread = float(np.std(gaps[0].difference(rng.multivariate_normal(truth, covariance, size=20_000))))
+    assert np.sqrt(np.mean([g.variance for g in gaps])) == pytest.approx(
+        spread, rel=0.11
+    )  # around d itself: .75 to 1.4
+    assert np.mean([np.sqrt(g.variance + g.bias**2 / 3) for g in gaps]) < 1.16 * spread
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["weight", "count"]))
+@settings(max_examples=20, deadline=None)
+def test_covariance_of_gaps_under_weights(seed: int, kind: str) -> None:
+    rng = np.random.default_rng(seed)
+    n, bins = 60, 4
+    w: Any = rng.integers(1, 4, n) * 1.0 if kind == "count" else rng.exponential(size=n) + 0.01
+    views = [BinaryOutcomes(p, 1 - p, rng.random(n) < 0.6, w, kind == "count", None) for p in rng.random((2, n))]
+    found = paired_bins._gaps((views[0], views[1]), tuple(v.width_bins(bins, "right") for v in views))  # type: ignore[arg-type]
+    rows = [v.residual[:, None] * (np.ceil(v.p * bins).clip(1)[:, None] == np.arange(1, bins + 1)) for v in views]
+    off = np.hstack(rows) - found.d
+    assert np.allclose(found.d, np.average(np.hstack(rows), axis=0, weights=w))
+    assert np.allclose(found.covariance, (off.T * (w if kind == "count" else w * w)) @ off / w.sum() ** 2)
 
 
 @pytest.mark.finding("2.10")

@@ -52,6 +52,13 @@ def test_an_entry_shows_its_definition_and_every_option(shelf: str, name: str) -
         assert [row[0] for row in tables[f"{shelf}_{name}_options"].rows] == list(entry.options)
 
 
+def test_a_format_shows_what_it_is_and_an_example() -> None:
+    tables = {table.name: table for table in catalogue.listing("csv").tables}
+    assert {"formats_read_csv", "formats_written_csv"} <= set(tables)
+    assert "calibcli.read" in str(tables["formats_read_csv_example"].rows)
+    assert "folder" in tables["formats_read_csv_example"].columns[0]
+
+
 def test_hyphens_are_underscores() -> None:
     assert catalogue.listing("focal-temperature").tables == catalogue.listing("focal_temperature").tables
 
@@ -60,6 +67,12 @@ def test_the_overview_names_every_list(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in (*catalogue.SHELVES, catalogue.FORMATS))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+def test_the_number_of_metrics_is_true(page: str) -> None:
+    count = len(catalogue.SHELVES["metrics"].shelf.entries)
+    assert f"{count} calibration metrics" in (Path(__file__).parent.parent / page).read_text(encoding="utf-8")
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:

@@ -1,6 +1,6 @@
-"""The README is true: its console blocks print what they show, its Python block runs.
+"""README and docs are true: their console blocks print what they show, the README's Python block runs.
 
-`python tests/test_readme.py` writes the output of the commands into the README.
+`python tests/test_readme.py` writes the output of the commands into them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 pytestmark = pytest.mark.docs
 BLOCK = re.compile(r"```console\n(.*?)```", re.S)
+PAGES = [page for page in [README, *sorted(ROOT.glob("docs/*.md"))] if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def run(command: str, folder: Path) -> str:
@@ -31,7 +32,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def filled(text: str, folder: Path) -> str:
-    """The README with the true output under each command of its console blocks."""
+    """A page with the true output under each command of its console blocks."""
     (folder / "out").mkdir(exist_ok=True)
     if not (folder / "sample_data").exists():
         (folder / "sample_data").symlink_to(ROOT / "sample_data")
@@ -45,8 +46,9 @@ def filled(text: str, folder: Path) -> str:
     return BLOCK.sub(block, text).replace(f"{ROOT}/", "").replace(f"{folder.resolve()}/", "")
 
 
-def test_console_blocks_show_what_the_commands_print(tmp_path: Path) -> None:
-    text = README.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_console_blocks_show_what_the_commands_print(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert filled(text, tmp_path) == text, "run `python tests/test_readme.py`"
 
 
@@ -66,5 +68,6 @@ def test_python_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 if __name__ == "__main__":
     import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:
-        README.write_text(filled(README.read_text(encoding="utf-8"), Path(folder)), encoding="utf-8")
+    for page in PAGES:
+        with tempfile.TemporaryDirectory() as folder:
+            page.write_text(filled(page.read_text(encoding="utf-8"), Path(folder)), encoding="utf-8")

@@ -48,6 +48,15 @@ VALUES = {
     "output format": ["test_formats.py::test_what_is_written_others_read[latex]"],
     "command": ["test_app.py::test_every_command_has_help_with_an_example[labels]"],
 }
+SAID = {
+    "metric": "metrics sharpness",
+    "scaler": "methods shares",
+    "loss": "losses spherical",
+    "architecture": "architectures logistic",
+    "input format": "formats read f64",
+    "output format": "formats written latex",
+}
+"""What test_docstrings.py calls it: it holds the docstrings of the recipes to what it holds all others to."""
 DOCS = {
     "metric": "metrics.md",
     "scaler": "scale.md",
@@ -157,6 +166,11 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     written = python(copy, "tests/shelf_tables.py")
     assert written.returncode == 0, written.stderr
     wanted += docs + [test for kind in KINDS for test in VALUES[kind]]
+    wanted += [f"test_docstrings.py::test_the_example_is_true[{SAID[kind]}]" for kind in KINDS if kind in SAID]
+    sources = {"formats": "a_format_says_its_source_and_errors"}
+    for said in (SAID[kind] for kind in KINDS if kind in SAID):
+        test = sources.get(said.split()[0], "an_entry_says_its_source_unit_and_errors")
+        wanted.append(f"test_docstrings.py::test_{test}[{said}]")
     assert outcomes(copy, wanted) == dict.fromkeys(wanted, "PASSED")
 
     # what users see

@@ -21,7 +21,7 @@ def command(
     kind_out: Literal["probabilities", "logits"] = option(
         "probabilities", "Write probabilities, or logits (log-probabilities).", "--as"
     ),
-    dtype: Literal["float32", "float64"] = option("float32", "float32 or float64."),
+    dtype: Literal["float32", "float64"] = option("float32", "Precision of what is written."),
     run: Run,
     reading: Reading,
 ) -> int:

@@ -15,8 +15,13 @@ PANEL = "Gate"
 def command(
     *,
     inputs: tuple[Path, ...] = argument("Scores of the same rows by each model, or results of calib."),
-    metric: tuple[str, ...] = option((), "Metric spec instead of the default set. Repeatable.", "--metric", "-m"),
-    alpha: Alpha = option(0.05, "Family-wise error of what is called real."),
+    metric: tuple[str, ...] = option(
+        (),
+        "Metric, such as ece:bins=30 (calib list metrics), instead of the default set. Repeatable.",
+        "--metric",
+        "-m",
+    ),
+    alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
     run: Run,
     reading: Reading,
 ) -> int:

@@ -19,12 +19,15 @@ def command(
     model: Path = argument(opening.MODEL),
     data: str | None = option(None, opening.DATA),
     quantity: tuple[str, ...] = option(
-        (), "Quantity, such as lambda_max, top:k=10, trace:precision=0.01. Repeatable.", "--quantity", "-w"
+        (),
+        "Quantity, such as lambda_max, top:k=10, trace:precision=0.01 (calib list quantities). Repeatable.",
+        "--quantity",
+        "-w",
     ),
-    loss: str = option("ce", "Loss whose Hessian is measured."),
+    loss: str = option("ce", "Loss whose Hessian is measured (calib list losses)."),
     train_loss: str | None = option(None, "A second loss, measured beside it: focal:gamma=3. 'none' for none."),
     params: str = option("*", "Parameters that count, as globs: 'layer4.*,fc.*'."),
-    memory: str = option("auto", "auto, low (no graph is kept) or high (all are)."),
+    memory: str = option("auto", "Graphs kept between products: auto, low (none) or high (all)."),
     batch_size: OrNone = option(0, "Rows per micro-batch, up to 256; 0 lets memory decide."),
     machine: devices.Machine,
     run: Run,

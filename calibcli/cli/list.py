@@ -9,7 +9,9 @@ PANEL = "Inspect"
 
 
 @takes
-def command(*, name: str = argument("metrics, methods, losses, ..., or one entry: ece.", ""), run: Run) -> int:
+def command(
+    *, name: str = argument("A list (metrics, methods, losses, ...), or one entry of any: ece.", ""), run: Run
+) -> int:
     """List what can be chosen by name: metrics, methods, losses, quantities, architectures, formats.
 
     With the name of one entry: its definition and source, and every option with its range.

@@ -17,12 +17,12 @@ def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ...; - is stdin."),
     metric: tuple[str, ...] = option(
-        (), "Metric, such as ece:bins=30; also 'default' and 'all'. Repeatable.", "--metric", "-m"
+        (), "Metric, such as ece:bins=30 (calib list metrics); also 'default' and 'all'. Repeatable.", "--metric", "-m"
     ),
     bins: Count | None = option(None, "Number of bins."),
-    edges: Edges | None = option(None, "right (lo, hi], left [lo, hi), or torchmetrics."),
-    level: Level = option(0.95, "Of two-sided intervals, and of each one-sided bound."),
-    per_class: bool = option(False, "Table and diagram of each class."),
+    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as torchmetrics has it."),
+    level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound."),
+    per_class: bool = option(False, "Also a table and a diagram of each class."),
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
     work: Work,
     run: Run,

@@ -19,7 +19,9 @@ def command(
     *,
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
-    margin: tuple[str, ...] = option((), "Loss allowed against a baseline: temperature_gain=0.", metavar=LIMIT),
+    margin: tuple[str, ...] = option(
+        (), "Loss against a baseline allowed: temperature_gain=0 (calib list metrics).", metavar=LIMIT
+    ),
     pilot: Path | None = option(None, "Scores of a pilot; without it, a synthetic model.", "--from", metavar="FILE"),
     truth: Limit | None = option(None, "True value of the metric. Default: the pilot's; ece without one: 0."),
     accuracy: Accuracy = option(0.87, "Accuracy of the synthetic model."),

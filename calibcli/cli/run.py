@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from calibcli import __version__, cli, render, spec
 from calibcli.errors import CalibError, Exit, UsageError
@@ -31,6 +31,9 @@ from calibcli.spec import option
 
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in ("app", "run"))
+TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
+"""What the help shows beside an option, by its type."""
+WIDE = 16  # letters of choices that are shown there
 
 
 def call(args: list[str]) -> int:
@@ -45,7 +48,13 @@ def call(args: list[str]) -> int:
 
 def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     """The Typer application with these commands. One command is built alone, so that others cost no start-up."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=ABOUT)
+    app = typer.Typer(
+        cls=Group,
+        help=ABOUT,
+        context_settings={"help_option_names": ["--help", "-h"]},
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
 
     @app.callback()
     def top(
@@ -61,7 +70,24 @@ def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
     return app
 
 
-class Command(TyperCommand):
+class Worded:
+    """Shows types of arguments and flags, --help included, in the words of the options' (`TAKES`)."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        words = {"<path>": TAKES[Path], "<list[Path]>": TAKES[Path], "<bool>": TAKES[bool], "<str>": TAKES[str]}
+        for one in params:
+            if hasattr(one, "display_type"):  # older versions of Typer have words of their own
+                word = words.get(one.display_type(ctx), one.display_type(ctx))
+                one.display_type = lambda ctx, word=word: word
+        return params
+
+
+class Group(Worded, TyperGroup):
+    """All commands."""
+
+
+class Command(Worded, TyperCommand):
     """A command whose options are given once, unless they are lists: the last of two would win without a word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -126,8 +152,10 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
     kind = get_args(kind)[0] if many else kind
     if get_origin(kind) in (Annotated, Literal):
         about["parser"] = functools.partial(_parse, kind, flags[0])
+        if get_origin(kind) is Literal:
+            about.setdefault("metavar", _choices(get_args(kind)))
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
-        about.setdefault("metavar", {int: "INTEGER", float: "FLOAT"}.get(kind, "<str>"))
+    about.setdefault("metavar", TAKES[kind])
     kind = list[kind] if many else kind
     if default in (dataclasses.MISSING, ...):
         default = inspect.Parameter.empty
@@ -135,10 +163,16 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
     about["readable"] = False  # a file's reader says that it cannot be read, exit 4 as for a missing one; Typer exits 2
     if about.pop("argument", False):
-        made = typer.Argument(help=help, **about)
+        made = typer.Argument(help=help, **about | {"metavar": None})  # it would replace the name
     else:
         made = typer.Option(*flags, help=help, rich_help_panel=panel, **about)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
+
+
+def _choices(words: Iterable[object]) -> str:
+    """What the help shows beside an option that takes one of a few words."""
+    shown = "|".join(map(str, words))
+    return shown if len(shown) <= WIDE else TAKES[str]
 
 
 def _parse(kind: Any, flag: str, text: Any) -> Any:
@@ -173,7 +207,7 @@ class Run:
         UsageError: unknown format or suffix, or an output folder that does not exist.
     """
 
-    format: str = option("table", "What stdout gets: table, json, markdown, csv, ...")
+    format: str = option("table", "Format of stdout: table, json, markdown, csv, ... (calib list formats).")
     json: bool = option(False, "Short for --format json.")
     output: Sequence[Path] = option(
         (),

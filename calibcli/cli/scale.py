@@ -18,10 +18,16 @@ PANEL = "Fix"
 def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels to fit on: .npz, .npy, .csv, ..."),
-    method: tuple[str, ...] = option((), "Method, such as temperature or focal-temperature; 'all' ranks. Repeatable."),
+    method: tuple[str, ...] = option(
+        (), "Method, such as focal-temperature (calib list methods); 'all' fits and ranks every one. Repeatable."
+    ),
     test: Path | None = option(None, "Other rows, on which before and after are measured."),
-    folds: Folds | None = option(None, "Without --test: folds that before and after come from [5].", metavar="FOLDS"),
-    metric: tuple[str, ...] = option((), "Metric to measure before and after. Repeatable.", "--metric", "-m"),
+    folds: Folds | None = option(
+        None, "Without --test: folds that before and after come from; default: 5.", metavar="FOLDS"
+    ),
+    metric: tuple[str, ...] = option(
+        (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
+    ),
     save: Path | None = option(None, "Write the calibrator here (.safetensors)."),
     level: Level = option(0.95, "Confidence level of intervals."),
     work: Work,

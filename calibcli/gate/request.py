@@ -10,7 +10,8 @@ from typing import Any, Literal
 from calibcli.spec import Alpha, Count, Rows, Seed, argument, check_options, option
 
 LIMIT = "METRIC=NUMBER"
-MAX, MIN = "Largest value allowed. Repeatable.", "Smallest value allowed. Repeatable."
+MAX = "Largest value allowed of a metric (calib list metrics). Repeatable."
+MIN = "Smallest value allowed of a metric. Repeatable."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Request:
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT)
     baseline: str | None = option(None, "Earlier result (with --keep-rows) or scores to compare with.", metavar="FILE")
     margin: tuple[str, ...] = option((), "Loss against the baseline allowed; temperature_gain=0.", metavar=LIMIT)
-    scope: str = option("", "Of a result, the numbers with this scope: before, after, ...")
+    scope: str = option("", "Of a result.json, judge the numbers with this scope: before, after, ...")
     min_n: Rows | None = option(None, "Rows below which a gate is NOT RUN; default: 200.")
     on_inconclusive: Literal["fail", "warn"] | None = option(None, "fail (exit 3) or warn; default: fail.")
     alpha: Alpha | None = option(None, "Error probability of each bound; default: 0.05.")
@@ -37,12 +38,12 @@ class Request:
     bounds: Literal["score", "sharp"] | None = option(
         None, "Bounds of ece: sharp (fewer rows decide), or score; default: sharp."
     )
-    config: Path | None = option(None, "Instead of calib.toml, and tool.calib in pyproject.toml, here.")
+    config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml.")
     fitted_on: str | None = option(
-        None, "What the calibrator was fitted on: must not overlap the input.", metavar="FILE"
+        None, "Scores that the calibrator was fitted on, which must not share rows with the input.", metavar="FILE"
     )
     keep_rows: bool = option(False, "Keep per-row values in the JSON, as a later baseline (n <= 1,000,000).")
-    seed: Seed | None = option(None, "Seed of everything random.")
+    seed: Seed | None = option(None, "Seed of everything that is random.")
     reading: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

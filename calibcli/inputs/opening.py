@@ -25,18 +25,20 @@ class Reading:
     classes: str | Sequence[str] | None = option(
         None, "Class names, in the order of the scores.", metavar="A,B,..|FILE", kind=str
     )
-    event: str | None = option(None, "Of two classes, the one that is measured [the second].", metavar="NAME")
+    event: str | None = option(None, "Of two classes, the one that is measured; default: the second.", metavar="NAME")
     kind: str | None = option(None, "logits, probabilities or log_probabilities; recognised if left out.")
     label_base: Label | None = option(None, "What the first class is called (1: labels 1..K).")
     ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
     drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")
-    clip: bool = option(False, "Raise probabilities to 1e-15: the NLL is finite.")
+    clip: bool = option(False, "Raise probabilities below 1e-15 to it, so that the NLL is finite.")
     multilabel: bool = option(False, "Targets (N, L) of 0 and 1: every label is binary.")
     weights: str | None = option(None, "Array with sample weights.", metavar="KEY")
     weight_kind: str = option("sampling", "sampling (inverse probability) or count (frequency).")
     ids: str | None = option(None, "Array with the names of the rows.", metavar="KEY")
-    group: str | None = option(None, "Array telling which rows belong together.", metavar="KEY")
-    by: Sequence[str] = option((), "Also per value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...])
+    group: str | None = option(None, "Array that says which rows belong together.", metavar="KEY")
+    by: Sequence[str] = option(
+        (), "Also measure the rows of each value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...]
+    )
     shards: bool = option(False, "Several files are parts of one data set.")
     need_labels: bool = True
 
@@ -57,7 +59,9 @@ class Reading:
 class Network:
     """Of `checkpoint.load`."""
 
-    arch: str | None = option(None, "Architecture: resnet:depth=20, torchvision.NAME:key=value, or module:factory.")
+    arch: str | None = option(
+        None, "Architecture: resnet:depth=20 (calib list architectures), torchvision.NAME:key=value, or module:factory."
+    )
     arch_file: str | None = option(None, "Architecture from your own file: net.py:factory.")
     trust: bool = option(False, "Allow files that hold code (pickles, TorchScript, .pt2).")
 
@@ -69,11 +73,11 @@ class Rows:
     mean: str | None = option(None, "Per-channel mean of the inputs scaled to [0, 1], such as 0.49,0.48,0.45.")
     std: str | None = option(None, "Per-channel standard deviation, such as 0.2,0.2,0.2.")
     size: str | None = option(
-        None, "Pictures to that size: 224 (shorter side, then the middle), 256/224, 224x192, none."
+        None, "Size that pictures are brought to: 224 (shorter side, then the middle), 256/224, 224x192, none."
     )
     layout: str | None = option(None, "NHWC, NCHW or flat.")
     inputs: str | None = option(
         None, "Array with the inputs; several, by comma, go to the model by name.", metavar="KEY"
     )
     labels: str | None = option(None, "Array or column with the labels; of a .npy, a file of them.", metavar="KEY|FILE")
-    subset: Count | None = option(None, "Use that many rows, drawn with --seed.")
+    subset: Count | None = option(None, "Use so many rows, drawn at random with --seed.")

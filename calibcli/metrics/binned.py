@@ -41,7 +41,7 @@ _error = partial(METRICS.add, values=UNIT, better="lower", unit="probability", b
 
 @_error()
 def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
-    """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini 2015; Guo 2017).
+    """Expected calibration error, Σ_b |d_b| over equal-width bins (Naeini et al. 2015; Guo et al. 2017).
 
     `edges`: `right` (lo, hi] with 0 in the first; `left` [lo, hi) with 1 in the last; `torchmetrics` as `left` with
     one bin more that holds exactly 1.
@@ -54,7 +54,7 @@ def ece(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
 
 @_error()
 def mce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
-    """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini 2015).
+    """Maximum calibration error, max_b |gap_b| over filled equal-width bins (Naeini et al. 2015).
 
     >>> round(calibcli.measure(logits, labels, "mce")["mce"].value, 4)
     0.4406
@@ -100,7 +100,7 @@ def uce(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "a
 
 @_error()
 def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "right", of: Of = "auto") -> GapNorm:
-    """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan 2019).
+    """Overconfidence error, Σ_b conf_b max(d_b, 0) (Thulasidasan et al. 2019).
 
     >>> round(calibcli.measure(logits, labels, "overconfidence_error")["overconfidence_error"].value, 4)
     0.0595
@@ -110,7 +110,7 @@ def overconfidence_error(sample: Sample, *, bins: Count = 15, edges: Edges = "ri
 
 @_error()
 def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", of: Of = "auto") -> GapNorm:
-    """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti 2020).
+    """Adaptive ECE, Σ_b |d_b| over bins of equal mass (Nguyen & O'Connor 2015; Mukhoti et al. 2020).
 
     `method`: `split` cuts the rows sorted by confidence into groups whose sizes differ by at most 1, ties by row order;
     `split-merge` as `split`, but rows of equal confidence share their accuracy, so that row order does not matter;
@@ -125,11 +125,12 @@ def adaece(sample: Sample, *, bins: Count = 15, method: Equal = "split-merge", o
 
 @METRICS.add(values=SIGNED, better="lower", unit="", binned=True)
 def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", of: Of = "auto") -> GapNorm:
-    """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012; Kumar 2019).
+    """Debiased squared calibration error, Σ_b w_b [gap_b² - acc_b (1 - acc_b) / (n_b - 1)] (Bröcker 2012).
 
-    Over equal-mass bins with n_b >= 2; may be negative, when the gaps are smaller than chance makes them. Each bin's
-    own noise is taken off, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts them by row order;
-    `split-merge` and `mukhoti` (see `adaece`) are biased where ties meet a cut, and then have no bounds.
+    Over equal-mass bins with n_b >= 2 (Kumar et al. 2019); it is negative where the gaps are smaller than chance makes
+    them. Each bin's own noise is subtracted, so bins must not share rows: `whole` keeps ties in one bin, `split` cuts
+    them by row order; `split-merge` and `mukhoti` (see `adaece`) are biased where ties meet a cut, and then have no
+    bounds.
 
     >>> round(calibcli.measure(logits, labels, "ece2_debiased")["ece2_debiased"].value, 4)
     0.0116
@@ -139,7 +140,7 @@ def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability")
 def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
-    """ECE with the most equal-mass bins whose accuracies still rise with confidence (Roelofs 2022).
+    """ECE with the most equal-mass bins whose accuracies still rise with confidence (Roelofs et al. 2022).
 
     >>> round(calibcli.measure(logits, labels, "ece_sweep")["ece_sweep"].value, 4)
     0.0646
@@ -174,9 +175,9 @@ def classwise_ece(
     threshold: Annotated[float, Range(-1, 1)] = 0.0,
     norm: Literal["l1", "l2"] = "l1",
 ) -> Statistic:
-    """Mean over classes of the ECE of p_k (Kull 2019; `norm=l2`: marginal calibration error, Kumar 2019).
+    """Mean over classes of the ECE of p_k (Kull et al. 2019; `norm=l2`: marginal calibration error, Kumar et al. 2019).
 
-    `threshold`: only p_k above it count; -1 stands for 1/K ("SCE-t", Nixon 2019). Bins are equal-width on p_k.
+    `threshold`: only p_k above it count; -1 stands for 1/K ("SCE-t", Nixon et al. 2019). Bins are equal-width on p_k.
 
     >>> round(calibcli.measure(logits, labels, "classwise_ece")["classwise_ece"].value, 4)
     0.0154

@@ -31,7 +31,7 @@ def mmce(
     square: bool = False,
     of: Of = "auto",
 ) -> Statistic:
-    """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / width))^½, r = p - y (Kumar 2018).
+    """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / width))^½, r = p - y (Kumar et al. 2018).
 
     `weighted`: its class-balanced form, with right and wrong rows averaged apart. `square`: without the root. Exact in
     N log N: sorted, the kernel factorises into running sums.
@@ -101,7 +101,7 @@ def laplace_form(p: Floats, r: Floats, width: float) -> float:
 
 @METRICS.add(values=UNIT, better="lower", unit="probability")
 def kde_ece(sample: Sample, *, of: Of = "auto") -> Bare:
-    """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang 2020).
+    """ECE with density estimates in place of bins, ∫ |t - acc(t)| f(t) dt (Zhang et al. 2020).
 
     Triweight kernel reflected at 0 and 1, bandwidth std(p | hit) (2N)^-1/5, acc(t) = min(1, acc f_hit(t) / f(t)).
 

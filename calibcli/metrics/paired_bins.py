@@ -9,24 +9,28 @@ import numpy as np
 
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.numerics import SMALLEST_P, bisect, normals
+from calibcli.numerics import normals, student_quantile, two_sided
 from calibcli.predictions import Floats, Ints
 
 SIZES = np.array([-1.35, -0.76, 0.65, 2.15, 2.93, 2.96, 2.85, 2.8, 4.0])
 """g(x) at x = 0, 1/2, ..., 4, linear between and x beyond: |E g(μ + Z) - |μ|| <= .17 and Var g <= 2.4 for every μ."""
 SURE = 4.0  # standard errors from which a gap has its sign
-BIASED = 0.16  # bias allowed for per gap, in standard errors: the most
-MOVED = 0.15  # and per difference of the two gaps of a bin
-DRAWS = 400
-FEWEST = 0.2  # share of V₁ that the variance keeps
+BIASED = 0.16  # bias of a gap, in standard errors: the most
+STEEP = 0.6  # and how fast it changes: from .15 at μ = 0 to -.15 at μ = 1/2
+UNSURE = 3.0  # standard errors up to which a gap has it
+SCALES = (1.0, 4.0, 16.0, 64.0)  # squared sizes that gaps may have, in squared standard errors
+SMOOTH = 4.0  # bins over which gaps are alike, where they are alike at all
+NOTHING = 1e-10  # of the largest variance: rounding
+DRAWS = 800
 WIDEST = 1000  # bins of both models whose covariance is taken
 
 
 class Gaps(NamedTuple):
-    """(B,) signed gaps of the first model's bins, then the second's; standard errors; -1 or 1 for the model; (B, B)."""
+    """(B,) signed gaps of the first model's bins, then the second's; standard errors; weights; -1 or 1; (B, B)."""
 
     d: Floats
     sigma: Floats
+    weight: Floats
     model: Floats
     covariance: Floats
 
@@ -37,25 +41,45 @@ class Gaps(NamedTuple):
         return np.asarray(np.where(self.sigma > 0, sizes, np.abs(d)) @ self.model)
 
     @property
+    def paired(self) -> bool:
+        """Whether each bin of the first model has one of the second beside it."""
+        return float(self.model.sum()) == 0
+
+    @property
+    def expected(self) -> Floats:
+        """(B,) what the gaps are expected to be, given those seen: see `_expected`.
+
+        Of two models the half sums and the differences of the gaps of each bin: models that are alike differ little.
+        """
+        first, every = self.model < 0, np.eye(len(self.d))
+        parts, back, weights = (every[first], every[~first]), every, (self.weight[first], self.weight[~first])
+        if self.paired:
+            one, two = parts
+            parts, back = ((one + two) / 2, two - one), np.hstack([(one + two).T, (two - one).T / 2])
+            weights = (weights[0] + weights[1],) * 2
+        floor = NOTHING * float(np.diag(self.covariance).max(initial=0.0))
+        found = [
+            _expected(part @ self.d, part @ self.covariance @ part.T, weight, floor)
+            for part, weight in zip(parts, weights, strict=True)
+        ]
+        return np.asarray(back @ np.concatenate(found))
+
+    @property
     def variance(self) -> float:
-        """2 V₁ - V₂ of `difference`."""
+        """Of `difference`, were the gaps the expected ones."""
         values, vectors = np.linalg.eigh(self.covariance)
-        around = normals((3, DRAWS, len(self.d)), 0) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-        one, two, three = around
-        first = [self.difference(self.d + z) for z in around]
-        second = [self.difference(self.d + z) for z in (one + two, one + three, two + three)]
-        once = sum(float(((first[i] - first[j]) ** 2).mean()) for i, j in ((0, 1), (0, 2), (1, 2))) / 6
-        twice = sum(float(((second[i] - second[j]) ** 2).mean()) for i, j in ((0, 1), (0, 2), (1, 2))) / 6
-        return max(2 * once - twice, FEWEST * once)
+        noise = normals((DRAWS, len(self.d)), 0) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+        return float(self.difference(self.expected + noise).var())
 
     @property
     def bias(self) -> float:
-        """How much of the bias of both models' unsure gaps the interval allows for."""
-        unsure = np.where(np.abs(self.d) < SURE * self.sigma, BIASED * self.sigma, 0.0)
-        first, second = self.model < 0, self.model > 0
-        if first.sum() != second.sum():
+        """How large the bias of both models' unsure gaps may be together."""
+        size = np.abs(self.d)
+        unsure = np.where(size < UNSURE * self.sigma, BIASED * self.sigma, 0.0)
+        if not self.paired:
             return float(unsure.sum())
-        return float(np.minimum(unsure[first] + unsure[second], MOVED * np.abs(self.d[second] - self.d[first])).sum())
+        half = len(size) // 2
+        return float(np.minimum(unsure[:half] + unsure[half:], STEEP * np.abs(size[half:] - size[:half])).sum())
 
 
 def difference(
@@ -66,28 +90,54 @@ def difference(
     Σ|d̂| is too large by up to .8 standard errors a bin where a model is calibrated, by less where it is nearly so, and
     which of them it is the gaps do not tell. So a gap enters as σ g(|d̂|/σ), g the function whose worst bias over all d
     is least for its variance (|.| has a corner, so no function has none: Cai and Low 2011; here piecewise linear).
-    The variance V is that over normal draws around d̂ of both models' gaps together, so that what they share cancels.
-    It depends on signs that are not sure: draws see them blurred once, draws around draws twice, and 2 V₁ - V₂ takes
-    the blur out to first order. The interval is the shortest about its centre that holds the level whatever the bias
-    up to a bound (Armstrong and Kolesár 2018), and reaches to the plain difference where that lies outside.
+
+    The variance V depends on the gaps: where both models' are of one sign, what their noise shares cancels, and where
+    the signs differ it adds up. Around d̂ itself it is wrong (the signs there are blurred by noise once more), by .75 to
+    1.4 times in standard errors. It is that of normal draws around gaps with the noise shrunk out of them (the
+    parametric bootstrap, with empirical Bayes: Efron and Morris 1973), jointly for both models. What is left of the
+    bias, at most b, has variance b²/3, that of a number anywhere within ± b (JCGM 100:2008, 4.3.7): the biases of bins
+    are of either sign, and cancel between models that are alike, where b is small as gaps and biases move together.
+
+    The interval is Student's with (V + b²/3)^½, and reaches to the plain difference where that lies outside.
     """
     gaps = _gaps(views, tables)
-    error = math.sqrt(gaps.variance)
+    error = math.sqrt(gaps.variance + gaps.bias**2 / 3)
     if error == 0:
         return None
     value, centre = float(np.abs(gaps.d) @ gaps.model), float(gaps.difference(gaps.d))
     base = views[0]
-    bias, degrees = round(gaps.bias / error, 6), Rows(base.p, base.weights, base.counts, base.groups).units - 1
-    half = error * bisect(lambda t: _p_value(t, bias, degrees) - (1 - level), 0.0, 1e6, 80)[1]
-    p = 1.0 if value * centre <= 0 else _p_value(abs(centre) / error, bias, degrees)
+    degrees = Rows(base.p, base.weights, base.counts, base.groups).units - 1
+    half = error * student_quantile((1 + level) / 2, degrees)
+    p = 1.0 if value * centre <= 0 else two_sided(abs(centre) / error, degrees)
     return value, min(value, centre - half), max(value, centre + half), p
 
 
-def _p_value(t: float, bias: float, degrees: float) -> float:
-    """P(|T + bias| > t), T Student's: the largest for a bias of up to that."""
-    from scipy.special import stdtr
+def _expected(d: Floats, covariance: Floats, weight: Floats, floor: float) -> Floats:
+    """(B,) posterior mean of gaps d = δ + noise, over priors weighed by how likely each makes d.
 
-    return min(1.0, max(float(stdtr(degrees, bias - t) + stdtr(degrees, -bias - t)), SMALLEST_P))
+    δ is 0, or normal: independent from bin to bin, or like a smooth curve (a Gaussian process over the bins), each of
+    several sizes; in standard errors as the root of the bin's weight, which is a bias of about the same size in all.
+    Gaps whose variance is below `floor` are as they are.
+    """
+    spread = np.sqrt(np.maximum(np.diag(covariance), 0))
+    at = np.flatnonzero(spread**2 > floor)
+    if not len(at):
+        return d
+    s, w = spread[at], weight[at]
+    t, noise = d[at] / s, covariance[np.ix_(at, at)] / np.outer(s, s)
+    size = np.sqrt(w * w.sum() / (w @ w))
+    shapes = np.stack([np.eye(len(at)), np.exp(-(((at[:, None] - at) / SMOOTH) ** 2) / 2)]) * np.outer(size, size)
+    priors = np.concatenate([0 * shapes[:1], *(scale * shapes for scale in SCALES)])
+    share = np.append(2.0, np.ones(len(priors) - 1))  # of each size the same
+    total = priors + noise + 1e-5 * np.eye(len(at))
+    root = np.linalg.cholesky(total)
+    rest = np.linalg.solve(root, np.broadcast_to(t[:, None], (len(total), len(t), 1)))[..., 0]
+    fit = np.log(share) - (rest**2).sum(axis=1) / 2 - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    chance = np.exp(fit - fit.max())
+    means = priors @ np.linalg.solve(np.swapaxes(root, 1, 2), rest[..., None])
+    found = d.copy()
+    found[at] = s * (chance / chance.sum() @ means[..., 0])
+    return found
 
 
 def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins]) -> Gaps:
@@ -111,9 +161,13 @@ def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins
         covariance = np.block(
             [[_summed(index[a], index[b], parts[a] * other[b], size[a], size[b]) for b in (0, 1)] for a in (0, 1)]
         )
-        covariance = covariance / base.total**2 - np.outer(d, d) / base.effective
+        heavy = [part if base.counts else w * part for part in parts]  # about d: Σ w² (r - d)(r' - d')
+        mean = np.concatenate([np.bincount(i, part, m) for i, part, m in zip(index, heavy, size, strict=True)])
+        crossed = np.outer(mean, d) / base.total**2
+        covariance = covariance / base.total**2 - crossed - crossed.T + np.outer(d, d) / base.effective
     sigma = np.sqrt(np.maximum(np.diag(covariance), 0))
-    return Gaps(d, sigma, model, covariance)
+    weight = np.concatenate([t.weight for t in tables])
+    return Gaps(d, sigma, weight, model, covariance)
 
 
 def _summed(i: Ints, j: Ints, values: Floats, rows: int, columns: int) -> Floats:

@@ -133,7 +133,7 @@ def entropy(sample: Sample) -> MeanOf:
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "entropy_correct")["entropy_correct"].value, 4)
     0.0371
@@ -145,7 +145,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "entropy_wrong")["entropy_wrong"].value, 4)
     0.3319
@@ -157,7 +157,7 @@ def entropy_wrong(sample: Sample) -> MeanOf:
 def nll_correct(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are correct.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "nll_correct")["nll_correct"].value, 4)
     0.0154
@@ -169,7 +169,7 @@ def nll_correct(sample: Sample) -> MeanOf:
 def nll_wrong(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are wrong.
 
-    In nats (Mukhoti 2020).
+    In nats (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "nll_wrong")["nll_wrong"].value, 4)
     5.0368
@@ -179,7 +179,7 @@ def nll_wrong(sample: Sample) -> MeanOf:
 
 @METRICS.add(values=UNIT, unit="probability")
 def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
-    """|S99|, the share of rows with confidence >= tau (Mukhoti 2020).
+    """|S99|, the share of rows with confidence >= tau (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "high_confidence_share:tau=0.9")["high_confidence_share"].value, 4)
     0.9228
@@ -191,7 +191,7 @@ def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
 def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """Accuracy of the rows with confidence >= tau.
 
-    A share of those rows, from 0 to 1 (Mukhoti 2020).
+    A share of those rows, from 0 to 1 (Mukhoti et al. 2020).
 
     >>> round(calibcli.measure(logits, labels, "high_confidence_accuracy:tau=0.9")["high_confidence_accuracy"].value, 4)
     0.9478
@@ -230,7 +230,7 @@ def calibration_p(
     draws: Annotated[int, Range(1, 1_000_000)] = 9_999,
     of: Of = "auto",
 ) -> Bare:
-    """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann 2019).
+    """p-value of perfect calibration: (1 + #{draws with a statistic as large}) / (draws + 1) (Widmann et al. 2019).
 
     Hits are drawn as binomials with each bin's mean confidence; `mmce` uses 256 bins and its kernel of scale 0.4.
 

@@ -12,7 +12,7 @@ from calibcli.result import WORST_FIRST, Check
 def title(check: Check) -> str:
     """`ece <= 0.03 (site=A): FAIL`."""
     scope = f" ({check.scope})" if check.scope else ""
-    return stream.clean(f"{check.said}{scope}: {VERDICT[check.outcome]}")
+    return stream.clean(f"{check.rule_shown}{scope}: {VERDICT[check.outcome]}")
 
 
 def sentence(check: Check) -> str:

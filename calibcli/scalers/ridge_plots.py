@@ -20,7 +20,7 @@ def profile(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
         ylabel="NLL at the best T (nats)",
         curves=[
             Curve(label="profile", kind="line", role="model", x=[p.gamma for p in points], y=[p.nll for p in points]),
-            Curve(label="limit of the set", kind="hline", role="limit", y=[limit]),
+            Curve(label="edge of the confidence set", kind="hline", role="limit", y=[limit]),
             Curve(label="best", kind="points", role="best", x=[best.gamma], y=[best.nll]),
         ],
     )

@@ -44,7 +44,7 @@ class Recipe(Training):
         try:
             self.make_optimizer([nn.Parameter(torch.zeros(1))])
         except ValueError as error:
-            raise UsageError(f"--optimizer {self.optimizer}: {str(error).lower()}", "mend its options") from None
+            raise UsageError(f"--optimizer {self.optimizer}: {str(error).lower()}", "correct its options") from None
         canonical = {
             "loss": losses.objective(self.loss).spec,
             "optimizer": OPTIMIZERS.choose(self.optimizer).spec,

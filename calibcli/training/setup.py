@@ -35,19 +35,19 @@ class Training:
     epochs: Epochs = option(30, "Passes over the training rows.")
     batch_size: Rows = option(128, "Rows per step, over all processes.")
     lr: LearningRate = option(0.1, "Peak learning rate.")
-    optimizer: str = option("sgd", "sgd:momentum=0.9,weight_decay=0.0005,nesterov=true or adamw.")
-    schedule: str = option("step", "step:at=0.43/0.71,factor=0.1, cosine or constant.")
+    optimizer: str = option("sgd", "sgd:weight_decay=0.0005 or adamw (calib list optimizers).")
+    schedule: str = option("step", "step:at=0.43/0.71,factor=0.1, cosine or constant (calib list schedules).")
     warmup: Warmup = option(0.0, "Share of the steps with a linear rise.")
     reduction: Literal["mean", "sum"] = option("mean", "mean or sum over the rows of a batch.")
     clip_norm: Positive | None = option(None, "Largest norm of the gradient.")
-    augment: str = option("", "crop:pad=4+flip, for images.")
+    augment: str = option("", "Of images: crop:pad=4+flip (calib list augmentations).")
     amp: Literal["off", "bf16", "fp16"] = option("off", "off, bf16 or fp16: mixed precision.")
     keep: Literal["last", "best"] = option("last", "Weights of the last epoch, or of the best by --select.")
     select: Literal["nll", "error", "ece", "adaece", "loss"] = option(
         "nll", "nll, error, ece, adaece or loss, on validation rows."
     )
-    patience: Epochs | None = option(None, "Stop after so many epochs without a better --select.")
-    freeze: tuple[str, ...] = option((), "Parameters that stay: 'layer1.*'. Repeatable.")
+    patience: Epochs | None = option(None, "Stop after so many epochs in which --select did not improve.")
+    freeze: tuple[str, ...] = option((), "Parameters that are not trained: 'layer1.*'. Repeatable.")
     head_only: bool = option(False, "Train the last linear layer alone, on features computed once.")
 
 
@@ -63,16 +63,20 @@ class Given:
     val_fraction: Share = option(0.1, "Hold out this share of each class where there is no validation set.")
     missing_classes: bool = option(False, "Allow classes without training or validation rows.")
     loss: str | tuple[str, ...] = option(
-        ("ce",), "ce, focal:gamma=3, FLA-53, brier, ce+mmce, ... Repeat to compare.", kind=tuple[str, ...]
+        ("ce",),
+        "ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), and penalties: ce+mmce. Repeat to compare.",
+        kind=tuple[str, ...],
     )
-    penalty: tuple[str, ...] = option((), "Added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2.")
+    penalty: tuple[str, ...] = option(
+        (), "Added to every loss: trace:weight=0.01,kind=ggn or mmce:weight=2 (calib list penalties)."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
     """What a run leaves behind."""
 
-    init: Literal["keep", "fresh"] = option("keep", "Of a checkpoint: keep its weights, or fresh ones.")
+    init: Literal["keep", "fresh"] = option("keep", "Of a checkpoint: keep its weights, or draw fresh ones.")
     save: Path | None = option(None, "Folder for the model, logits, log and state; one folder per loss inside it.")
     save_every: Rows = option(500, "Steps between saved states.")
     resume: bool = option(False, "Go on from the state in --save.")
@@ -81,7 +85,7 @@ class Kept:
     report_link: Literal["none", "phi"] = option(
         "none", "phi: report the focal map of a focal network's softmax, or none."
     )
-    curvature_every: OrNone = option(0, "Epochs between looks at λmax and trace; 0 for never.")
+    curvature_every: OrNone = option(0, "Epochs between measurements of λmax and trace; 0 for never.")
 
 
 @dataclass(frozen=True)

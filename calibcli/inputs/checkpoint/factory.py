@@ -104,7 +104,9 @@ def _call(factory: Callable[..., Any], options: str, defaults: Mapping[str, Any]
         for name in (key, *SYNONYMS.get(key, ())):
             if value is not None and name in accepted and not any(n in given for n in (key, *SYNONYMS.get(key, ()))):
                 given[name] = value
-    with refusing(FAILURES, lambda e: f"the factory of '{spec}' failed: {type(e).__name__}: {e}", "mend its options"):
+    with refusing(
+        FAILURES, lambda e: f"the factory of '{spec}' failed: {type(e).__name__}: {e}", "correct its options"
+    ):
         return _module(factory(**given), spec)
 
 

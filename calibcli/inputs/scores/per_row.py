@@ -316,7 +316,7 @@ def weights(values: Array, name: str, kind: str) -> Floats:
     used = w[w > 0]
     if used.min() < 1e-100 or used.max() > 1e100:  # their squares are summed
         problem = f"weights '{name}' run from {used.min():.3g} to {used.max():.3g}"
-        raise InputError(problem, "divide them by their largest")
+        raise InputError(problem, "divide them by the largest of them")
     odd = np.flatnonzero(w != np.floor(w))
     if kind == "count" and len(odd):
         problem = f"weight {w[odd[0]]:g} in row {odd[0]} ('{name}') is not a count"

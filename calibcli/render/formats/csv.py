@@ -1,4 +1,11 @@
-"""CSV (RFC 4180): one row per estimate, in full precision; a judged estimate carries its rule and verdict."""
+"""CSV: one row per estimate, in full precision; a judged estimate carries its rule and verdict.
+
+The format is RFC 4180 (Shafranovich 2005).
+
+>>> heads, row = (line.split(",") for line in render(result).splitlines())
+>>> row[heads.index("name")], round(float(row[heads.index("value")]), 3)
+('accuracy', 0.911)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """GitHub Actions: annotations at the line of the rule, and the step's summary.
 
-A step shows at most 10 annotations of a kind: 9 checks, then how many more there are.
+A step shows at most 10 annotations of a kind: 9 checks, then how many more there are. Ours: the choice of the checks;
+the lines are the workflow commands of GitHub Actions.
+
+>>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})).splitlines()[-1])
+FAIL: 1 fail
 """
 
 from __future__ import annotations

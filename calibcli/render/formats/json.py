@@ -1,4 +1,11 @@
-"""JSON: the Result itself."""
+"""JSON: the Result itself, by its schema (RFC 8259, Bray 2017).
+
+>>> import json
+>>> [one["name"] for one in json.loads(render(result))["estimates"]]
+['accuracy']
+"""
+
+from __future__ import annotations
 
 from calibcli.result import Result
 
@@ -7,4 +14,5 @@ REPORT = "result.json"
 
 
 def render(result: Result) -> str:
+    """What `Result.from_json` reads."""
     return result.to_json()

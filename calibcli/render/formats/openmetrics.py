@@ -1,4 +1,10 @@
-"""OpenMetrics 1.0 text: estimates, bounds, limits and verdicts as gauges and a state set, for dashboards and trends."""
+"""OpenMetrics 1.0 text: estimates, bounds, limits and verdicts as gauges and a state set, for dashboards and trends.
+
+The format is that of Hartmann et al. (2020).
+
+>>> render(result).splitlines()[-1]
+'# EOF'
+"""
 
 from __future__ import annotations
 

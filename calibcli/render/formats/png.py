@@ -1,4 +1,10 @@
-"""PNG: the plots of a result as a picture, or its table where it has none."""
+"""PNG: the plots of a result as a picture, or its table where it has none.
+
+Drawn by Matplotlib (Hunter 2007). The file format is that of Boutell (1997).
+
+>>> render(result)[:4]
+b'\\x89PNG'
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,7 @@ REPORT = "figure.png"
 
 
 def render(result: Result) -> bytes:
+    """The file's bytes."""
     from calibcli.render import figure
 
     return figure.render(result, "png")

@@ -1,4 +1,10 @@
-"""SVG: the plots of a result as a picture, or its table where it has none."""
+"""SVG: the plots of a result as a picture, or its table where it has none.
+
+Drawn by Matplotlib (Hunter 2007). The file format is that of Ferraiolo (2001).
+
+>>> b"<svg" in render(result)
+True
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ NEEDS = "matplotlib"
 
 
 def render(result: Result) -> bytes:
+    """The file's bytes."""
     from calibcli.render import figure
 
     return figure.render(result, "svg")

@@ -5,6 +5,11 @@ On a terminal it takes colour (not with NO_COLOR) and the terminal's width; anyw
 Sheets are as wide as they need, or fitted to a width without ever cutting a number. Where the width is short, prose is
 wrapped; then it goes below the rows that need it and columns that can be spared are left out by name; then identifiers
 are wrapped. What is still too wide is left to the terminal to wrap.
+
+Ours: the choice and the order of its parts.
+
+>>> print(render(result).splitlines()[-1])
+accuracy  0.911  [0.891, 0.928]  Clopper-Pearson interval
 """
 
 from __future__ import annotations

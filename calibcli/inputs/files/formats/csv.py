@@ -1,4 +1,10 @@
-"""Text tables, cells parted by commas unless the header shows other delimiters."""
+"""Text tables, cells parted by commas unless the header shows other delimiters (RFC 4180, Shafranovich 2005).
+
+>>> _ = (folder / "scores.csv").write_text("label,logit_cat,logit_dog\\n1,-0.5,2\\n0,1,0\\n")
+>>> found = calibcli.read(folder / "scores.csv")
+>>> found.logits.shape, found.labels.tolist()
+((2, 2), [1, 0])
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,12 @@
 """JSON lines: one object per row with a list of scores and a label, and the samples files of lm-eval.
 
+JSON is RFC 8259 (Bray 2017), the samples files are those of Gao et al. (2021).
+
+>>> lines = '{"logits": [2, -0.5], "label": 0}', '{"logits": [0, 1], "label": 1}'
+>>> _ = (folder / "scores.jsonl").write_text("\\n".join(lines))
+>>> calibcli.read(folder / "scores.jsonl").labels.tolist()
+[0, 1]
+
 lm-eval writes, per question, `filtered_resps` [[log-likelihood, is_greedy], ...] (numbers or text) and `target`. Rows
 differ in length; missing choices are padded with -inf, which is probability 0.
 """

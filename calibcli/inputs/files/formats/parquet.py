@@ -1,4 +1,13 @@
-"""Parquet: score columns as in text tables, or one column of lists. Needs pyarrow (the `parquet` extra)."""
+"""Parquet: score columns as in text tables, or one column of lists. Needs pyarrow (the `parquet` extra).
+
+The format is that of Apache Parquet (2013), after the column store of Melnik et al. (2010).
+
+>>> import pyarrow.parquet
+>>> table = pyarrow.table({"label": [1, 0], "prob_0": [0.25, 0.5], "prob_1": [0.75, 0.5]})
+>>> pyarrow.parquet.write_table(table, folder / "scores.parquet")
+>>> calibcli.read(folder / "scores.parquet").labels.tolist()
+[1, 0]
+"""
 
 from __future__ import annotations
 

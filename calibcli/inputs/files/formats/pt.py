@@ -1,4 +1,12 @@
-"""PyTorch files with tensors: loaded with `weights_only=True` unless trusted, so that nothing in them can run."""
+"""PyTorch files with tensors: loaded with `weights_only=True` unless trusted, so that nothing in them can run.
+
+What `torch.save` writes (Paszke et al. 2019): a zip archive of tensors' bytes and a pickle that names them.
+
+>>> import torch
+>>> torch.save({"logits": torch.tensor([[2.0, 0.0], [0.0, 1.0]]), "labels": torch.tensor([0, 1])}, folder / "scores.pt")
+>>> calibcli.read(folder / "scores.pt").labels.tolist()
+[0, 1]
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Safetensors, read at their offsets: an 8-byte length, a JSON header, the bytes. bfloat16 is widened by hand."""
+"""Safetensors, read at their offsets: an 8-byte length, a JSON header, the bytes. bfloat16 is widened by hand.
+
+The format is that of Hugging Face (2022).
+
+>>> import safetensors.numpy
+>>> safetensors.numpy.save_file({"logits": logits, "labels": labels}, folder / "scores.safetensors")
+>>> calibcli.read(folder / "scores.safetensors").logits.shape
+(997, 10)
+"""
 
 from __future__ import annotations
 

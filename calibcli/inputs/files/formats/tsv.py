@@ -1,4 +1,9 @@
-"""Text tables, cells parted by tabs unless the header shows other delimiters."""
+"""Text tables, cells parted by tabs unless the header shows other delimiters (text/tab-separated-values, Lindner 1993).
+
+>>> _ = (folder / "scores.tsv").write_text("label\\tprob_0\\tprob_1\\n1\\t0.25\\t0.75\\n0\\t0.5\\t0.5\\n")
+>>> calibcli.read(folder / "scores.tsv").kind
+'probabilities'
+"""
 
 from __future__ import annotations
 
