@@ -235,7 +235,7 @@ def plain() -> dict[str, Maker]:
             lambda x: F.interpolate(x, size=4, mode="bilinear", antialias=True), image_net
         ),
         "grid-sample": through(
-            lambda x: F.grid_sample(x, torch.rand(len(x), 5, 5, 2) * 0 + 0.1, align_corners=False), image_net
+            lambda x: F.grid_sample(x, x.new_full((len(x), 5, 5, 2), 0.1), align_corners=False), image_net
         ),
         "pixel-shuffle": through(lambda x: F.pixel_shuffle(x, 2).repeat(1, 4, 1, 1), image_net),
         "reflect-pad": lambda: (image_net(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), nn.Tanh()), images(8)),
@@ -280,7 +280,6 @@ def plain() -> dict[str, Maker]:
         "per-position": lambda: of(lambda m, x: m.net(x)[:, None].expand(-1, 2, -1), net=mlp()),
         "probabilities": lambda: (nn.Sequential(*mlp(), nn.Softmax(1)), rows()),
         "no-parameters": lambda: (nn.Sequential(nn.Flatten()), rows()),
-        "lazy": lambda: (nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.Linear(6, K)), rows()),
         "quantized": lambda: (torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}), rows()),
     }
 

@@ -129,6 +129,17 @@ def test_rows_for_padding_are_held() -> None:
 
 
 @pytest.mark.finding
+def test_sparse_gradients_are_made_dense() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Flatten(), nn.Tanh(), nn.Linear(9, K)).double()
+    tokens = torch.randint(0, 4, (N, 3))
+    value = found(model, tokens)
+    assert model[0].sparse
+    model[0].sparse = False
+    assert value == found(model, tokens)
+
+
+@pytest.mark.finding
 def test_complex_buffers_stay_complex() -> None:
     turn = torch.polar(torch.ones(K), torch.tensor([0.1, 0.7, 1.3]))
     model = Net(lambda m, x: (m.net(x) * m.turn).real, net=mlp(), turn=turn)

@@ -37,6 +37,8 @@ def readied(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
                 "hold torch.view_as_real of it, and take torch.view_as_complex in the forward pass",
             )
     for name, module in made.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            module.sparse = False  # sparse gradients have no second derivative
         if isinstance(module, _BatchNorm) and (module.running_mean is None or module.running_var is None):
             raise InputError(
                 f"'{name}' is a batch norm without running statistics: a row's output depends on the rows beside it",
