@@ -63,6 +63,9 @@ class Truth:
         self.model = copy.deepcopy(model).double().eval()
         self.inputs = _map(lambda x: x.double() if x.is_floating_point() else x, inputs)
         self.labels = labels
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                module.sparse = False
         known = dict(self.model.named_parameters())
         self.tensors = [known[n] for n in names]
         for name, p in known.items():
