@@ -59,6 +59,25 @@ class ArrayScores:
 
 
 @dataclass(frozen=True, eq=False)
+class PickedScores:
+    """The rows `index` (ascending) of other scores, or of another array."""
+
+    inner: Named
+    index: Ints
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return (len(self.index), *self.inner.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.inner.dtype
+
+    def read(self, start: int, stop: int) -> Array:
+        return gather(self.inner, self.index[start:stop], NEAR)
+
+
+@dataclass(frozen=True, eq=False)
 class DerivedScores:
     """Float64 scores made from those of another source, row by row."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibcli.predictions import ArrayScores, DerivedScores, Predictions, Scores, read
+from calibcli.predictions import ArrayScores, DerivedScores, PickedScores, Predictions, read
 from calibcli.scalers.scaler import Array, Scaler
 
 Ints = NDArray[np.int64]
@@ -28,7 +27,7 @@ def subset(predictions: Predictions, rows: Ints) -> Predictions:
     """The given rows (increasing indices): copied where the scores lie in memory, read on demand where they do not."""
     if isinstance(predictions.scores, ArrayScores):
         return predictions.take(rows)
-    return predictions.with_rows(rows, SubsetScores(predictions.scores, rows))
+    return predictions.with_rows(rows, PickedScores(predictions.scores, rows))
 
 
 def sample(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
@@ -37,28 +36,6 @@ def sample(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
         return predictions
     chosen = np.sort(np.random.default_rng(seed).choice(predictions.n, rows, replace=False))
     return predictions.take(chosen)
-
-
-@dataclass(frozen=True, eq=False)
-class SubsetScores:
-    """Increasing rows of other scores."""
-
-    inner: Scores
-    rows: Ints
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.rows), self.inner.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.inner.dtype
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        rows = self.rows[start:stop]
-        if not len(rows):
-            return self.inner.read(0, 0)
-        return np.asarray(read(self.inner, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.source import Source
-from calibcli.predictions import NEAR, Array, ArrayScores, Ints, Named, gather, rows_of
+from calibcli.predictions import NEAR, Array, ArrayScores, Named, gather, rows_of
 
 DIMENSIONS = 32  # most that every NumPy holds
 LONGEST = 1 << 48
@@ -137,25 +137,6 @@ class Joined:
         if self.fill is not None and block.ndim == 2 and block.shape[1] < width:
             return np.pad(block, ((0, 0), (0, width - block.shape[1])), constant_values=self.fill)
         return block
-
-
-@dataclass(frozen=True, eq=False)
-class Picked:
-    """The rows `index` (ascending) of another array."""
-
-    inner: Named
-    index: Ints
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.index), *self.inner.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.inner.dtype
-
-    def read(self, start: int, stop: int) -> Array:
-        return gather(self.inner, self.index[start:stop], NEAR)
 
 
 @dataclass(frozen=True, eq=False)

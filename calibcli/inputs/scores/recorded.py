@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Contents, Joined, Picked, blocks, texts_of, whole
+from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Reading
@@ -21,7 +21,7 @@ from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
 from calibcli.inputs.scores.scan import Scan, decide_kind, double_softmax, evidence, scan
-from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
+from calibcli.predictions import Ints, Kind, Named, PickedScores, Predictions, Progress
 from calibcli.spec import check_options
 
 LARGE = 6e4  # float16 ends at 65504
@@ -202,7 +202,7 @@ class _Rows:
         left[bad] = False
         index = np.flatnonzero(left)
         codes = None if self.codes is None else self.codes[index]
-        return _Rows(Picked(self.scores, index), codes, index if self.keep is None else self.keep[index])
+        return _Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
 
 
 def _checked(
