@@ -45,7 +45,7 @@ test-extra: .venv-extra/.ready
 	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra
 
 # by hand, some hours: the full simulations and the oldest versions that pyproject.toml allows
-nightly: .venv/.ready
+nightly: .venv/.ready .venv-extra/.ready
 	$(BIN)/python benchmarks/nightly.py
 
 bench: .venv/.ready

@@ -29,7 +29,9 @@ RUNS = {
     "scale-coverage": ["scale_coverage.py"],
     "curvature-coverage": ["curvature_coverage.py"],
     "derivatives": ["derivatives.py"],
+    "zoo": ["zoo.py"],
 }
+EXTRA = ROOT / ".venv-extra" / "bin" / "python"  # with torchvision, timm and transformers
 TAKE_DATA = ("gate", "gate-report")
 PYTHONS = ("python3.12", "python3.13", "python3.14")
 LEAST = 95  # percent of lines
@@ -46,6 +48,8 @@ def commands(name: str, out: Path, data: str | None) -> Commands:
         return [run, [*python, "-m", "coverage", "report", "--skip-covered", "--fail-under", str(LEAST)]]
     if name == "oldest" or name in PYTHONS:
         return elsewhere(out / f"env-{name}", sys.executable if name == "oldest" else name, oldest=name == "oldest")
+    if name == "zoo" and EXTRA.exists():
+        python = [str(EXTRA)]
     script, *options = [part.format(out=out) for part in RUNS[name]]
     return [[*python, str(HERE / script), *options, *(["--data", data] if data and name in TAKE_DATA else [])]]
 

@@ -363,3 +363,30 @@ def test_loading_draws_nothing_from_the_random_state(model: nn.Module, tmp_path:
     checkpoint.load(tmp_path / "m.pt", arch=SPEC)
     checkpoint.load(tmp_path / "m.pt", arch_file=f"{tmp_path}/net.py:make")
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.finding
+def test_batch_norm_without_counters_is_guessed(model: nn.Module, tmp_path: Path) -> None:
+    """PyTorch before 1.0 kept no `num_batches_tracked`."""
+    state = {k: v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
+    torch.save(state, tmp_path / "m.pt")
+    with pytest.raises(InputError) as caught:
+        checkpoint.load(tmp_path / "m.pt")
+    assert f"--arch {SPEC}" in caught.value.fix
+    checkpoint.load(tmp_path / "m.pt", arch=SPEC)
+
+
+@pytest.mark.finding
+def test_a_pickle_whose_module_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    gone = types.ModuleType("gone_net")
+    exec("from torch import nn\nclass Net(nn.Linear): pass", gone.__dict__)
+    monkeypatch.setitem(sys.modules, "gone_net", gone)
+    torch.save(gone.Net(2, 2), tmp_path / "m.pt")
+    monkeypatch.delitem(sys.modules, "gone_net")
+    with pytest.raises(InputError, match="No module named 'gone_net'") as caught:
+        checkpoint.load(tmp_path / "m.pt", trust=True)
+    assert "PYTHONPATH" in caught.value.fix
+    assert "--arch without --trust" in caught.value.fix

@@ -93,3 +93,18 @@ def test_unreadable(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
+
+
+@pytest.mark.finding
+def test_pickled_checkpoints_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    model = torch.nn.Linear(3, 2)
+    torch.save(model, tmp_path / "whole.pt")
+    torch.save(model, tmp_path / "whole.pkl", _use_new_zipfile_serialization=False)
+    torch.save(model.state_dict(), tmp_path / "old.th", _use_new_zipfile_serialization=False)
+    for name in ("whole.pt", "whole.pkl"):
+        facts = inspect(capsys, tmp_path / name)["facts"]
+        assert facts["what"] == "a pickled network"
+        assert "--arch" in facts["used_by"]
+    assert inspect(capsys, tmp_path / "old.th")["facts"]["what"] == "a checkpoint"

@@ -68,7 +68,8 @@ def curvature(
     Args:
         model: a module, which is left as it was; or a checkpoint.
         data: (inputs, labels), a `torch.utils.data.Dataset` of such pairs, or where a data set lies; None: where the
-            checkpoint says. Inputs (N, ...) of any float, whole or byte type, labels (N,) integers.
+            checkpoint says. Inputs (N, ...) of any float, whole or byte type, or a dict of them that goes to the model
+            by name and keeps whole numbers whole (tokens, masks); labels (N,) integers.
         quantities: specs such as `lambda_max`, `top:k=10`, `trace:precision=0.01`; the default set without.
         loss: module or spec of the loss.  train_loss: a second one, measured beside it; None: the one that the
             checkpoint was trained with, "none": none.

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.predictions import Array, Floats, Ints
+from calibcli.predictions import NARROW, Array, Floats, Ints
 
-NARROW = 32  # classes
 PIECE = 1 << 17  # scores worked on at once: they and their exponentials about fill the second-level cache
 ROWS = 1 << 13  # rows at most whose numbers are worked out together
 ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from calibcli.architectures.classify import logits
 from calibcli.errors import UsageError
 from calibcli.hessian import figures
 from calibcli.hessian.engine import Engine, Progress, Shared
 from calibcli.hessian.indexed_data import IndexedData, Tensors
 from calibcli.hessian.loss import LogitLoss, Placed, name
-from calibcli.hessian.problem import Forward, Memory, Problem, call
+from calibcli.hessian.outputs import independent
+from calibcli.hessian.problem import Forward, Memory, Problem
 from calibcli.hessian.quantities import QUANTITIES, Found
 from calibcli.hessian.selftest import SelfTest, check
 from calibcli.hessian.settings import held_together, memory_said, plain_recurrence, second_order
@@ -39,7 +41,7 @@ def measure(
     loss: LogitLoss | str | None = None,
     train_loss: LogitLoss | str | None = None,
     params: str = "*",
-    forward: Forward = call,
+    forward: Forward = logits,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     batch_size: int = 0,
@@ -63,7 +65,8 @@ def measure(
         loss: `(logits, labels) -> (N,)`, or the spec of one, `focal:gamma=3`; cross-entropy by default.
         train_loss: a second loss, measured beside it; its estimates are `scope="loss=NAME"`.
         params: which trainable parameters count, as globs separated by commas.
-        forward: `(model, inputs) -> logits (n, K)`.
+        forward: `(model, inputs) -> logits (n, K)`; by default a tensor, the `logits` of an output object or dict, the
+            first of a tuple; one column is the log-odds of class 1.
         device, dtype: where and in which precision; those of the model's first parameter by default.
         batch_size, memory: see `Problem`; they change time and memory, not results.
         tf32: TF32 for the products of the Krylov run on a CUDA device; certificates, traces and gradients in float32.
@@ -90,6 +93,7 @@ def measure(
     with second_order(where), plain_recurrence(problem.model), memory_said(problem), held_together() as signals:
         certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)
+        independent(problem)
         shared = Shared(problem, seed, level, progress, signals)
         found: list[tuple[LogitLoss, Choice, Found]] = []
         for one in losses:

@@ -58,6 +58,27 @@ def read(
     return logits, found
 
 
+def independent(problem: Problem) -> None:
+    """Refuse a model whose output for a row depends on the rows beside it: its mean loss is no mean over rows.
+
+    Raises:
+        InputError: it does, or the model takes no row alone.
+    """
+    if min(problem.layout.n, problem.layout.micro) < 2:
+        return
+    fix = "take nothing from the other rows of a batch in eval mode, as a batch norm without running statistics does"
+    with torch.no_grad():
+        beside = problem.logits(range(2))[0][:1]
+        try:
+            alone = problem.logits(range(1))[0]
+        except (RuntimeError, ValueError) as error:
+            if devices.is_out_of_memory(error):
+                raise
+            raise InputError(f"the model does not take one row alone ({str(error).splitlines()[0]})", fix) from None
+    if bool((alone - beside).abs().max() > 1e-3 * beside.abs().max()):
+        raise InputError("the model's output for a row depends on the rows beside it", fix)
+
+
 def _choose(loss: LogitLoss, labels: torch.Tensor, part: torch.Tensor, z: torch.Tensor) -> torch.Tensor | None:
     """Cotangents (n, K) of these rows' heaviest pairs, or None; logits and classes are noted in `part`."""
     k = z.shape[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -14,9 +13,10 @@ import torch
 from torch import nn
 
 from calibcli import device as devices
+from calibcli.architectures.classify import logits
 from calibcli.errors import InputError, UsageError, nearest
 from calibcli.hessian.indexed_data import MANY, MOST, IndexedData, Inputs, Layout, power_of_two
-from calibcli.hessian.settings import affine_norm
+from calibcli.hessian.readied import WrittenOut, readied
 
 Forward = Callable[[Any, Inputs], torch.Tensor]
 Memory = Literal["auto", "low", "high"]
@@ -28,14 +28,6 @@ FREE = {"auto": 4, "high": 4, "low": 256}  # part of what is free on a device to
 PAIRS = 4  # arrays of rows times classes that a trace holds: logits, weights of pairs, their masses and chances
 ROWS_OVER_WEIGHTS = 8  # bytes of a micro-batch's graph over those of the weights, from which the latter cost little
 BUSY = 16 << 20  # of a graph beyond which a CPU gains little from larger ones: a group's own then tells more
-
-
-def call(model: Any, inputs: Inputs) -> torch.Tensor:
-    """Logits of a model's output: a tensor, its `.logits`, or the first of a tuple."""
-    out = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-    out = getattr(out, "logits", out)
-    logits: torch.Tensor = out[0] if isinstance(out, tuple | list) else out
-    return logits
 
 
 class Problem:
@@ -55,7 +47,7 @@ class Problem:
         tf32: products of the Krylov run in TF32.
 
     Raises:
-        InputError: no trainable parameters, or a model that cannot be copied.
+        InputError: no trainable parameters, or a model that is refused (`readied`).
         UsageError: `params` matches none.
     """
 
@@ -65,23 +57,16 @@ class Problem:
         source: IndexedData,
         *,
         params: str = "*",
-        forward: Forward = call,
+        forward: Forward = logits,
         device: torch.device,
         dtype: torch.dtype,
         batch_size: int = 0,
         memory: Memory = "auto",
         tf32: bool = False,
     ) -> None:
-        try:
-            self.model = copy.deepcopy(model).to(device=device, dtype=dtype)
-        except (RuntimeError, TypeError, NotImplementedError) as error:
-            raise InputError(
-                f"the model cannot be copied ({str(error).splitlines()[0]})",
-                "pass a module that copy.deepcopy accepts, without tensors that hold a graph",
-            ) from None
-        nn.Module.train(self.model, False)  # unbound: exported modules override eval() to refuse
-        affine_norm(self.model)
-        self.forward, self.source, self.device, self.dtype = forward, source, device, dtype
+        self.model = readied(model, device, dtype)
+        self.source, self.device, self.dtype = source, device, dtype
+        self._forward = forward
         self.memory: Memory = memory
         self.tf32 = tf32
         chosen = select(self.model, params)
@@ -95,6 +80,11 @@ class Problem:
         self.graph_bytes = 0
         self.classes = 0
         self.maps: bool | None = None  # whether `vmap` runs the model, once that is known
+
+    def forward(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        """Logits (n, K) that can be differentiated twice."""
+        with WrittenOut():
+            return self._forward(model, inputs)
 
     def batch(self, rows: range | torch.Tensor) -> tuple[Inputs, torch.Tensor]:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows.numpy()
@@ -112,8 +102,15 @@ class Problem:
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def gradients(self, rows: range, scalar: Scalar, graph: bool = True) -> list[torch.Tensor]:
-        """Gradient of `scalar` (a sum over these rows) in every selected tensor, itself differentiable."""
+        """Gradient of `scalar` (a sum over these rows) in every selected tensor, itself differentiable.
+
+        Raises:
+            InputError: it depends on none of them.
+        """
         total = scalar(*self.logits(rows))
+        if not total.requires_grad:
+            problem = f"the model's outputs have no gradient in '{self.names[0]}' or any other parameter that counts"
+            raise InputError(problem, "leave no_grad() and detach() out of its forward pass, or pass other --params")
         return list(torch.autograd.grad(total, self.tensors, create_graph=graph, materialize_grads=True))
 
     def product(self, gradients: list[torch.Tensor], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:

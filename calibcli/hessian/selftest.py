@@ -19,7 +19,8 @@ from calibcli.hessian.settings import AttentionWatch
 
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
 CLOSE = 1e-3  # up to which it is taken to be right at the first try
-ASIDE = 1e-3  # of the root mean square parameter: how far away it is tried again
+ASIDE = (1e-3, 0.1)  # of the root mean square parameter: how far away it is tried again
+STEPS = (1e-6, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
 LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
 SHARE = 4  # of the free memory, one part of which a float64 copy may take
 
@@ -110,7 +111,14 @@ def _directions(problem: Problem, moved: list[int]) -> list[list[torch.Tensor]]:
     tensors = [problem.tensors[i] for i in moved]
     sizes = [t.numel() for t in tensors]
     drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
-    return [[p.view_as(t) for p, t in zip(torch.split(v, sizes), tensors)] for v in drawn]
+    found = [[p.view_as(t) for p, t in zip(torch.split(v, sizes), tensors)] for v in drawn]
+    kinds = nn.Embedding, nn.EmbeddingBag
+    padding = {id(m.weight): m.padding_idx for m in problem.model.modules() if isinstance(m, kinds)}
+    for pieces in found:
+        for piece, tensor in zip(pieces, tensors):
+            if (row := padding.get(id(tensor))) is not None:
+                piece[row] = 0  # an embedding's row for padding has no gradient by definition
+    return found
 
 
 def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
@@ -179,7 +187,9 @@ def _difference(
 
     The products that are at hand come first; where they differ, those of the copy decide: they are free of the
     rounding of the model's precision. At a kink differences grow as 1/step, whatever the derivative. A derivative that
-    is wrong is so at other points too. None of a model that does not run in float64.
+    is wrong is so at other points too. Points
+    far enough: where batch norm's biases are 0 and signals shrink from layer to layer, all units lie near one. None of
+    a model that does not run in float64.
     """
     if 8 * sum(p.numel() for p in problem.model.parameters()) > free_bytes(problem.device) // SHARE:
         return None, False
@@ -200,13 +210,16 @@ def _difference(
         return None, False  # a model that does not run in float64, or not within the memory
     if here <= WRONG:
         return here, False
-    size = ASIDE * _norm(twin.tensors) / sum(p.numel() for p in v) ** 0.5
+    size = _norm(twin.tensors) / sum(p.numel() for p in v) ** 0.5
     steps = torch.split(normal(sum(p.numel() for p in v), 0, 0), [p.numel() for p in v])
-    with torch.no_grad():
-        for t, step in zip(twin.tensors, steps):
-            t.add_(step.view_as(t).to(t), alpha=size)
-    aside = along.disagreement(along.product())
-    return (aside, True) if aside <= WRONG else (here, False)
+    for share in ASIDE:
+        with torch.no_grad():
+            for t, step in zip(twin.tensors, steps):
+                t.add_(step.view_as(t).to(t), alpha=share * size)
+        aside = along.disagreement(along.product())
+        if aside <= WRONG:
+            return aside, True
+    return here, False
 
 
 @dataclass
@@ -222,10 +235,11 @@ class _Along:
         gradients = self.twin.gradients(self.rows, hessian_scalar(self.loss))
         return second(gradients, self.twin.tensors, self.v)
 
-    def disagreement(self, exact: list[torch.Tensor], steps: tuple[float, ...] = (1e-6, 1e-7, 1e-5)) -> float:
+    def disagreement(self, exact: list[torch.Tensor], steps: tuple[float, ...] = STEPS) -> float:
         """Relative error at the point where the model is, which is moved by rounding only.
 
-        Kinks crossed by the step make differences wrong, not the derivative: the best of the steps counts.
+        Kinks crossed by the step make differences wrong, not the derivative: the best of the steps counts. A model
+        that computes in float32 within needs long ones.
         """
         tensors, size = self.twin.tensors, _norm(exact)
         norm, errors, place = _norm(tensors), [], 0.0

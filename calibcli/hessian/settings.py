@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import MethodType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,32 +67,6 @@ def held_together() -> Iterator[Signals | None]:
         return
     with held_signals() as signals:
         yield signals
-
-
-def affine_norm(model: nn.Module) -> None:
-    """Let the batch norms of a model in eval mode write out the affine map that they are, in place.
-
-    The function and its derivatives in weight and bias are the same; torch's own second derivative of batch norm
-    takes a dozen passes over the activations, a fifth of a Hessian product of a residual network.
-    """
-    known = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
-    for module in model.modules():
-        if not isinstance(module, nn.modules.batchnorm._BatchNorm) or type(module).forward not in known:
-            continue
-        if module.running_mean is not None and module.running_var is not None:
-            scale = torch.rsqrt(module.running_var + module.eps)
-            module.register_buffer("calib_scale", scale, persistent=False)
-            module.register_buffer("calib_shift", -module.running_mean * scale, persistent=False)
-            module.forward = MethodType(_affine, module)  # type: ignore[method-assign]
-
-
-def _affine(self: nn.modules.batchnorm._BatchNorm, x: torch.Tensor) -> torch.Tensor:
-    self._check_input_dim(x)  # type: ignore[no-untyped-call]
-    scale, shift = cast(torch.Tensor, self.calib_scale), cast(torch.Tensor, self.calib_shift)
-    if self.affine:
-        scale, shift = scale * self.weight, self.bias + shift * self.weight
-    shape = (1, -1, *[1] * (x.ndim - 2))
-    return torch.addcmul(shift.view(shape), x, scale.view(shape))
 
 
 class AttentionWatch(TorchFunctionMode):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calibcli import device as devices
+from calibcli.architectures.classify import logits as logits
 from calibcli.errors import InputError
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.code import FAILURES
@@ -23,42 +24,9 @@ from calibcli.inputs.dataset import Dataset
 from calibcli.predictions import Progress
 from calibcli.scalers.output import array_file, put
 
-Inputs = Tensor | Mapping[str, Tensor]
 Write = Callable[[NDArray[np.float32]], None]
 SUFFIXES = (".npz", ".safetensors", ".npy")
 NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
-
-
-def logits(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The model's logits on a batch.
-
-    Args:
-        inputs: a tensor with rows first, or named tensors (tokens, masks) passed as keyword arguments.
-
-    Returns:
-        (n, K) with K >= 2; of an output object or dict, its `logits`. One column is the log-odds of class 1 and
-        becomes (0, z), which has the same probabilities.
-
-    Raises:
-        InputError: the output is not (n, K).
-    """
-    made: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-    rows = len(next(iter(inputs.values()))) if isinstance(inputs, Mapping) else len(inputs)
-    if not isinstance(made, Tensor):
-        if isinstance(made, Mapping) and "logits" in made:
-            made = made["logits"]
-        elif hasattr(made, "logits"):
-            made = made.logits
-        elif isinstance(made, tuple | list) and made:
-            made = made[0]
-    if not isinstance(made, Tensor):
-        raise InputError(f"the model returned {type(made).__name__}, not logits", "return a tensor (rows, classes)")
-    if made.ndim != 2 or len(made) != rows:
-        shape = tuple(made.shape)
-        raise InputError(f"the model's output has shape {shape} for {rows} rows", "return logits (rows, classes)")
-    if made.shape[1] == 1:
-        return torch.cat([torch.zeros_like(made), made], 1)
-    return made
 
 
 def check(data: Dataset, model: nn.Module) -> int:
@@ -81,6 +49,9 @@ def check(data: Dataset, model: nn.Module) -> int:
     except FAILURES as error:
         if devices.is_out_of_memory(error):
             raise InputError("out of memory with two rows", "pass --device cpu, or free memory") from None
+        if "'indices'" in str(error):  # of torch.embedding
+            problem = "the model looks tokens up in a table, and its inputs came as real numbers"
+            raise InputError(problem, "call their array tokens or input_ids (in Python: a dict by name)") from None
         raise InputError(_misfit(data, model, error), "pass --layout, or a data set made for this model") from None
     finally:
         for module, mode in modes:

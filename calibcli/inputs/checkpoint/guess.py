@@ -31,10 +31,16 @@ def likely(tensors: Tensors) -> str | None:
         except (UsageError, RuntimeError):
             continue
         found, _ = fit_names(tensors, expected)
+        found, expected = _measured(found), _measured(expected)
         same = all(name in found and found[name].shape == value.shape for name, value in expected.items())
         if same and len(found) == len(expected):
             return choice.spec
     return None
+
+
+def _measured(tensors: Tensors) -> Tensors:
+    """Without batch norm's counters, which checkpoints of old do not have."""
+    return {key: value for key, value in tensors.items() if not key.endswith("num_batches_tracked")}
 
 
 def _candidates(shapes: Shapes) -> Iterator[str]:

@@ -36,7 +36,8 @@ def unpickle(path: Path) -> Any:
     Raises:
         InputError: it cannot be loaded.
     """
-    with refusing(FAILURES, lambda e: f"{path} cannot be unpickled ({e})", "make the module that it names importable"):
+    fix = "run with PYTHONPATH=FOLDER of the module that it names, or read its weights alone: --arch without --trust"
+    with refusing(FAILURES, lambda e: f"{path} cannot be unpickled ({e})", fix):
         return torch.load(path, map_location="cpu", weights_only=False)
 
 

@@ -34,16 +34,19 @@ class Items:
 
 def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None) -> Found:
     """Rows of a map-style `torch.utils.data.Dataset` of (inputs, label) pairs, of (inputs, labels) arrays, or of a
-    dict of arrays.
+    dict of arrays. Inputs that are a dict go to the model by name.
 
     Raises:
         InputError: anything else.
     """
     if isinstance(made, DataLoader):
         made = made.dataset
-    if isinstance(made, tuple | list) and len(made) == 2 and not isinstance(made[0], tuple | list):
-        made = {"inputs": made[0], "labels": made[1]}
-    if isinstance(made, Mapping):
+    pair = isinstance(made, tuple | list) and len(made) == 2 and not isinstance(made[0], tuple | list)
+    if pair and isinstance(made[0], Mapping):
+        inputs: dict[str, Named] = {str(k): Memory(array(v)) for k, v in made[0].items()}
+        found = Found(inputs, array(made[1]), "", integral=True)
+    elif pair or isinstance(made, Mapping):
+        made = {"inputs": made[0], "labels": made[1]} if pair else made
         arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in made.items()}
         found = pick(arrays, source, "", inputs_key, labels_key, "")
     elif isinstance(made, IterableDataset) or not (hasattr(made, "__getitem__") and hasattr(made, "__len__")):

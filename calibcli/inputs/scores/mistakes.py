@@ -12,57 +12,12 @@ import numpy.typing as npt
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import distinct
-from calibcli.predictions import Array, Floats, Ints, Kind
+from calibcli.predictions import Array, Floats, Ints, Kind, Piece
 
 Hashes = npt.NDArray[np.uint64]
-NARROW = 32  # classes
 MARKS = 8  # score columns that mark a row, beside the score of its label
 ORDER_P = 1e-6
 BACKWARDS_Z = 3.09  # one in a thousand
-
-
-class Rows:
-    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class.
-
-    Attributes:
-        z: (n, K).  by_class: (K, n), contiguous where K is small.  top: (n,) largest score of each row.
-    """
-
-    def __init__(self, z: Array) -> None:
-        self.z, self.narrow = z, z.shape[1] <= NARROW
-        self.by_class = np.ascontiguousarray(z.T) if self.narrow else z.T
-        self.top = self.by_class.max(axis=0) if self.narrow else z[np.arange(len(z)), z.argmax(axis=1)]
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Of all scores; NaN where one is."""
-        return float(self.by_class.min()), float(self.top.max())
-
-    @property
-    def least(self) -> Array:
-        """(n,) smallest score of each row."""
-        return np.asarray(self.by_class.min(axis=0) if self.narrow else self.z.min(axis=1))
-
-    @property
-    def sums(self) -> Floats:
-        """(n,) float64."""
-        scores, axis = (self.by_class, 0) if self.narrow else (self.z, 1)
-        return np.asarray(scores.sum(axis=axis, dtype=np.float64))
-
-    @property
-    def largest(self) -> Ints | None:
-        """(n,) how many scores of each row are as large as the largest; None: one in every row."""
-        same, axis = (self.by_class == self.top, 0) if self.narrow else (self.z == self.top[:, None], 1)
-        return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=axis)
-
-    def at(self, labels: Ints) -> Array:
-        """(n,) the score of the label; of one column the probability of it."""
-        if self.z.shape[1] > 1:
-            return np.asarray(self.z[np.arange(len(self)), labels])
-        return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
 
 
 @dataclass
@@ -150,7 +105,7 @@ class Ties:
     tied_right: int = 0
     right: int = 0
 
-    def add(self, rows: Rows, at_label: Array) -> None:
+    def add(self, rows: Piece, at_label: Array) -> None:
         right, largest = at_label == rows.top, rows.largest
         if largest is None:
             self.right += int(np.count_nonzero(right))
@@ -176,7 +131,7 @@ class Repeated:
 
     marks: list[Hashes] = field(default_factory=list)
 
-    def add(self, rows: Rows, at_label: Array, labels: Array) -> None:
+    def add(self, rows: Piece, at_label: Array, labels: Array) -> None:
         k = rows.z.shape[1]
         seen = [rows.by_class[c] for c in np.unique(np.linspace(0, k - 1, MARKS).astype(np.int64))]
         differ = np.full(len(rows), k == 1)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import InputError
+from calibcli.inputs.files import pickles
 from calibcli.inputs.files.arrays import Contents
-from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.source import Source, is_pickle
 
 CALIBRATOR = "a calibrator of calib scale"
 RESULT = 64 << 20  # longest result that is looked into
@@ -38,6 +39,7 @@ def refuse(found: Foreign | None, source: Source) -> None:
 def before_reading(source: Source) -> Foreign | None:
     """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
     head = source.pread(min(source.size, 512), 0)
+    pickled = is_pickle(head)
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
         return _result(source.pread(source.size, 0))
     if head.startswith(b"PK\x03\x04"):
@@ -50,8 +52,28 @@ def before_reading(source: Source) -> Foreign | None:
 
         if kind := program(names):
             return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
+        pickled = any(name.endswith("data.pkl") for name in names)
+    if pickled and (found := _pickled(source)) is not None:
+        return found
     if Path(source.path).suffix == ".toml":
         return Foreign("a configuration", "check (as --config)")
+    return None
+
+
+def _pickled(source: Source) -> Foreign | None:
+    """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
+    from calibcli.inputs.files.formats import pt
+
+    try:
+        names = {name.removeprefix(pickles.STACKED) for name in pt.named(source)}
+    except InputError:  # damaged: whoever reads it says so
+        return None
+    if any(name.startswith("torch.nn.modules.") for name in names):
+        return Foreign(
+            "a pickled network", "curvature, logits, fit (its weights with --arch; with --trust its code too)"
+        )
+    if Path(source.path).suffix not in pt.SUFFIXES and any(name.endswith("Storage") for name in names):
+        return Foreign("a checkpoint", "curvature, logits, fit")
     return None
 
 

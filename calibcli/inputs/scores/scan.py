@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import NARROW, Impossible, Nonfinite, Order, Repeated, Rows, Spot, Ties
-from calibcli.predictions import Array, Kind, Named, Progress, rows_of
+from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
+from calibcli.predictions import NARROW, Array, Kind, Named, Piece, Progress, rows_of
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
@@ -52,7 +52,7 @@ class Unit:
         """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
         return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
 
-    def add(self, rows: Rows, low: float, high: float, row: Row) -> None:
+    def add(self, rows: Piece, low: float, high: float, row: Row) -> None:
         inside = np.ones(len(rows), bool)
         if low < UNIT_LOW or high > UNIT_HIGH:
             inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
@@ -78,7 +78,7 @@ class Logs:
     tolerance: float
     possible: bool = True
 
-    def add(self, rows: Rows, high: float) -> None:
+    def add(self, rows: Piece, high: float) -> None:
         if high > 0:
             self.possible = False
             return
@@ -130,13 +130,13 @@ class Scan:
 
     def add(self, block: Array, labels: Array | None, start: int, compare: bool) -> None:
         """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
-        rows, places = Rows(block), np.empty(0, np.int64)
+        rows, places = Piece(block), np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
             keep = self.nonfinite.usable(block, start)
             block = block[keep]
             labels = None if labels is None else labels[keep]
-            rows, places = Rows(block), np.flatnonzero(keep) + start
+            rows, places = Piece(block), np.flatnonzero(keep) + start
             if len(block) == 0:
                 return
             finite = block[np.isfinite(block)]

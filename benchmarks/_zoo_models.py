@@ -1,0 +1,240 @@
+"""Networks of torchvision and transformers with random weights, as small as they can be configured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+K = 3
+Made = tuple[nn.Module, Any]  # a network and its inputs
+Maker = Callable[[], Made]
+
+
+def images(size: int, rows: int = 4, channels: int = 3) -> Tensor:
+    return torch.randn(rows, channels, size, size)
+
+
+def tokens(words: int = 40, length: int = 8, rows: int = 4) -> dict[str, Tensor]:
+    """Token ids and masks, of rows of unequal lengths."""
+    mask = (torch.arange(length) < torch.arange(length, length - rows, -1)[:, None]).long()
+    return {"input_ids": torch.randint(3, words, (rows, length)) * mask, "attention_mask": mask}
+
+
+def torchvision() -> dict[str, Maker]:
+    """Every family of classifiers of torchvision."""
+    from torchvision import models as m
+    from torchvision.models import convnext, efficientnet, mobilenetv3, regnet, resnet, swin_transformer, vgg, video
+    from torchvision.ops.misc import Permute  # noqa: F401 (declares what the rest needs)
+
+    def cut(model: Any, *classifier: nn.Module) -> Any:
+        model.classifier = nn.Sequential(*classifier)
+        return model
+
+    def flat(inputs: int) -> list[nn.Module]:
+        return [nn.Dropout(), nn.Linear(inputs, 16), nn.ReLU(True), nn.Linear(16, K)]
+
+    def small_vgg(norm: bool) -> Any:
+        return cut(vgg.VGG(vgg.make_layers([8, "M", 16, "M"], norm), num_classes=K, init_weights=False), *flat(784))
+
+    def swin(**options: Any) -> Any:
+        shape: dict[str, Any] = {"patch_size": [2, 2], "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2]}
+        return swin_transformer.SwinTransformer(**shape, window_size=[4, 4], num_classes=K, **options)
+
+    layer, conf = convnext.CNBlockConfig, mobilenetv3.InvertedResidualConfig
+    mb, fused = efficientnet.MBConvConfig, efficientnet.FusedMBConvConfig
+    small = [1, 1, 1, 1]
+    return {
+        "alexnet": lambda: (cut(m.AlexNet(K), *flat(9216)), images(64)),
+        "convnext": lambda: (m.ConvNeXt([layer(8, 16, 1), layer(16, None, 1)], num_classes=K), images(32)),
+        "densenet": lambda: (m.DenseNet(4, (2, 2), 8, bn_size=2, num_classes=K), images(32)),
+        "efficientnet": lambda: (
+            m.EfficientNet(
+                [mb(1, 3, 1, 8, 8, 1, 1, 1), mb(4, 3, 2, 8, 16, 1, 1, 1)], 0.2, num_classes=K, last_channel=16
+            ),
+            images(32),
+        ),
+        "efficientnet_v2": lambda: (
+            m.EfficientNet([fused(1, 3, 1, 8, 8, 1), fused(4, 3, 2, 8, 16, 1)], 0.2, num_classes=K, last_channel=16),
+            images(32),
+        ),
+        "googlenet": lambda: (m.googlenet(num_classes=K, aux_logits=False, init_weights=False), images(64, 2)),
+        "inception_v3": lambda: (m.inception_v3(num_classes=K, init_weights=False), images(80, 2)),
+        "maxvit": lambda: (
+            m.MaxVit((32, 32), 8, 4, [8, 16], [1, 1], 4, 0.0, num_classes=K),
+            images(32),
+        ),
+        "mnasnet": lambda: (m.MNASNet(0.1, K), images(64)),
+        "mobilenet_v2": lambda: (m.MobileNetV2(K, 0.1, [[1, 8, 1, 1], [3, 16, 2, 2]]), images(32)),
+        "mobilenet_v3": lambda: (
+            m.MobileNetV3(
+                [conf(8, 3, 16, 8, True, "RE", 2, 1, 1), conf(8, 3, 24, 16, False, "HS", 1, 1, 1)], 16, num_classes=K
+            ),
+            images(32),
+        ),
+        "regnet": lambda: (
+            m.RegNet(regnet.BlockParams.from_init_params(4, 8, 8.0, 2.0, 8, 0.25), num_classes=K, stem_width=8),
+            images(32),
+        ),
+        "resnet": lambda: (m.ResNet(resnet.BasicBlock, small, K), images(32)),
+        "resnext": lambda: (m.ResNet(resnet.Bottleneck, small, K, groups=4, width_per_group=4), images(32)),
+        "shufflenet_v2": lambda: (m.ShuffleNetV2([2, 2, 2], [8, 16, 32, 64, 64], K), images(64)),
+        "squeezenet": lambda: (m.SqueezeNet("1_1", K), images(64)),
+        "swin": lambda: (swin(), images(32)),
+        "swin_v2": lambda: (
+            swin(block=swin_transformer.SwinTransformerBlockV2, downsample_layer=swin_transformer.PatchMergingV2),
+            images(32),
+        ),
+        "vgg": lambda: (small_vgg(False), images(32)),
+        "vgg_bn": lambda: (small_vgg(True), images(32)),
+        "vit": lambda: (m.VisionTransformer(16, 8, 2, 2, 16, 24, num_classes=K), images(16)),
+        "video_resnet": lambda: (
+            video.resnet.VideoResNet(
+                video.resnet.BasicBlock, [video.resnet.Conv3DSimple] * 4, small, video.resnet.BasicStem, K
+            ),
+            torch.randn(2, 3, 4, 24, 24),
+        ),
+        "swin3d": lambda: (
+            video.SwinTransformer3d([2, 4, 4], 8, [2, 1], [2, 2], [2, 4, 4], num_classes=K),
+            torch.randn(2, 3, 4, 32, 32),
+        ),
+    }
+
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
+    "max_position_embeddings": 16, "num_labels": K, "pad_token_id": 0,
+}  # fmt: skip
+PICTURE: dict[str, Any] = {**TEXT, "image_size": 16, "patch_size": 8}
+
+
+def transformers() -> dict[str, Maker]:
+    """Usual classifiers of transformers."""
+    import transformers as t
+
+    def text(name: str, **options: Any) -> Made:
+        return _of(t, name, "ForSequenceClassification", {**TEXT, **options}), tokens()
+
+    def picture(name: str, size: int = 16, **options: Any) -> Made:
+        made = _of(t, name, "ForImageClassification", {**PICTURE, "image_size": size, **options})
+        return made, {"pixel_values": images(size)}
+
+    def sound(name: str, inputs: dict[str, Tensor], **options: Any) -> Made:
+        head = "ForAudioClassification" if name == "AST" else "ForSequenceClassification"
+        return _of(t, name, head, {**TEXT, **options}), inputs
+
+    wave = {
+        "conv_dim": (8, 8), "conv_stride": (5, 4), "conv_kernel": (10, 6), "num_conv_pos_embedding_groups": 2,
+        "num_conv_pos_embeddings": 4, "classifier_proj_size": 8, "mask_time_prob": 0.0,
+    }  # fmt: skip
+    heads: dict[str, Any] = {"num_key_value_heads": 1, "head_dim": 6}
+    swin = {
+        "size": 32, "patch_size": 4, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 4,
+        "num_attention_heads": None, "num_hidden_layers": None, "hidden_size": None,
+    }  # fmt: skip
+    vision = {k: v for k, v in PICTURE.items() if k not in ("num_labels", "vocab_size", "pad_token_id")}
+    words = {k: v for k, v in TEXT.items() if k != "num_labels"}
+    return {
+        "bert": lambda: text("Bert"),
+        "distilbert": lambda: text("DistilBert", dim=12, n_layers=2, n_heads=2, hidden_dim=16),
+        "roberta": lambda: text("Roberta"),
+        "albert": lambda: text("Albert", embedding_size=8),
+        "electra": lambda: text("Electra", embedding_size=8),
+        "mpnet": lambda: text("MPNet"),
+        "deberta": lambda: text("Deberta", relative_attention=True, pos_att_type=["c2p", "p2c"]),
+        "deberta_v2": lambda: text("DebertaV2", relative_attention=True, pos_att_type=["c2p", "p2c"]),
+        "modernbert": lambda: text("ModernBert", global_attn_every_n_layers=2, local_attention=4),
+        "xlnet": lambda: text("XLNet", d_model=12, n_layer=2, n_head=2, d_inner=16),
+        "gpt2": lambda: text("GPT2", n_embd=12, n_layer=2, n_head=2, n_positions=16),
+        "opt": lambda: text("OPT", ffn_dim=16, word_embed_proj_dim=12),
+        "bloom": lambda: text("Bloom", n_layer=2, n_head=2),
+        "llama": lambda: text("Llama", **heads),
+        "mistral": lambda: text("Mistral", **heads),
+        "qwen2": lambda: text("Qwen2", **heads),
+        "gemma": lambda: text("Gemma", **heads),
+        "t5": lambda: _ending(
+            text("T5", d_model=12, d_kv=6, d_ff=16, num_layers=2, num_heads=2, eos_token_id=2, decoder_start_token_id=0)
+        ),
+        "bart": lambda: _ending(
+            text(
+                "Bart",
+                d_model=12,
+                encoder_layers=1,
+                decoder_layers=1,
+                encoder_attention_heads=2,
+                encoder_ffn_dim=16,
+                decoder_attention_heads=2,
+                decoder_ffn_dim=16,
+                eos_token_id=2,
+            )
+        ),
+        "vit": lambda: picture("ViT"),
+        "deit": lambda: picture("DeiT"),
+        "beit": lambda: picture("Beit", use_relative_position_bias=True),
+        "swin": lambda: picture("Swin", **swin),
+        "swin_v2": lambda: picture("Swinv2", **swin),
+        "convnext": lambda: picture("ConvNext", 32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=4),
+        "convnext_v2": lambda: picture(
+            "ConvNextV2", 32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=4
+        ),
+        "resnet": lambda: picture("ResNet", 32, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
+        "dinov2": lambda: picture("Dinov2"),
+        "mobilevit": lambda: picture(
+            "MobileViT", 64, hidden_sizes=[8, 12, 16], neck_hidden_sizes=[4, 4, 8, 8, 12, 12, 16], patch_size=2
+        ),
+        "segformer": lambda: picture(
+            "Segformer",
+            32,
+            hidden_sizes=[4, 4, 8, 8],
+            depths=[1] * 4,
+            decoder_hidden_size=8,
+            num_attention_heads=[1, 1, 2, 2],
+        ),
+        "levit": lambda: picture(
+            "Levit",
+            64,
+            hidden_sizes=[8, 8, 8],
+            num_attention_heads=[2, 2, 2],
+            depths=[1, 1, 1],
+            key_dim=[4, 4, 4],
+            patch_size=16,
+        ),
+        "poolformer": lambda: picture("PoolFormer", 32, hidden_sizes=[4, 8, 8, 8], depths=[1] * 4),
+        "clip": lambda: (
+            t.CLIPForImageClassification(t.CLIPConfig(text_config=words, vision_config=vision, num_labels=K)),
+            {"pixel_values": images(16)},
+        ),
+        "siglip": lambda: (
+            t.SiglipForImageClassification(t.SiglipConfig(text_config=words, vision_config=vision, num_labels=K)),
+            {"pixel_values": images(16)},
+        ),
+        "wav2vec2": lambda: sound("Wav2Vec2", {"input_values": torch.randn(4, 400)}, **wave),
+        "hubert": lambda: sound("Hubert", {"input_values": torch.randn(4, 400)}, **wave),
+        "ast": lambda: sound(
+            "AST",
+            {"input_values": torch.randn(4, 20, 16)},
+            max_length=20,
+            num_mel_bins=16,
+            patch_size=8,
+            frequency_stride=8,
+            time_stride=8,
+        ),
+    }
+
+
+def _of(library: Any, name: str, head: str, options: dict[str, Any]) -> nn.Module:
+    """A network with the options that its configuration knows."""
+    config = getattr(library, f"{name}Config")
+    known = set(vars(config())) | set(getattr(config, "attribute_map", {})) | {"num_labels", "decoder_start_token_id"}
+    given = {k: v for k, v in options.items() if k in known and v is not None}
+    model: nn.Module = getattr(library, f"{name}{head}")(config(**given))
+    return model
+
+
+def _ending(made: Made) -> Made:
+    """Rows that end with the token that Bart looks for."""
+    made[1]["input_ids"][:, -1] = 2
+    made[1]["attention_mask"][:] = 1
+    return made

@@ -1,0 +1,238 @@
+"""What `calib curvature` says of a network against double backwards in float64, written by hand."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from calibcli import CalibError, curvature
+from calibcli.hessian.indexed_data import Tensors
+from calibcli.hessian.operator import SecondDerivative, hessian_scalar
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.settings import plain_recurrence, second_order
+from calibcli.inputs import inference
+from calibcli.losses import CrossEntropy
+from calibcli.result import Result
+
+NEAR = {"float64": 1e-6, "float32": 5e-3}  # of the largest eigenvalue, beside a value's own interval
+
+
+@dataclass
+class Verdict:
+    """What was found of one network: `how` is equal, refused, differs or crash."""
+
+    how: str
+    text: str = ""
+    parameters: int = 0
+    block: int = 0
+    product: dict[str, float] = field(default_factory=dict)  # relative errors
+    largest: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Written(TorchFunctionMode):
+    """Functions without a second derivative, or with a wrong one, in others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.hardsigmoid:
+            return (args[0] / 6 + 0.5).clamp(0, 1)
+        if func is torch._weight_norm:
+            v, g, dim = args
+            return g * v / v.square().sum([d for d in range(v.ndim) if d != dim], keepdim=True).sqrt()
+        return func(*args, **(kwargs or {}))
+
+
+class Truth:
+    """A float64 copy in eval mode, and derivatives of its mean cross-entropy over some rows.
+
+    Args:
+        model: the network.  inputs: a tensor or a dict of them.  labels: (N,).  names: parameters that count.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Any, labels: Tensor, names: list[str]) -> None:
+        self.model = copy.deepcopy(model).double().eval()
+        self.inputs = _map(lambda x: x.double() if x.is_floating_point() else x, inputs)
+        self.labels = labels
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                module.sparse = False
+        known = dict(self.model.named_parameters())
+        self.tensors = [known[n] for n in names]
+        for name, p in known.items():
+            p.requires_grad_(name in names)
+        self.size = sum(t.numel() for t in self.tensors)
+        self.slope: Tensor | None = None
+
+    def logits(self, rows: slice = slice(None)) -> Tensor:
+        inputs = _map(lambda x: x[rows], self.inputs)
+        with torch.enable_grad(), Written():
+            out: Any = self.model(**inputs) if isinstance(inputs, dict) else self.model(inputs)
+        out = out["logits"] if isinstance(out, dict) else getattr(out, "logits", out)
+        z: Tensor = out[0] if isinstance(out, tuple) else out
+        return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
+
+    def gradient(self) -> Tensor:
+        """(P,), with its graph."""
+        if self.slope is None:
+            loss = F.cross_entropy(self.logits(), self.labels)
+            self.slope = _flat(torch.autograd.grad(loss, self.tensors, create_graph=True, materialize_grads=True))
+        return self.slope
+
+    def product(self, v: Tensor) -> Tensor:
+        g = self.gradient()
+        if not g.requires_grad:
+            return torch.zeros_like(v)
+        return _flat(torch.autograd.grad(g, self.tensors, v, retain_graph=True, materialize_grads=True))
+
+    def hessian(self) -> Tensor:
+        h = torch.stack([self.product(e) for e in torch.eye(self.size, dtype=torch.float64)])
+        return (h + h.T) / 2
+
+    def ggn_trace(self) -> float:
+        """Row by row, each alone: Σ_c p_c ‖Jᵀ(e_c - p)‖²."""
+        total = 0.0
+        for n in range(len(self.labels)):
+            z = self.logits(slice(n, n + 1))[0]
+            columns = [torch.autograd.grad(one, self.tensors, retain_graph=True, materialize_grads=True) for one in z]
+            jacobian = torch.stack([_flat(c) for c in columns])
+            p = z.detach().softmax(0)
+            total += float((p[:, None] * (jacobian - p @ jacobian).square()).sum())
+        return total / len(self.labels)
+
+    def largest(self, tol: float) -> float:
+        """λmax by ARPACK."""
+        size = (self.size, self.size)
+        operator = LinearOperator(size, lambda v: self.product(torch.from_numpy(v.ravel())).numpy(), dtype=np.float64)
+        start = np.random.default_rng(1).standard_normal(self.size)
+        found: Any = eigsh(
+            operator, 1, which="LA", tol=tol, v0=start, ncv=min(self.size, 16), return_eigenvectors=False
+        )
+        return float(found[0])
+
+
+def _flat(tensors: Any) -> Tensor:
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def _map(function: Any, inputs: Any) -> Any:
+    return {k: function(v) for k, v in inputs.items()} if isinstance(inputs, dict) else function(inputs)
+
+
+def judge(model: nn.Module, inputs: Any, budget: float = 10.0, most: int = 1500, quick: bool = False) -> Verdict:
+    """Default run on a block of parameters against its dense Hessian; a product and λmax of all of them.
+
+    Args:
+        budget: seconds for the dense Hessian, and again for λmax of all.  most: parameters of the block.
+        quick: the default run in float32 alone, λmax of all in float64 alone.
+    """
+    torch.set_num_threads(1)
+    model.eval()
+    start = time.process_time()
+    done = Verdict("equal", parameters=sum(p.numel() for p in model.parameters()))
+    labels = torch.arange(len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)) % 2
+    try:
+        curvature(model, (inputs, labels), "grad_norm", device="cpu")  # refuses what cannot be measured
+        model = getattr(model, "_orig_mod", model)  # of torch.compile: the truth cannot be had of it
+        done.text = "; ".join(_wrong(model, inputs, labels, budget, most, quick, done))
+        done.how = "differs" if done.text else "equal"
+    except CalibError as error:
+        named = error.code == 4 and error.fix and "\n" not in error.problem
+        done.how, done.text = "refused" if named else "crash", str(error)
+    done.seconds = time.process_time() - start
+    return done
+
+
+def _wrong(
+    model: nn.Module, inputs: Any, labels: Tensor, budget: float, most: int, quick: bool, done: Verdict
+) -> list[str]:
+    """What does not agree."""
+    pair, wrong = (inputs, labels), []
+    with sdpa_kernel(SDPBackend.MATH), _slow_attention():
+        names = [n for n, p in model.named_parameters() if p.requires_grad and p.is_floating_point()]
+        truth = Truth(model, inputs, labels, names)
+        v = torch.randn(truth.size, generator=torch.Generator().manual_seed(0)).double()
+        gradient = float(truth.gradient().detach().norm())
+        start = time.process_time()
+        true = truth.product(v)
+        each = time.process_time() - start
+        tol = 1e-3 if each * 40 < budget else 2e-2
+        top = truth.largest(tol / 10)
+        block = kinds(model, names, int(min(most, max(60, budget / each))))
+        few = Truth(model, inputs, labels, block)
+        h, done.block = few.hessian(), few.size
+        known = {"trace_ggn": few.ggn_trace(), "grad_norm": float(few.gradient().detach().norm())}
+    for dtype in ("float64", "float32"):
+        with second_order(torch.device("cpu")):
+            product = _product(model, pair, v, getattr(torch, dtype))
+        done.product[dtype] = float((product - true).norm() / true.norm().clamp(min=1e-300))
+        wrong += [f"{dtype}: product"] if done.product[dtype] > (1e-8 if dtype == "float64" else 1e-2) else []
+        if dtype == "float64" or not quick:
+            found = curvature(model, pair, f"lambda_max:tol={tol}", "grad_norm", dtype=dtype, device="cpu")
+            value, slope = (float(found[name].value) for name in ("lambda_max", "grad_norm"))
+            done.largest[dtype] = abs(value - top) / abs(top)
+            wrong += [f"{dtype}: λmax of all {value:.6g}, true {top:.6g}"] if done.largest[dtype] > 2 * tol else []
+            wrong += [f"{dtype}: gradient norm"] if abs(slope - gradient) > NEAR[dtype] * gradient else []
+        if dtype == "float32" or not quick:
+            found = curvature(model, pair, params=",".join(block), dtype=dtype, device="cpu")
+            wrong += [f"{dtype}: {one}" for one in differences(found, h, known, NEAR[dtype])]
+    return wrong
+
+
+def differences(found: Result, h: Tensor, known: dict[str, float], near: float) -> list[str]:
+    """Estimates of a default run that the dense Hessian contradicts."""
+    values = torch.linalg.eigvalsh(h)
+    scale = float(values.abs().max())
+    true = {"lambda_max": [float(values[-1])], "lambda_min": [float(values[0])], "trace": [float(h.trace())]}
+    true |= {name: [value] for name, value in known.items()} | {"top": values.flip(0).tolist()[:5]}
+    wrong = []
+    for name, expected in true.items():
+        got = [e for e in found.estimates if e.name == name]
+        wrong += [] if got else [f"no {name}"]
+        for e, t in zip(got, expected):
+            low, high = e.detail.get("estimator_low", e.value), e.detail.get("estimator_high", e.value)
+            wide = 3 if "trace" in name else 1  # these intervals hold in 95 of 100 cases, the others in all
+            margin = near * max(scale, abs(t)) * (1 if name in known else 2 * len(h) ** 0.5)
+            if not e.value - wide * (e.value - low) - margin <= t <= e.value + wide * (high - e.value) + margin:
+                wrong.append(f"{name} {e.value:.6g} [{low:.6g}, {high:.6g}], true {t:.6g}")
+    return wrong
+
+
+def kinds(model: nn.Module, names: list[str], most: int) -> list[str]:
+    """Tensors of at most so many numbers together: the smallest of each kind of layer, then other small ones."""
+    known = {n: p for n, p in model.named_parameters(remove_duplicate=True) if n in names}
+    modules = dict(model.named_modules())
+    first: dict[tuple[type, str], str] = {}
+    for n in sorted(known, key=lambda n: known[n].numel()):
+        owner, _, local = n.rpartition(".")
+        first.setdefault((type(modules.get(owner, model)), local), n)
+    chosen: list[str] = []
+    for n in [*first.values(), *sorted(known, key=lambda n: known[n].numel())]:
+        if n not in chosen and sum(known[c].numel() for c in chosen) + known[n].numel() <= most:
+            chosen.append(n)
+    return [n for n in names if n in chosen]
+
+
+def _product(model: nn.Module, pair: tuple[Any, Tensor], v: Tensor, dtype: torch.dtype) -> Tensor:
+    problem = Problem(model, Tensors(*pair), forward=inference.logits, device=torch.device("cpu"), dtype=dtype)
+    with plain_recurrence(problem.model):
+        return SecondDerivative(problem, hessian_scalar(CrossEntropy())).matvec(v)
+
+
+class _slow_attention:
+    """`nn.MultiheadAttention` and the encoder layers of torch without their fused inference path."""
+
+    def __enter__(self) -> None:
+        torch.backends.mha.set_fastpath_enabled(False)
+
+    def __exit__(self, *what: object) -> None:
+        torch.backends.mha.set_fastpath_enabled(True)

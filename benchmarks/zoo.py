@@ -1,0 +1,125 @@
+"""`calib curvature` of every family of classifiers that torchvision, timm and transformers have, against truth by hand.
+
+    python benchmarks/zoo.py                     all, an hour or two on one core
+    python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3
+
+Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
+a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
+double backward in float64. Prints one line for each; exit 1 if one is neither equal to it nor refused by name. Each is
+measured in a process of its own. A library that is not installed is skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import importlib
+import io
+import json
+import multiprocessing
+import queue
+import sys
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import _zoo_models
+import _zoo_plain
+import _zoo_timm
+import torch
+from _zoo_truth import Verdict, judge
+
+LIBRARIES: dict[str, Any] = {
+    "plain": _zoo_plain.plain,
+    "torchvision": _zoo_models.torchvision,
+    "transformers": _zoo_models.transformers,
+    "timm": _zoo_timm.timm,
+}
+
+
+def makers() -> dict[str, _zoo_models.Maker]:
+    """Every network by `library.family`."""
+    sys.path.append(str(Path(__file__).parent.parent / "tests"))
+    importlib.import_module("zoos")  # torchvision can be imported beside a CPU torch
+    found = {}
+    for library, entries in LIBRARIES.items():
+        try:
+            found.update({f"{library}.{name}": make for name, make in entries().items()})
+        except ModuleNotFoundError as error:
+            if error.name != library:
+                raise
+            print(f"{library} is not installed: skipped", file=sys.stderr)
+    return found
+
+
+def one(make: _zoo_models.Maker, how: tuple[float, int, bool]) -> Verdict:
+    """The verdict on a network; what it raises is one too."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            model, inputs = make()
+            return judge(model, inputs, *how)
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        return Verdict("crash", f"{type(error).__name__}: {str(error).splitlines()[:1]} at {where}")
+
+
+def apart(make: _zoo_models.Maker, how: tuple[float, int, bool], limit: float) -> Verdict:
+    """The same, in a process that ends with it."""
+    context = multiprocessing.get_context("fork")
+    results: Any = context.Queue()
+    process = context.Process(target=lambda: results.put(one(make, how)), daemon=True)
+    process.start()
+    try:
+        return results.get(timeout=limit)
+    except queue.Empty:
+        return Verdict("crash", f"no verdict in {limit:g} s")
+    finally:
+        process.kill()
+        process.join()
+
+
+def line(name: str, v: Verdict) -> str:
+    """A row of the table."""
+    errors = " ".join(f"{e:.0e}" for e in (*v.product.values(), *v.largest.values()))
+    said = v.text.replace("\n  fix: ", "; fix: ") if v.text else ""
+    return f"{name:28s} {v.how:8s} {v.parameters:>10,} {v.block:>6,}  {errors:27s} {v.seconds:5.0f}  {said}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=["*"], metavar="NAME", help="which, as globs")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds for a dense Hessian, and for λmax of all")
+    parser.add_argument("--most", type=int, default=1500, help="parameters of a dense Hessian")
+    parser.add_argument(
+        "--quick", action="store_true", help="default runs in float32 alone, λmax of all in float64 alone"
+    )
+    parser.add_argument("--limit", type=float, default=1200.0, help="seconds for a network")
+    parser.add_argument("--save", type=Path, help="verdicts as JSON lines")
+    given = parser.parse_args()
+    known = makers()
+    names = [n for n in known if any(fnmatch.fnmatch(n, glob) for glob in given.names)]
+    names = [n for n in names if n in given.names or n.removeprefix("timm.") not in _zoo_timm.LARGE]
+    print(f"{'network':28s} {'verdict':8s} {'parameters':>10s} {'block':>6s}  relative errors             CPU s")
+    print(f"{'':56s}product 64 32, λmax 64 32", flush=True)
+    count: Counter[str] = Counter()
+    for name in names:
+        verdict = apart(known[name], (given.budget, given.most, given.quick), given.limit)
+        count[verdict.how] += 1
+        print(line(name, verdict), flush=True)
+        if given.save:
+            with given.save.open("a") as file:
+                file.write(json.dumps({"name": name, **asdict(verdict)}) + "\n")
+    print(", ".join(f"{n} {how}" for how, n in count.most_common()))
+    return int(count["differs"] + count["crash"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

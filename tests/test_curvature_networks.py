@@ -1,0 +1,173 @@
+"""Networks as people have them: what PyTorch lacks is written out, what has no curvature is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from curvature_models import dense
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+import calibcli
+from calibcli.errors import InputError
+from calibcli.hessian import measure
+from calibcli.losses import CrossEntropy
+
+N, D, K = 6, 4, 3
+
+
+class Net(nn.Module):
+    """A forward pass that is a function of the network and its input."""
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, nn.Module | nn.Parameter):
+                setattr(self, name, part)
+            else:
+                self.register_buffer(name, part)
+
+    def forward(self, *args: Tensor, **named: Tensor) -> Any:
+        return self.function(self, *args, **named)
+
+
+def mlp(*middle: nn.Module, out: int = K) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(D, 5), *(middle or [nn.Tanh()]), nn.Linear(5, out)).double()
+
+
+def rows() -> tuple[Tensor, Tensor]:
+    return torch.randn(N, D, generator=torch.Generator().manual_seed(1)).double(), torch.arange(N) % 2
+
+
+def top(model: nn.Module) -> float:
+    """λmax of the dense Hessian."""
+    h, _, _ = dense(model, *rows(), CrossEntropy())
+    return float(torch.linalg.eigvalsh(h)[-1])
+
+
+def found(model: nn.Module, inputs: Any = None) -> float:
+    x, y = rows()
+    value = measure(model, (x if inputs is None else inputs, y), "lambda_max")["lambda_max"].value
+    assert value is not None
+    return value
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda net: Net(lambda m, x: {"logits": m.net(x), "hidden": x}, net=net),
+        lambda net: Net(lambda m, x: (m.net(x), x), net=net),
+        lambda net: torch.compile(net, backend="aot_eager"),
+    ],
+    ids=["dict", "tuple", "compiled"],
+)
+def test_measure_takes_what_the_command_takes(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    assert found(wrap(mlp())) == pytest.approx(top(mlp()), rel=1e-3)
+
+
+@pytest.mark.finding
+def test_measure_takes_one_logit_for_the_log_odds() -> None:
+    one = mlp(out=1)
+    assert found(one) == pytest.approx(top(Net(lambda m, x: F.pad(m.net(x), (1, 0)), net=one)), rel=1e-3)
+
+
+@pytest.mark.finding
+def test_inputs_by_name_from_memory() -> None:
+    torch.manual_seed(0)
+    head = Net(lambda m, ids, mask: m.last((m.table(ids) * mask[..., None]).mean(1).tanh()),
+               table=nn.Embedding(9, 3), last=nn.Linear(3, K))  # fmt: skip
+    inputs, labels = {"ids": torch.randint(0, 9, (N, 5)), "mask": torch.ones(N, 5).long()}, torch.arange(N) % 2
+    both = [
+        measure(head, (inputs, labels), "lambda_max"),
+        calibcli.curvature(head, (inputs, labels), "lambda_max", device="cpu"),
+    ]
+    assert both[0]["lambda_max"].value == both[1]["lambda_max"].value
+    with pytest.raises(InputError, match="looks tokens up in a table") as caught:
+        calibcli.curvature(nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, K)), (inputs["ids"], labels))
+    assert "input_ids" in caught.value.fix
+
+
+@pytest.mark.finding
+def test_functions_without_a_second_derivative_are_written_out() -> None:
+    true = top(mlp(Net(lambda m, x: (x / 6 + 0.5).clamp(0, 1))))
+    for act in (nn.Hardsigmoid(), Net(lambda m, x: F.hardsigmoid(x))):
+        assert found(mlp(act)) == pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.finding
+def test_weight_norm_is_symmetric() -> None:
+    normed = mlp(nn.Tanh(), parametrizations.weight_norm(nn.Linear(5, 5)), nn.Tanh())
+    with torch.no_grad():
+        normed[2].parametrizations.weight.original0.mul_(1.5)
+
+    def by_hand(self: Any, x: Tensor) -> Tensor:
+        weight = self.g * self.v / self.v.square().sum(1, keepdim=True).sqrt()
+        return self.last((F.linear(self.first(x).tanh(), weight, self.bias)).tanh())
+
+    inner = normed[2]
+    parts = inner.parametrizations.weight
+    same = Net(by_hand, first=normed[0], g=parts.original0, v=parts.original1, bias=inner.bias, last=normed[-1])
+    assert found(normed) == pytest.approx(top(same), rel=1e-3)
+
+
+@pytest.mark.finding
+def test_rows_for_padding_are_held() -> None:
+    """Their gradient is none by PyTorch's definition, so that differences along them would disagree."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 3, padding_idx=0), nn.Flatten(), nn.Tanh(), nn.Linear(9, K)).double()
+    with torch.no_grad():
+        model[0].weight[0] = 1.0
+    tokens = torch.tensor([[0, 1, 2], [3, 0, 0]]).repeat(3, 1)
+    assert found(model, tokens) > 0
+
+
+@pytest.mark.finding
+def test_sparse_gradients_are_made_dense() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Flatten(), nn.Tanh(), nn.Linear(9, K)).double()
+    tokens = torch.randint(0, 4, (N, 3))
+    value = found(model, tokens)
+    assert model[0].sparse
+    model[0].sparse = False
+    assert value == found(model, tokens)
+
+
+@pytest.mark.finding
+def test_complex_buffers_stay_complex() -> None:
+    turn = torch.polar(torch.ones(K), torch.tensor([0.1, 0.7, 1.3]))
+    model = Net(lambda m, x: (m.net(x) * m.turn).real, net=mlp(), turn=turn)
+    true = top(Net(lambda m, x: m.net(x) * turn.real, net=mlp()))
+    assert found(model) == pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize(
+    ("model", "problem", "fix"),
+    [
+        (lambda: mlp(nn.BatchNorm1d(5, track_running_stats=False)), "'1' is a batch norm without running", "GroupNorm"),
+        (
+            lambda: Net(lambda m, x: m.net(x - x.mean(0)), net=mlp()),
+            "output for a row depends on the rows beside it",
+            "other rows",
+        ),
+        (
+            lambda: Net(lambda m, x: (x.to(m.w.dtype) @ m.w).abs(), w=nn.Parameter(torch.ones(D, K) + 1j)),
+            "parameter 'w' is complex",
+            "view_as_real",
+        ),
+        (lambda: Net(lambda m, x: m.net(x).detach(), net=mlp()), "no gradient in 'net.0.weight'", "detach()"),
+    ],
+    ids=["batch-norm", "other-rows", "complex", "detached"],
+)
+def test_refused_by_name(model: Callable[[], nn.Module], problem: str, fix: str) -> None:
+    with pytest.raises(InputError) as caught:
+        found(model())
+    assert problem in caught.value.problem
+    assert fix in caught.value.fix
