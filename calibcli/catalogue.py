@@ -180,5 +180,5 @@ def _definition(name: str, title: str, about: str) -> Table:
 
 def _formats() -> Table:
     """What is read and what is written, by format."""
-    rows = [[one.name, " ".join(one.suffixes), one.way, one.about.splitlines()[0].rstrip(".")] for one in formats()]
+    rows = [[one.name, " ".join(one.suffixes), one.way, one.about.partition("\n")[0].rstrip(".")] for one in formats()]
     return Table(name=FORMATS, columns=["name", "suffix", "is", "definition"], rows=rows)

@@ -93,5 +93,7 @@ def test_a_process_works_on_its_device(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(dist, "destroy_process_group", lambda: done.append("left"))
     where = torch.device("cuda", 1)
     with device.process_group(where):
-        assert done == [where, ("nccl", {"device_id": where})]
+        kind, options = done[1]
+        assert (done[0], kind, options["device_id"], len(done)) == (where, "nccl", where, 2)
+        assert options["timeout"].total_seconds() <= 1800  # no rank waits longer for one that is gone
     assert done[2:] == ["left"]

@@ -324,9 +324,9 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     binned: Counter[tuple[int, str]] = Counter()
     tables: Counter[tuple[str, int]] = Counter()
 
-    def counted_index(values: Any, bins: int, edges: Any = "right") -> Any:
+    def counted_index(values: Any, bins: int, edges: Any = "right", precision: float = 1e-12) -> Any:
         binned[bins, edges] += len(values)
-        return bin_index(values, bins, edges)
+        return bin_index(values, bins, edges, precision)
 
     def counted(name: str) -> Any:
         made = getattr(outcomes, name)
