@@ -230,6 +230,7 @@ def test_broken_safetensors(tmp_path: Path, header: bytes, words: str) -> None:
 
 
 RAW = """
+'Raw doubles.'
 import numpy as np
 from calibcli.inputs.files.arrays import Contents, Memory
 SUFFIXES = (".raw",)
@@ -250,7 +251,7 @@ def test_a_format_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     (tmp_path / name).write_bytes(b"RAW " + table.tobytes())
     found = recorded.read(tmp_path / name)
     np.testing.assert_array_equal(found.labels, table[:, 2])
-    assert ["raw", ".raw", "read"] in catalogue.listing("formats").tables[0].rows
+    assert ["raw", ".raw", "read", "Raw doubles"] in catalogue.listing("formats").tables[0].rows
 
 
 @pytest.mark.parametrize("name", ["y_score", "y_prob", "p", "prob", "score"])
