@@ -240,7 +240,7 @@ def test_boolean_labels_are_of_two_classes(k: int) -> None:
 @pytest.mark.finding("4 weights 1e308")
 @pytest.mark.parametrize("w", [1e308, 1e200, 1e101, 1e-101, 5e-324])
 @pytest.mark.parametrize("kind", ["sampling", "count"])
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_weights_whose_squares_are_no_numbers(w: float, kind: str) -> None:
     weights = np.ones(300)
     weights[7] = w

@@ -177,7 +177,7 @@ def odd_inputs() -> dict[str, Predictions]:
 
 
 @pytest.mark.parametrize("name", list(odd_inputs()))
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_honest_odd_inputs(name: str) -> None:
     predictions = odd_inputs()[name]
     specs = list(metrics.METRICS.entries)
