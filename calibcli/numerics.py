@@ -149,7 +149,10 @@ def root(function: Callable[[float], float], low: float, high: float, tolerance:
     return 0.5 * (low + high)
 
 
-def bin_index(values: Floats, bins: int, edges: str = "right", precision: float = 1e-12) -> Ints:
+DOUBLE, SINGLE = 1e-12, 2e-6  # relative errors of probabilities by a pass in float64 and in float32
+
+
+def bin_index(values: Floats, bins: int, edges: str = "right", precision: float = DOUBLE) -> Ints:
     """Bin of each value in [0, 1], equal width, computed in float64.
 
     `right`: ((b-1)/M, b/M], 0 in the first (Guo 2017). `left`: [(b-1)/M, b/M), 1 in the last. `torchmetrics`: as

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibcli.metrics.bounds import Bounds, table_bounds
-from calibcli.metrics.reliability import BinaryOutcomes
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+from _populations import ece_bounds
+
+__all__ = ["broken_class", "drawn", "ece_bounds", "saturated", "softmax", "votes"]
 
 
 def softmax(z: Any) -> Any:
@@ -42,21 +46,3 @@ def votes(k: int, n: int = 60_000) -> tuple[Any, Any]:
     p = softmax(rng.standard_normal((n, k)) * 3)
     found = sum(np.eye(k)[drawn(p, rng)] for _ in range(5))
     return np.log(np.maximum(found / 5, 1e-15)), drawn(p, rng)
-
-
-def ece_bounds(
-    confidence: Any,
-    correct: Any,
-    *,
-    bins: int = 15,
-    weights: Any = None,
-    weight_kind: str = "sampling",
-    groups: Any = None,
-    seed: int = 0,
-    **how: Any,
-) -> Bounds:
-    """Bounds of the ECE from (N,) confidences and hits; `how` as of `table_bounds`."""
-    c, w = np.asarray(confidence, dtype=np.float64), None if weights is None else np.asarray(weights, dtype=np.float64)
-    member = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-    view = BinaryOutcomes(c, 1 - c, np.asarray(correct) > 0, w, weight_kind == "count", member, seed=seed)
-    return table_bounds(view, view.width_bins(bins, "right"), **how)

@@ -18,14 +18,13 @@ import numpy.typing as npt
 from calibcli.columns.condense import NAMES, Cells
 from calibcli.columns.softmax import Block, Buffer
 from calibcli.errors import InputError
-from calibcli.numerics import bin_index
+from calibcli.numerics import DOUBLE, SINGLE, bin_index
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
 from calibcli.spec import Edges
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
-DOUBLE, SINGLE = 1e-12, 2e-6  # relative errors of probabilities by a pass in float64 and in float32
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.numerics import CHUNK, TIE, bin_index, effective_rows, groups_by_rank, ties
+from calibcli.numerics import CHUNK, DOUBLE, TIE, bin_index, effective_rows, groups_by_rank, ties
 from calibcli.predictions import Floats, Ints
 from calibcli.spec import Edges
 
@@ -119,7 +119,7 @@ class BinaryOutcomes(Once):
     groups: Ints | None
     values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
     seed: int = 0  # of what is simulated
-    precision: float = 1e-12  # of p, relative
+    precision: float = DOUBLE  # of p, relative
 
     @property
     def n(self) -> int:
