@@ -304,15 +304,16 @@ def rows_of(array: Named, size: int = 0) -> int:
     return max(1, (size or CHUNK_BYTES) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
 
 
-def gather(array: Named, rows: Ints, near: int = 1) -> Array:
+def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None) -> Array:
     """The given rows, in any order, never more than a piece read at once.
 
     Args:
         near: rows that lie less than so many bytes apart are read with what is between them.
+        memory: where they are written to, with at least as many rows; None: new memory.
     """
     if isinstance(array, ArrayScores):
         return np.asarray(array.array[rows])
-    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    out = np.empty((len(rows), *array.shape[1:]), array.dtype) if memory is None else memory[: len(rows)]
     order = np.argsort(rows, kind="stable")
     at = np.asarray(rows)[order]
     gaps = np.flatnonzero(np.diff(at) > rows_of(array, near)) + 1

@@ -59,7 +59,7 @@ class Columns:
             label would cost; -inf logits, which mask a class, are left out.
         brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
         entropy: of p, in nats.
-        labels, weights, groups, slices: as in `Predictions`.
+        labels, weights, groups: as in `Predictions`.
         classes: class tables by how they are binned.
         k: number of classes.
         condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
@@ -79,7 +79,6 @@ class Columns:
     weights: Floats | None = None
     weight_kind: str = "sampling"
     groups: Ints | None = None
-    slices: Mapping[str, Array] = field(default_factory=dict)
     classes: Mapping[ClassBins, ClassTable] = field(default_factory=dict)
     condensed: int = 0
     precision: float = DOUBLE
@@ -107,8 +106,7 @@ class Columns:
             for name, value in vars(self).items()
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
-        slices = {name: column[rows] for name, column in self.slices.items()}
-        return Columns(**picked, k=self.k, weight_kind=self.weight_kind, slices=slices, precision=self.precision)
+        return Columns(**picked, k=self.k, weight_kind=self.weight_kind, precision=self.precision)
 
 
 def columns(
@@ -117,6 +115,7 @@ def columns(
     class_bins: Sequence[ClassBins] = (ClassBins(),),
     threads: int | None = 1,
     progress: Progress | None = None,
+    double: bool = False,
 ) -> Columns:
     """The blocked pass: every per-row number and every class table in one reading of the scores.
 
@@ -125,6 +124,7 @@ def columns(
         class_bins: class tables to fill on the way (none: leave them out).
         threads: worker threads; None for one per processor. The result does not depend on it.
         progress: called with (fraction done, text).
+        double: in double precision however many the scores are.
     """
     n, k = predictions.n, predictions.k
     step = chunk_rows(predictions.scores)
@@ -136,7 +136,7 @@ def columns(
     rows = 0 if cells else n
     out: dict[str, Any] = {name: np.empty(rows) for name in NAMES}
     predicted = np.empty(rows, dtype=np.int64)
-    work = _Work(predictions, class_bins, n * k <= SMALL, None if cells else (out, predicted))
+    work = _Work(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in class_bins]
     for done, part in enumerate(_in_order(work, spans, threads), 1):
         if cells:
@@ -158,7 +158,6 @@ def columns(
         weights=predictions.weights,
         weight_kind=predictions.weight_kind,
         groups=predictions.groups,
-        slices=predictions.slices,
         classes=classes,
     )
 

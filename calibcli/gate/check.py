@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from calibcli.errors import UsageError
@@ -138,9 +139,10 @@ def _tables(source: Source, config: Config) -> list[Table]:
             continue
         rows: list[Sequence[Any]] = []
         for value, part in parts.items():
-            c = part.columns
-            e = ece_estimate(source.bounds(source.judged(gate), part, config.alpha), "ece")
-            rows.append([value, c.n, average(c.correct, c.weights), e.value, e.low, e.high, e.null])
+            with closing(part):
+                e = ece_estimate(source.bounds(source.judged(gate), part, config.alpha), "ece")
+                accuracy = average(part.columns.correct, part.columns.weights)
+            rows.append([value, part.n, accuracy, e.value, e.low, e.high, e.null])
         columns = [name, "n", "accuracy", "ece", "lower", "upper", "if calibrated"]
         tables.append(Table(name=f"by_{name}", title=f"By {name}", columns=columns, rows=rows))
     return tables

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from calibcli.columns import Columns, columns
+from calibcli.columns.parts import Gathered, rows_by
 from calibcli.errors import UsageError
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule
 from calibcli.gate.plan import EcePopulation, to_decide
 from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
-from calibcli.metrics import METRICS, Sample, choose, estimates, measure
+from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.bounds import Bounds, table_bounds
-from calibcli.predictions import Array, Predictions
+from calibcli.metrics.sample import reads_scores
+from calibcli.predictions import Ints, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
 
@@ -33,11 +36,11 @@ class Scores:
 
     predictions: Predictions
     config: Config
-    parts: dict[tuple[str, str], Part] = field(default_factory=dict)
+    rows_of: dict[str, dict[str, Ints]] = field(default_factory=dict)
 
     @cached_property
     def whole(self) -> Part:
-        return Part(columns(self.predictions, class_bins=()), self.predictions, seed=self.config.seed)
+        return Part(columns(self.predictions, class_bins=()), lambda: self.predictions, self.config.seed)
 
     @property
     def files(self) -> list[dict[str, Any]]:
@@ -80,27 +83,35 @@ class Scores:
         """The parts that the gate judges, by name; {"": ...} for everything."""
         if not gate.by:
             return {"": self.whole}
-        if gate.by in self.predictions.slices:
-            column = np.asarray(self.predictions.slices[gate.by]).astype(str)
-        elif gate.by == BY_CLASS:
-            names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
-            column = np.asarray(names).astype(str)[self.whole.columns.predicted]
-        else:
-            return f"no column '{gate.by}' in {self.predictions.source}"
-        return {name: self._part(gate.by, name, column == name) for name in np.unique(column).tolist()}
+        if gate.by not in self.rows_of:
+            if gate.by in self.predictions.slices:
+                column = np.asarray(self.predictions.slices[gate.by]).astype(str, copy=False)
+            elif gate.by == BY_CLASS:
+                names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
+                column = np.asarray(names).astype(str)[self.whole.columns.predicted]
+            else:
+                return f"no column '{gate.by}' in {self.predictions.source}"
+            self.rows_of[gate.by] = rows_by(column)
+        found, seed = self.rows_of[gate.by], self.config.seed
+        gathered = Gathered(self.predictions, [*found.values()])
+        return {
+            name: Part(self.whole.columns, partial(gathered.take, i), seed, rows)
+            for i, (name, rows) in enumerate(found.items())
+        }
 
     def rows(self, part: Part, gate: Gate) -> int | None:
         """Rows of a part."""
-        return part.columns.n
+        return part.n
 
     def claim(self, rule: Rule, part: Part, alpha: float, family: int) -> Claim | str:
         """The metric of a part with its bounds; `family` claims are made together."""
         choice = self.judged(rule.gate)
-        if choice.name == "ece":
-            return self._ece(choice, part, rule.limit, alpha, family)
-        error = rule.error(alpha, family)
-        near = self._measured(part, choice, alpha)
-        return claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
+        with closing(part):
+            if choice.name == "ece":
+                return self._ece(choice, part, rule.limit, alpha, family)
+            error = rule.error(alpha, family)
+            near = self._measured(part, choice, alpha)
+            return claim(near, alpha, near if error == alpha else self._measured(part, choice, error), error)
 
     def _measured(self, part: Part, choice: Choice, error: float) -> Estimate:
         """The metric with bounds that each hold at 1 - error: a two-sided interval of level 1 - 2 error, or two
@@ -113,11 +124,7 @@ class Scores:
     def _at(self, part: Part, choice: Choice, level: float) -> Estimate:
         key = (choice.spec, level)
         if key not in part.memo:
-            if "class_bins" in choice.traits or choice.traits.get("needs_scores"):
-                [estimate] = measure(part.predictions, [choice.spec], level=level, seed=self.config.seed)
-            else:
-                [estimate] = estimates(part.sample, [choice], level=level)
-            part.memo[key] = estimate
+            [part.memo[key]] = estimates(part.sample(choice), [choice], level=level)
         return part.memo[key]
 
     def _ece(self, choice: Choice, part: Part, limit: float, alpha: float, family: int) -> Claim | str:
@@ -126,7 +133,7 @@ class Scores:
             return bounds.reason
         needed = None
         if bounds.lower <= limit < bounds.upper and part.columns.groups is None:
-            ece = choice(part.sample)
+            ece = choice(part.sample(choice))
             population = EcePopulation.of(ece.view, ece.table)
             rows = to_decide(population, limit, alpha=alpha, family=family, method=bounds.method)
             needed = NEVER if rows is None else max(bounds.n + 1, round(rows * bounds.n / bounds.n_eff))
@@ -135,14 +142,8 @@ class Scores:
 
     def bounds(self, choice: Choice, part: Part, alpha: float, family: int = 1) -> Bounds:
         """The ECE of a part."""
-        ece = choice(part.sample)
+        ece = choice(part.sample(choice))
         return table_bounds(ece.view, ece.table, alpha=alpha, family=family, method=self.config.bounds)
-
-    def _part(self, by: str, name: str, mask: Array) -> Part:
-        key = (by, name)
-        if key not in self.parts:
-            self.parts[key] = Part(self.whole.columns.take(mask), self.predictions, mask, seed=self.config.seed)
-        return self.parts[key]
 
 
 NEVER = 10**12
@@ -151,22 +152,40 @@ NEVER = 10**12
 
 @dataclass(eq=False)
 class Part:
-    """All rows, or those of a slice; the scores of a slice are gathered only when a metric reads them."""
+    """All rows, or those of a slice; the scores of a slice are gathered only when a metric reads them.
 
-    columns: Columns
-    whole: Predictions
-    mask: Array | None = None
+    What the claims of a metric share is worked out once, and `close` forgets it: the tables and simulated levels of a
+    thousand slices are gigabytes.
+    """
+
+    whole: Columns
+    scores: Callable[[], Predictions]
+    seed: int
+    index: Ints | None = None
     memo: dict[tuple[str, float], Estimate] = field(default_factory=dict)
-    seed: int = 0
+    samples: dict[str, Sample] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        return self.whole.n if self.index is None else len(self.index)
 
     @cached_property
-    def sample(self) -> Sample:
-        """Of the columns alone; shared, so that tables and simulated levels are worked out once."""
-        return Sample.of(self.columns, None, self.seed)
+    def columns(self) -> Columns:
+        return self.whole if self.index is None else self.whole.take(self.index)
 
-    @cached_property
-    def predictions(self) -> Predictions:
-        return self.whole if self.mask is None else self.whole.take(self.mask)
+    def sample(self, choice: Choice) -> Sample:
+        """Of the columns alone where that serves the metric."""
+        key = choice.spec if reads_scores(choice) else ""
+        if key and key not in self.samples:
+            predictions = self.scores()
+            self.samples[key] = Sample.of(columns_of(predictions, [choice]), predictions, self.seed)
+        elif key not in self.samples:
+            self.samples[key] = Sample.of(self.columns, None, self.seed)
+        return self.samples[key]
+
+    def close(self) -> None:
+        self.samples = {key: sample for key, sample in self.samples.items() if self.index is None and not key}
+        vars(self).pop("columns", None)
 
 
 def ece_estimate(bounds: Bounds, name: str) -> Estimate:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibcli import metrics
-from calibcli.columns import MANY, ClassBins, ClassTable, Edges, columns
+from calibcli.columns import MANY, ClassBins, ClassTable, Columns, Edges, columns
+from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, Sample, needed_class_bins
+from calibcli.metrics.sample import METRICS, Sample, needed_class_bins, reads_scores
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
 from calibcli.plots import Plot
-from calibcli.predictions import Predictions, Progress
+from calibcli.predictions import Ints, Predictions, Progress
 from calibcli.result import Cell, Estimate, Result, Table
 from calibcli.shelves import Choice
 from calibcli.spec import check_options
@@ -91,7 +92,7 @@ def report(
     if options.per_class:
         tables.append(per_class(sample, shown, predictions))
         plots += _class_plots(sample, shown, predictions, options.seed) if options.diagram else []
-    slices, slice_tables = _slices(predictions, options)
+    slices, slice_tables = _slices(predictions, measured, options)
     return Result(
         command="metrics",
         estimates=[*estimates, *slices],
@@ -113,13 +114,14 @@ def report_multilabel(
         UsageError: as `report`.
     """
     options = options or Options()
-    specs = BRIEF if options.specs is None else options.specs
+    choices = _choices(options, BRIEF if options.specs is None else options.specs, 2)
     found: list[Estimate] = []
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
     notes: list[str] = []
     for done, (name, predictions) in enumerate(labels.items()):
-        sample, estimates = _measured(predictions, options, specs, f"label={name}")
+        sample = Sample.of(metrics.columns_of(predictions, choices, options.threads), predictions, options.seed)
+        estimates = metrics.estimates(sample, choices, level=options.level, scope=f"label={name}")
         found += estimates
         rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
         notes += [note for note in predictions.notes if note not in notes]
@@ -134,7 +136,7 @@ def report_multilabel(
     values = [row[3:] for row in rows]
     means = [None if None in column else float(np.mean(column)) for column in zip(*values, strict=True)]
     rows.append(["mean", None, None, *means])
-    names = [choice.spec for choice in _choices(options, specs, 2)]
+    names = [choice.spec for choice in choices]
     first = next(iter(labels.values()))
     return Result(
         command="metrics",
@@ -188,34 +190,39 @@ def _choices(options: Options, specs: Sequence[str], k: int) -> list[Choice]:
     return list({choice.spec: choice for choice in found}.values())
 
 
-def _measured(
-    predictions: Predictions, options: Options, specs: Sequence[str], scope: str
-) -> tuple[Sample, list[Estimate]]:
-    choices = _choices(options, specs, predictions.k)
-    measured = metrics.columns_of(predictions, choices, options.threads)
-    sample = Sample.of(measured, predictions, options.seed)
-    return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
-
-
-def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate], list[Table]]:
+def _slices(predictions: Predictions, measured: Columns, options: Options) -> tuple[list[Estimate], list[Table]]:
+    """Each value of each column, as if its rows were a file of their own."""
     found: list[Estimate] = []
     tables = []
-    specs = BRIEF if options.specs is None else options.specs
+    choices = _choices(options, BRIEF if options.specs is None else options.specs, predictions.k)
     for column, values in predictions.slices.items():
-        names, member = np.unique(values, return_inverse=True)
-        if len(names) > MOST_SLICES:
-            raise UsageError(
-                f"'{column}' has {len(names)} values, more than {MOST_SLICES}", "slice by a coarser column"
-            )
+        parts = rows_by(values)
+        if len(parts) > MOST_SLICES:
+            problem = f"'{column}' has {len(parts)} values, more than {MOST_SLICES}"
+            raise UsageError(problem, "slice by a coarser column")
         rows: list[list[Cell]] = []
-        for i, name in enumerate(names):
-            part = predictions.take(np.flatnonzero(member == i))
-            _, estimates = _measured(part, options, specs, f"{column}={name}")
+        for name, sample in zip(
+            parts, _samples(predictions, measured, [*parts.values()], choices, options), strict=True
+        ):
+            estimates = metrics.estimates(sample, choices, level=options.level, scope=f"{column}={name}")
             found += estimates
-            rows.append([str(name), part.n, *(e.value for e in estimates)])
-        heads = [choice.spec for choice in _choices(options, specs, predictions.k)]
-        tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=[column, "rows", *heads], rows=rows))
+            rows.append([str(name), sample.n, *(e.value for e in estimates)])
+        heads = [column, "rows", *(choice.spec for choice in choices)]
+        tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=heads, rows=rows))
     return found, tables
+
+
+def _samples(
+    predictions: Predictions, measured: Columns, parts: Sequence[Ints], choices: Sequence[Choice], options: Options
+) -> Iterator[Sample]:
+    """A sample of each part, one after the other; with scores where a metric reads them."""
+    if any(map(reads_scores, choices)):
+        gathered = Gathered(predictions, parts)
+        for part in map(gathered.take, range(len(parts))):
+            yield Sample.of(metrics.columns_of(part, choices, options.threads), part, options.seed)
+    else:
+        for columns_ in columns_by(predictions, measured, parts, options.threads):
+            yield Sample.of(columns_, None, options.seed)
 
 
 def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> list[Plot]:

@@ -136,6 +136,11 @@ def _resolved(choice: Choice, k: int) -> Choice:
 METRICS.shortest = _resolved
 
 
+def reads_scores(choice: Choice) -> bool:
+    """Whether columns do not tell the metric of some of the rows: it sums over classes, or reads the scores again."""
+    return "class_bins" in choice.traits or bool(choice.traits.get("needs_scores"))
+
+
 def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
     """The class tables that these metrics read."""
     tables = []
