@@ -122,6 +122,29 @@ def bisect(
     return low, high
 
 
+def bisect_falling(
+    function: Callable[[float], float], low: float, high: float, halvings: int = 14
+) -> tuple[float, float]:
+    """The bracket that `bisect` finds, of a function that falls throughout, with fewer evaluations.
+
+    Secants say where among the 2^halvings parts to look (Illinois), so the ends are the same to the last bit.
+    """
+    parts = 1 << halvings
+    left, right, at = 0, parts, parts // 2
+    positive, negative, side = math.nan, math.nan, 0
+    while True:
+        value = function(low + (high - low) * (at / parts))
+        if value > 0:
+            left, positive, negative, side = at, value, negative / (2 if side > 0 else 1), 1
+        else:
+            right, negative, positive, side = at, value, positive / (2 if side < 0 else 1), -1
+        if right - left <= 1:
+            return low + (high - low) * (left / parts), low + (high - low) * (right / parts)
+        share = positive / (positive - negative)
+        guess = (left + right) / 2 if math.isnan(share) else left + (right - left) * share
+        at = min(max(round(guess), left + 1), right - 1)
+
+
 def root(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-13) -> float:
     """Root of an increasing function in [low, high] by secants kept inside the bracket (Illinois)."""
     f_low, f_high = function(low), function(high)

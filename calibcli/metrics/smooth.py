@@ -21,7 +21,7 @@ from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one
 from calibcli.metrics.mesh import POINTS, Mesh, spread
 from calibcli.metrics.reliability import BinaryOutcomes, Once
 from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
-from calibcli.numerics import bisect, normal_quantile, score_bound
+from calibcli.numerics import bisect, bisect_falling, normal_quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -31,10 +31,11 @@ MOST_TERMS = 1 << 12  # reaches σ = 7e-4
 LEAST = 1e-3  # bandwidth
 FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
 MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
+FEW = 40  # coefficients of noise that serve bandwidths of FLOOR and more
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
 
 
-class Smoothed:
+class Smoothed(Once):
     """The residuals of a view, ready to be smoothed at any σ."""
 
     def __init__(self, p: Floats, residual: Floats, exact: int = EXACT) -> None:
@@ -72,6 +73,9 @@ class Smoothed:
 
     def ece(self, sigma: float) -> float:
         """∫|r_σ|."""
+        return self.once(Smoothed._ece, sigma)
+
+    def _ece(self, sigma: float) -> float:
         return absolute_integral(self.series(sigma))
 
     @cached_property
@@ -82,7 +86,8 @@ class Smoothed:
             high /= 2
         if high <= floor:
             return self.ece(floor), floor
-        sigma = bisect(lambda s: self.ece(s) >= s, high / 2, high, 60, 1e-9)[1]
+        around = bisect_falling(lambda s: self.ece(s) - s, high / 2, high, 28)
+        sigma = bisect(lambda s: self.ece(s) - s, *around, 32, 1e-9)[1]
         return self.ece(sigma), sigma
 
 
@@ -111,15 +116,16 @@ def absolute_integral(series: Floats) -> float:
     seen = np.flatnonzero(np.abs(values) > 1e-14 * np.abs(series).sum())  # the rest is rounding, of either sign
     at = np.flatnonzero(np.diff(np.sign(values[seen])))
     left, right = seen[at], seen[at + 1]
-    k = np.arange(1, len(series))
+    k = math.pi * np.arange(1, len(series))
+    slopes = k * series[1:]
     t = (left + (right - left) * values[left] / (values[left] - values[right])) / points
     for _ in range(4):
-        angle = math.pi * np.outer(t, k)
-        slope = -(math.pi * k * np.sin(angle)) @ series[1:]
+        angle = np.outer(t, k)
+        slope = -(np.sin(angle) @ slopes)
         step = np.divide(series[0] + np.cos(angle) @ series[1:], slope, out=np.zeros_like(t), where=slope != 0)
         t = np.clip(t - step, left / points, right / points)
     ends = np.concatenate([[0.0], t, [1.0]])
-    integral = series[0] * ends + np.sin(math.pi * np.outer(ends, k)) @ (series[1:] / (math.pi * k))
+    integral = series[0] * ends + np.sin(np.outer(ends, k)) @ (series[1:] / k)
     return float(np.abs(np.diff(integral)).sum())
 
 
@@ -129,6 +135,11 @@ def _cosines(terms: int, points: int) -> Floats:
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
+@lru_cache(maxsize=2)
+def _normals(seed: int, draws: int, cells: int) -> Floats:
+    return np.random.default_rng([seed, cells]).standard_normal((draws, cells))
+
+
 class Noise(Once):
     """Normal noise of the residuals, independent in cells of confidence, and its integral once smoothed."""
 
@@ -136,31 +147,45 @@ class Noise(Once):
 
     def __init__(self, scale: Floats, seed: int) -> None:
         """scale: (CELLS,) standard deviations."""
-        draws = np.random.default_rng([seed, self.CELLS]).standard_normal((self.DRAWS, self.CELLS))
-        self.draws = draws * scale
+        self.scale, self.seed = scale, seed
 
-    @cached_property
-    def _series(self) -> Floats:
-        """(DRAWS, CELLS) coefficients."""
-        basis = 2 * _cosines(self.CELLS, self.CELLS).T
-        basis[:, 0] = 1
-        return self.draws @ basis
+    @property
+    def draws(self) -> Floats:
+        """(DRAWS, CELLS)."""
+        return np.asarray(_normals(self.seed, self.DRAWS, self.CELLS) * self.scale)
+
+    def _series(self, terms: int) -> Floats:
+        """(DRAWS, terms) coefficients."""
+        used = np.flatnonzero(self.scale)
+        draws = _normals(self.seed, self.DRAWS, self.CELLS)[:, used] * self.scale[used]
+        series = draws @ _cosines(self.CELLS, self.CELLS)[:terms, used].T
+        series[:, 1:] *= 2
+        return np.asarray(series)
 
     def _norms(self, sigma: float) -> Floats:
-        """(DRAWS,) of ∫|G_σ|."""
-        k = np.arange(min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1))
-        a = self._series[:, k] * np.exp(-((math.pi * sigma * k) ** 2) / 2)
-        return np.asarray(np.abs(a @ _cosines(self.CELLS, self.CELLS)[k]).mean(axis=1))
+        """(DRAWS,) of ∫|G_σ|, in their order.
+
+        Of the terms, every other one is even about the middle, where |a + b| and |a - b| add up to 2 max(|a|, |b|).
+        """
+        terms, half = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1), self.CELLS // 2
+        series = self.once(Noise._series, self.CELLS if terms > FEW else FEW)
+        a = series[:, :terms] * np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
+        even, odd = (a[:, i::2] @ _cosines(self.CELLS, self.CELLS)[i:terms:2, :half] for i in (0, 1))
+        larger = np.maximum(np.abs(even, out=even), np.abs(odd, out=odd), out=even)
+        return np.sort(larger.mean(axis=1))
 
     def quantile(self, sigma: float, level: float) -> float:
-        return float(np.quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level))
+        norms = self.once(Noise._norms, max(sigma, 1 / self.CELLS))
+        at, share = divmod(level * (len(norms) - 1), 1)
+        low, high = norms[int(at)], norms[min(int(at) + 1, len(norms) - 1)]
+        return float(low + (high - low) * share)
 
     def fixed_point(self, level: float) -> float:
         """σ with quantile(σ) = σ."""
-        return bisect(lambda s: self.quantile(s, level) - s, 0.0, 1.0)[0]
+        return bisect_falling(lambda s: self.quantile(s, level) - s, 0.0, 1.0)[0]
 
 
-class Noises:
+class Noises(Once):
     """Noise of the residuals of some outcomes: as seen or as of a calibrated model, whichever is larger; and `null`,
     the latter alone.
     """
@@ -173,6 +198,10 @@ class Noises:
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
         self.null = Noise(np.sqrt(null), view.seed)
         self.unseen, self.variance = float(view.sums(cell, size, 1.0, 2).sum()), float(variance.sum())
+
+    def calibrated(self, level: float, sigma: float | None) -> float:
+        """Quantile of the error that a calibrated model shows, at σ* or at a given σ."""
+        return self.null.quantile(self.null.fixed_point(level) if sigma is None else sigma, level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +226,7 @@ class SmoothError(Statistic):
         how = "cosine series" + ("" if view.n <= EXACT else f", rows spread over {CELLS} cells (error < 1e-5)")
         if view.groups is not None:
             return Interval(reason=NO_GROUPS, how=how, detail=detail)
-        null, null_high = (
-            noise.null.quantile(noise.null.fixed_point(at) if sigma is None else sigma, at) for at in (0.5, 0.95)
-        )
+        null, null_high = (noise.once(Noises.calibrated, at, sigma) for at in (0.5, 0.95))
         low = self._lower(noise, level) if sigma is None else self.value - noise.seen.quantile(sigma, level)
         high = min(1.0, score_bound(self.value, normal_quantile(level), noise.unseen, noise.variance))
         how = f"{how}; one-sided bounds, each {percent(level)}; null level: normal noise"
@@ -213,7 +240,7 @@ class SmoothError(Statistic):
             s = max(tau, FLOOR)
             return rows.ece(s) - noise.seen.quantile(s, level) - tau
 
-        return bisect(excess, 0.0, 1.0)[0]
+        return bisect_falling(excess, *bisect(excess, 0.0, 1.0, 6), 8)[0]
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability")

@@ -1,0 +1,113 @@
+"""Slices: every value judged and measured as if its rows were a file of their own, and read in few passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibcli
+from calibcli.columns import columns
+from calibcli.columns.parts import Gathered, columns_by, rows_by
+from calibcli.gate.config import Config, Gate
+from calibcli.gate.limits import resolved
+from calibcli.gate.sources import Scores
+from calibcli.numerics import bisect, bisect_falling
+from calibcli.predictions import ArrayScores, PickedScores, Predictions
+
+RNG = np.random.default_rng(5)
+N, K = 900, 6
+Y = RNG.integers(0, K, N)
+Z = RNG.standard_normal((N, K)).astype(np.float32)
+Z[np.arange(N), Y] += 2
+SITE = np.array(["b", "", "10", "9", "é"])[RNG.integers(0, 5, N)]
+
+
+class Stored:
+    """Scores that are read, as from a file; `rows` counts them."""
+
+    shape, dtype, rows = (N, K), Z.dtype, 0
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        Stored.rows += min(stop, N) - start
+        return Z[start:stop]
+
+
+def lazy(**fields: object) -> Predictions:
+    return Predictions(scores=Stored(), labels=Y, **fields)  # type: ignore[arg-type]
+
+
+def test_rows_by_is_unique_with_its_rows() -> None:
+    for values in (SITE, Y, SITE[:1]):
+        names, member = np.unique(values, return_inverse=True)
+        found = rows_by(values)
+        assert list(found) == names.tolist()
+        for i, rows in enumerate(found.values()):
+            np.testing.assert_array_equal(rows, np.flatnonzero(member == i))
+
+
+@pytest.mark.parametrize("held", [1, 200 * K * 4, 1 << 27])
+def test_parts_are_gathered_whatever_fits(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibcli.columns.parts.HELD", held)
+    parts = [*rows_by(SITE).values()]
+    gathered = Gathered(lazy(weights=np.arange(N) + 1.0), parts)
+    for i, rows in enumerate(parts):
+        part = gathered.take(i)
+        assert isinstance(part.scores, PickedScores if len(rows) * K * 4 > held else ArrayScores)
+        np.testing.assert_array_equal(part.logits, Z[rows])
+        np.testing.assert_array_equal(part.labels, Y[rows])
+        np.testing.assert_array_equal(part.weights, rows + 1.0)
+
+
+@pytest.mark.parametrize("most", [1, 250, 10_000])
+def test_few_rows_are_measured_in_double_precision(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibcli.columns.SMALL", N * K - 1)
+    monkeypatch.setattr("calibcli.columns.parts.SMALL", 190 * K)
+    monkeypatch.setattr("calibcli.columns.parts.ROWS", most)
+    whole, parts = lazy(), [*rows_by(SITE).values()]
+    measured = columns(whole, class_bins=())
+    sizes = {len(rows) <= 190 for rows in parts}
+    assert sizes == {True, False}
+    for rows, found in zip(parts, columns_by(whole, measured, parts), strict=True):
+        if len(rows) <= 190:
+            wanted = columns(whole.take(rows), class_bins=(), double=True)
+            np.testing.assert_allclose(found.nll, wanted.nll, rtol=1e-13)
+            assert found.precision == wanted.precision < measured.precision
+        else:
+            np.testing.assert_array_equal(found.nll, measured.nll[rows])
+
+
+def test_scores_are_read_twice_whatever_the_number_of_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibcli.columns.SMALL", N * K - 1)
+    for count in (2, 90):
+        for specs, passes in ((("ece", "nll"), 2), (("classwise_ece",), 2)):
+            Stored.rows = 0
+            calibcli.measure(lazy(slices={"site": (np.arange(N) % count).astype(str)}), *specs)
+            assert Stored.rows <= passes * N, (count, specs)
+
+
+@pytest.mark.parametrize("metric", ["smece", "classwise_ece", "ece", "accuracy"])
+def test_a_judged_slice_keeps_its_estimates_only(metric: str) -> None:
+    source = Scores(lazy(slices={"site": SITE}), Config())
+    side = "min" if metric == "accuracy" else "max"
+    gate = Gate(metric=metric, by="site", **{side: 0.3})  # type: ignore[arg-type]
+    rule, parts = resolved(gate, source.better(gate), K), source.slices(gate)
+    assert not isinstance(parts, str)
+    for part in parts.values():
+        source.claim(rule, part, 0.05, len(parts))
+        assert not part.samples
+        assert "columns" not in vars(part)
+
+
+@pytest.mark.parametrize("halvings", [1, 6, 14, 28])
+@pytest.mark.parametrize("at", [0.0, 1e-9, 0.3, 0.50001, 1.0])
+def test_falling_bracket_is_that_of_bisection_with_fewer_evaluations(at: float, halvings: int) -> None:
+    seen: list[float] = []
+
+    def falls(x: float) -> float:
+        seen.append(x)
+        return float(np.expm1(3 * (at - x)))
+
+    wanted = bisect(falls, 0.0, 1.0, halvings)
+    seen.clear()
+    assert bisect_falling(falls, 0.0, 1.0, halvings) == wanted
+    assert len(seen) <= halvings + 3
