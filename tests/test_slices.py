@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import calibcli
 from calibcli.columns import columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import resolved
 from calibcli.gate.sources import Scores
+from calibcli.metrics.report import Options, report
 from calibcli.numerics import bisect, bisect_falling
 from calibcli.predictions import ArrayScores, PickedScores, Predictions
 
@@ -81,7 +81,7 @@ def test_scores_are_read_twice_whatever_the_number_of_slices(monkeypatch: pytest
     for count in (2, 90):
         for specs, passes in ((("ece", "nll"), 2), (("classwise_ece",), 2)):
             Stored.rows = 0
-            calibcli.measure(lazy(slices={"site": (np.arange(N) % count).astype(str)}), *specs)
+            report(lazy(slices={"site": (np.arange(N) % count).astype(str)}), Options(specs=specs, diagram=False))
             assert Stored.rows <= passes * N, (count, specs)
 
 
