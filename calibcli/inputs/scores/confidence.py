@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,9 @@ ELSEWHERE = ("scores", "classes", "event", "kind", "label_base", "ignore_label",
 """Options of reading that are for scores of classes."""
 
 
+AS_IS = Reading()
+
+
 @dataclass(frozen=True)
 class Columns:
     """Names of the columns: of the confidence, and of the verdict, or of prediction and label whose equality it is."""
@@ -37,15 +40,12 @@ class Columns:
     label: str = ""
 
 
-def columns(contents: Contents, reading: Reading | None = None, where: str = "") -> Columns | None:
-    """The columns of a confidence file, as asked for or by their names; None where it is none.
+def columns(contents: Contents, reading: Reading = AS_IS, where: str = "") -> Columns | None:
+    """The columns of a file without scores of classes, as asked for or by their names; None where they are not there.
 
     Raises:
         InputError: a column that was asked for is not there.
     """
-    asked = reading is not None and (reading.confidence or reading.correct)
-    if not asked and ((reading is not None and reading.scores) or keys.candidates(contents)):
-        return None
     one = {name: normal(name) for name, array in contents.arrays.items() if array.shape[1:] in ((), (1,))}
 
     def first(names: Sequence[str], wanted: str | None = None, option: str = "") -> str:
@@ -53,21 +53,20 @@ def columns(contents: Contents, reading: Reading | None = None, where: str = "")
             return keys.named(contents, wanted, option, where)
         return next((name for name, key in one.items() if key in names), "")
 
-    given = reading or Reading()
-    confidence = first(keys.TOP_ONLY, given.confidence, "--confidence")
-    correct = first(keys.VERDICTS, given.correct, "--correct")
-    predicted, label = (first(PREDICTED), first(LABELS, given.labels, "--labels")) if not correct else ("", "")
+    confidence = first(keys.TOP_ONLY, reading.confidence, "--confidence")
+    correct = first(keys.VERDICTS, reading.correct, "--correct")
+    predicted, label = ("", "") if correct else (first(PREDICTED), first(LABELS, reading.labels, "--labels"))
     if confidence and (correct or (predicted and label)):
         return Columns(confidence, correct, predicted, label)
-    if asked and confidence and not given.need_labels:
+    if not (reading.confidence or reading.correct):
+        return None
+    if confidence and not reading.need_labels:
         return Columns(confidence)
-    if asked:
-        held = keys.describe(contents)
-        if not confidence:
-            raise InputError(f"no confidence in {where}: it holds {held}", "choose it with --confidence KEY")
-        fix = "choose it with --correct KEY, or name two columns predicted and label"
-        raise InputError(f"{where} does not say which predictions were right: it holds {held}", fix)
-    return None
+    held = keys.describe(contents)
+    if not confidence:
+        raise InputError(f"no confidence in {where}: it holds {held}", "choose it with --confidence KEY")
+    fix = "choose it with --correct KEY, or name two columns predicted and label"
+    raise InputError(f"{where} does not say which predictions were right: it holds {held}", fix)
 
 
 @np.errstate(invalid="ignore")
@@ -89,37 +88,31 @@ def predictions(
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     labelled = bool(named.correct or named.label)
     notes = [remark for c in contents for remark in c.about]
+
+    def column(name: str) -> Array:
+        parts: list[Named] = [c.arrays[keys.named(c, name, "column", s.name)] for c, s in zip(contents, sources)]
+        values = whole(parts[0] if len(parts) == 1 else Joined(parts))
+        return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
     with Digests(sources) as digests:
-        c = _shares(_joined(contents, named.confidence), named.confidence, where, reading.confidence_scale, notes)
-        if named.correct:
-            y = _verdicts(_joined(contents, named.correct), named.correct, where)
-        elif not named.label:
-            y = np.zeros(len(c), np.int64)
-        else:
-            predicted, label = (_same_form(_joined(contents, name)) for name in (named.predicted, named.label))
-            y = np.array([a == b for a, b in zip(predicted, label, strict=True)], np.int64)
-            notes.append(f"right is where '{named.predicted}' equals '{named.label}'")
-        if len(c) != len(y):
-            problem = f"{len(c):,} confidences but {len(y):,} verdicts in {where}"
-            raise InputError(problem, "pass one of each for every row")
+        c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
+        y = _right(named, column, len(c), where, notes)
         there = ~np.isnan(c)
-        missing = int((~there).sum())
-        if missing == len(c):
+        n, missing = len(c), int((~there).sum())
+        if missing == n:
             raise InputError(f"no row of {where} holds a confidence ('{named.confidence}')", "is it another column?")
         keep: Ints | None = np.flatnonzero(there) if missing else None
         if missing:
             shares = f": {y[~there].mean():.1%} of them are right, of the others {y[there].mean():.1%}"
-            left = f"{missing:,} of {len(c):,} rows hold no confidence and are left out"
-            notes.append(left + shares if labelled else left)
+            notes.append(f"{missing:,} of {n:,} rows hold no confidence and are left out" + shares * labelled)
             c, y = c[there], y[there]
         values = len(np.unique(c[: 1 << 20]))
         if values <= 21 < len(c):
             notes.append(f"the confidence takes {values} values only: bins and curves see no more than these")
-        further = per_row.columns(
-            contents, sources, reading, len(there), keep, named.confidence, named.correct or named.label, notes
-        )
+        verdict = named.correct or named.label
+        further = per_row.columns(contents, sources, reading, n, keep, named.confidence, verdict, notes)
         files = digests.files()
-    counts = np.bincount(y, minlength=2)
+    counts = {str(k): int(rows) for k, rows in enumerate(np.bincount(y)) if rows and labelled}
     return Predictions(
         scores=ArrayScores(two_columns(c, "probabilities")),
         labels=y,
@@ -132,14 +125,14 @@ def predictions(
         facts={
             "format": contents[0].format,
             "scores": named.confidence,
-            "labels": named.correct or named.label,
+            "labels": verdict,
             "labelled": labelled,
             "label_values": None,
             "dtype": "float64",
             "kind": "confidence in the predicted class",
             "why": "asked for" if reading.confidence or reading.correct else "by the names of the columns",
             "columns": 1,
-            "class_rows": {str(k): int(count) for k, count in enumerate(counts) if count and labelled},
+            "class_rows": counts,
             "repeated_rows": 0,
             "missing_confidences": missing,
             "files": files,
@@ -148,10 +141,19 @@ def predictions(
     )
 
 
-def _joined(contents: Sequence[Contents], name: str) -> Array:
-    parts: list[Named] = [c.arrays[name] for c in contents]
-    values = whole(parts[0] if len(parts) == 1 else Joined(parts))
-    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+def _right(named: Columns, column: Callable[[str], Array], n: int, where: str, notes: list[str]) -> Ints:
+    """1 where the prediction was right; 0 throughout where nothing says so."""
+    if named.correct:
+        y = _verdicts(column(named.correct), named.correct, where)
+    elif not named.label:
+        return np.zeros(n, np.int64)
+    else:
+        predicted, label = (_same_form(column(name)) for name in (named.predicted, named.label))
+        y = np.array([a == b for a, b in zip(predicted, label)], np.int64)
+        notes.append(f"right is where '{named.predicted}' equals '{named.label}'")
+    if len(y) != n:
+        raise InputError(f"{n:,} confidences but {len(y):,} verdicts in {where}", "pass one of each for every row")
+    return y
 
 
 def _shares(values: Array, name: str, where: str, scale: str | None, notes: list[str]) -> Floats:

@@ -37,14 +37,15 @@ def inspect(
         other = other_files.before_reading(source)
         if other is None:
             contents.append(by_label_names(load_any(source), source.name))
-            if not (candidates(contents[-1]) or wanted.scores or confidence.columns(contents[-1], wanted, source.name)):
+            scored = candidates(contents[-1]) or wanted.scores
+            if not scored and not confidence.columns(contents[-1], wanted, source.name):
                 other = other_files.after_reading(contents[-1], source)
         if other is not None and other.what == other_files.CALIBRATOR:
             return _calibrator(source), [{"path": source.path, "sha256": source.sha256()}]
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
             return Result(command="inspect", facts=facts), [{"path": source.path, "sha256": source.sha256()}]
-    labelled = confidence.columns(contents[0], wanted, sources[0].name) is not None
+    labelled = not scored and confidence.columns(contents[0], wanted, sources[0].name) is not None
     if not labelled:
         name = pick_scores(contents[0], wanted.scores, sources[0].name)
         labelled = recorded.label_array(contents, sources, wanted, name)[1] is not None

@@ -125,25 +125,24 @@ def predictions(
 ) -> Predictions:
     """Check the arrays of all files as one data set."""
     check_options(reading)
-    alone = confidence.columns(contents[0], reading, sources[0].name)
-    if alone is not None:
-        return confidence.predictions(contents, sources, reading, alone)
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     first = contents[0]
+    alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
+    if alone and (columns := confidence.columns(first, reading, sources[0].name)):
+        return confidence.predictions(contents, sources, reading, columns)
     name = keys.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading, name)
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {keys.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
-    needed = raw_labels if reading.need_labels else None
-    scores = keys.held(keys.two_dimensional(raw, name, where, None if needed is None else needed.shape[0]))
+    count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
+    scores = keys.held(keys.two_dimensional(raw, name, where, count))
     n, width = scores.shape
-    if width == 1:
-        keys.refuse_verdicts(name, label_name, where)
+    keys.refuse_verdicts(name, label_name, where, width)
     k = max(width, 2)
     classes, confirmed = _classes(first, reading, name, k)
-    notes: list[str] = [remark for c in contents for remark in c.about]
+    notes = [remark for c in contents for remark in c.about]
     of: event.Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
