@@ -140,9 +140,8 @@ def predictions(
     scores = keys.held(keys.two_dimensional(raw, name, where, count))
     n, width = scores.shape
     keys.refuse_verdicts(name, label_name, where, width)
-    k = max(width, 2)
+    k, notes = max(width, 2), [remark for c in contents for remark in c.about]
     classes, confirmed = _classes(first, reading, name, k)
-    notes = [remark for c in contents for remark in c.about]
     of: event.Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
