@@ -325,10 +325,9 @@ def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None)
     if isinstance(array, ArrayScores):
         return np.asarray(array.array[rows])
     out = np.empty((len(rows), *array.shape[1:]), array.dtype) if memory is None else memory[: len(rows)]
-    order = np.argsort(rows, kind="stable")
+    order, most, done = np.argsort(rows, kind="stable"), rows_of(array), 0
     at = np.asarray(rows)[order]
     gaps = np.flatnonzero(np.diff(at) > rows_of(array, near)) + 1
-    most, done = rows_of(array), 0
     for end in (*gaps.tolist(), len(at)):
         while done < end:
             first = int(at[done])
