@@ -47,6 +47,14 @@ class Reading:
         (), "Also measure the rows of each value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...]
     )
     shards: bool = option(False, "Several files are parts of one data set.")
+    tasks: bool = option(False, "Several files are tasks of one evaluation: each beside all, and their mean.")
+    lm_norm: Literal["sum", "char", "byte", "pmi"] | None = option(
+        None,
+        "Log-likelihoods of lm-eval: summed (default), per character, per byte, or less those without the question.",
+    )
+    choices: str | Sequence[str] | None = option(
+        None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
+    )
     need_labels: bool = True
 
     def whole(self, command: str) -> Reading:

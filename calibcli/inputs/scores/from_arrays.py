@@ -17,7 +17,9 @@ from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import Predictions
 
-OF_FILES = ("scores", "shards", "multilabel", "confidence", "correct", "confidence_scale")
+OF_FILES = (
+    "scores", "shards", "tasks", "lm_norm", "choices", "multilabel", "confidence", "correct", "confidence_scale",
+)  # fmt: skip
 
 
 class _Arrays:
@@ -47,6 +49,9 @@ class How(TypedDict, total=False):
     by: Mapping[str, npt.ArrayLike] | Sequence[str] | None
     scores: str | None
     shards: bool
+    tasks: bool
+    lm_norm: str | None
+    choices: Sequence[str] | str | None
     multilabel: bool
     confidence: str | None
     correct: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ import numpy as np
 
 from calibcli.columns import SMALL
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, texts_of, whole
+from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, column_of, texts_of, whole
 from calibcli.inputs.files.names import IDS, LABELS, SCORES
 from calibcli.inputs.files.text import decimals_of, floats_of_text
 from calibcli.predictions import Array, ArrayScores, Kind, Named, Scores, two_columns
@@ -64,6 +65,8 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         raise InputError(f"{_list(found)} in {where} could each be the scores", f"choose one, e.g. --scores {found[0]}")
     if found:
         return found[0]
+    if contents.lacking:
+        raise InputError(*contents.lacking)
     top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
     if top:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
@@ -141,6 +144,29 @@ def named(contents: Contents, name: str, option: str, where: str) -> str:
     known_names = list(contents.arrays)
     problem = f"{option} {name}: no such array in {where}, it holds {describe(contents)}"
     raise InputError(problem, did_you_mean(name, known_names[:20]))
+
+
+def column(contents: Contents, name: str, option: str, where: str) -> Named:
+    """The array of that name; of `meta.subject`, the value `subject` of the JSON objects that a column `meta` holds.
+
+    Raises:
+        InputError: there is none.
+    """
+    head, _, path = name.partition(".")
+    objects = contents.arrays.get(head)
+    if name in contents.arrays or not path or objects is None or objects.dtype.kind != "O":
+        return contents.arrays[named(contents, name, option, where)]
+    return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(whole(objects).tolist())]))
+
+
+def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
+    try:
+        found = json.loads(text)
+        for key in path.split("."):
+            found = found[key]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InputError(f"row {row} of {where} has no '{name}'", "name a value that every row has") from None
+    return found if isinstance(found, str) else json.dumps(found)[:200]
 
 
 def first_of(contents: Contents, names: Iterable[str], fits: Callable[[Named], bool]) -> str | None:

@@ -14,7 +14,8 @@ from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
-from calibcli.inputs.scores.recorded import Paths, label_array, load, open_all, predictions, reading_of
+from calibcli.inputs.scores.opened import Paths, load, open_all
+from calibcli.inputs.scores.recorded import label_array, predictions, reading_of
 from calibcli.predictions import Named, Predictions, Progress
 
 
@@ -24,7 +25,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[s
     Arguments and errors as in `recorded.read`.
     """
     reading = reading_of(how)
-    sources = open_all(path, reading.shards)
+    sources = open_all(path, reading)
     return split([load(source) for source in sources], sources, reading, progress)
 
 

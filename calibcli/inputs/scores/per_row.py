@@ -251,7 +251,7 @@ def columns(
     """The fields of `Predictions` that are asked for, or found (ids), of the rows that are kept."""
 
     def column(name: str, option: str) -> Array:
-        parts: list[Named] = [c.arrays[keys.named(c, name, option, s.name)] for c, s in zip(contents, sources)]
+        parts: list[Named] = [keys.column(c, name, option, s.name) for c, s in zip(contents, sources)]
         array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
         return _per_row(array, name, option, n, keep)
 
@@ -273,8 +273,8 @@ def columns(
             raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
         out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
         out["weight_kind"] = reading.weight_kind
-    if reading.group:
-        out["groups"] = np.unique(column(reading.group, "--group"), return_inverse=True)[1].astype(np.int64)
+    if group := reading.group or contents[0].groups:
+        out["groups"] = np.unique(column(group, "--group"), return_inverse=True)[1].astype(np.int64)
     if reading.by:
         out["slices"] = {name: texts_of(column(name, "--by")) for name in reading.by}
     return out

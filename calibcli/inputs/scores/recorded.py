@@ -13,19 +13,20 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
+from calibcli.inputs.files.digests import Digests, fingerprint
 from calibcli.inputs.files.names import CLASSES, class_names
-from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
+from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, event, keys, other_files, per_row
+from calibcli.inputs.scores import confidence, event, keys, per_row, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
+from calibcli.inputs.scores.opened import Paths, load, open_all
 from calibcli.inputs.scores.per_row import Labels, read_labels
 from calibcli.inputs.scores.scan import Scan, decide_kind, double_softmax, evidence, scan
 from calibcli.predictions import Ints, Kind, Named, PickedScores, Predictions, Progress
 from calibcli.spec import check_options
 
 LARGE = 6e4  # float16 ends at 65504
-Paths = str | Path | Sequence[str | Path]
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
@@ -36,7 +37,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     (997, 10, ['heavy', 'light'])
 
     Args:
-        path: a file (`-` is stdin), or several that are parts of one data set (`shards=True`).  how: what follows.
+        path: a file (`-` is stdin), several that are parts of one data set (`shards=True`) or tasks of one evaluation
+            (`tasks=True`), or a folder of `save_to_disk`.  how: what follows.
         scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
@@ -47,6 +49,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         drop_nonfinite: drop rows with NaN or infinite scores.
         clip: raise probabilities to 1e-15, so that the NLL is finite.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
+        lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
         need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
             and `facts["labelled"]` is False.
         progress: called with (fraction, text).
@@ -61,7 +64,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     reading = reading_of(how)
     if reading.multilabel:
         raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
-    sources = open_all(path, reading.shards)
+    sources = open_all(path, reading)
     contents = [load(source) for source in sources]
     return predictions(contents, sources, reading, progress)
 
@@ -84,47 +87,23 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
     return Reading(**how)
 
 
-def open_all(path: Paths, shards: bool) -> list[Source]:
-    """The files, opened.
-
-    Raises:
-        InputError: several files without `shards`.
-    """
-    paths = [path] if isinstance(path, str | Path) else list(path)
-    if not paths:
-        raise UsageError("no input file", "name a file with scores and labels, or - for stdin")
-    if len(paths) > 1 and not shards:
-        problem = f"{len(paths)} files: parts of one data set, or several models?"
-        raise InputError(problem, "parts: --shards; models: calib compare " + " ".join(str(p) for p in paths[:3]))
-    return [Source(p) for p in paths]
-
-
-def load(source: Source) -> Contents:
-    """As `load_any`, for files of recorded outputs.
-
-    Raises:
-        InputError: it is something else of calib's or of a model's.
-    """
-    try:
-        contents = load_any(source)
-        if keys.candidates(contents) or confidence.columns(contents):
-            return contents
-        contents = keys.by_label_names(contents, source.name)
-        if contents.scores:
-            return contents
-    except InputError:
-        other_files.refuse(other_files.before_reading(source), source)
-        raise
-    other_files.refuse(other_files.before_reading(source) or other_files.after_reading(contents, source), source)
-    return contents
-
-
-@np.errstate(all="ignore")  # what is not finite is counted and told
 def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
-    """Check the arrays of all files as one data set."""
+    """Check the arrays of all files as one data set; of tasks, each by itself."""
     check_options(reading)
+    if reading.tasks:
+        alone = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
+        parts = [predictions([c], [s], alone, progress) for c, s in zip(contents, sources)]
+        return tasks.joined(parts, tasks.names_of([c.task or s.stem for c, s in zip(contents, sources)]))
+    return _one(contents, sources, reading, progress)
+
+
+@np.errstate(all="ignore")  # what is not finite is counted and told
+def _one(
+    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None
+) -> Predictions:
+    """One data set, of one file or of its parts."""
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
@@ -186,6 +165,7 @@ def predictions(
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
             "repeated_rows": found.repeated.count,
             "files": files,
+            "evaluation": dict(first.facts),
         },
         **further,
     )
