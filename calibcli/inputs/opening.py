@@ -46,6 +46,7 @@ class Reading:
     by: Sequence[str] = option(
         (), "Also measure the rows of each value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...]
     )
+    no_header: bool = option(False, "A text table without a header row: columns are called 0, 1, ...")
     shards: bool = option(False, "Several files are parts of one data set.")
     tasks: bool = option(False, "Several files are tasks of one evaluation: each beside all, and their mean.")
     lm_norm: Literal["sum", "char", "byte", "pmi"] | None = option(

@@ -12,7 +12,7 @@ from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Asked, Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, keys, other_files
+from calibcli.inputs.scores import confidence, keys, other_files, tables
 from calibcli.spec import check_options
 
 Paths = str | Path | Sequence[str | Path]
@@ -48,7 +48,7 @@ def asked_of(reading: Reading) -> Asked:
     choices = tuple(class_names(reading.choices)) if reading.choices else ()
     if choices and (len(set(choices)) < max(len(choices), 2) or not all(choices)):
         raise UsageError(f"--choices {','.join(choices)[:40]}", "name two or more different ones: --choices A,B,C,D")
-    return Asked(reading.lm_norm or "", choices)
+    return Asked(reading.lm_norm or "", choices, reading.no_header)
 
 
 def load(source: Source) -> Contents:
@@ -62,7 +62,7 @@ def load(source: Source) -> Contents:
         unused(contents, source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
-        contents = keys.by_label_names(contents, source.name)
+        contents = tables.grouped(contents, None, source.name)
         if contents.scores:
             return contents
     except InputError:

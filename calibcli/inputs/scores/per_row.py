@@ -55,7 +55,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: whether the model was right?"
         raise InputError(problem, OBSERVED)
-    convert = _translator(labels, name, classes, notes)
+    convert = _translator(labels, name, classes or _letters(labels, k, notes), notes)
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
@@ -165,6 +165,17 @@ def _translator(labels: Named, name: str, classes: Sequence[str] | None, notes: 
     shown = ", ".join(sorted(texts)[:4])[:80]
     problem = f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})"
     raise InputError(problem, "pass --classes A,B,C: all class names in the order of the score columns")
+
+
+def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
+    """A, B, C, ... where the labels of classes without names are such letters."""
+    alphabet = [chr(ord("A") + i) for i in range(min(k, 26))]
+    if labels.dtype.kind not in "USO" or len(labels.shape) != 1 or k > 26:
+        return None
+    if any(text.strip() not in alphabet for _, block in blocks(labels) for text in set(_texts(block))):
+        return None
+    notes.append(f"labels are letters: {alphabet[0]} is the first class, {alphabet[-1]} the last")
+    return alphabet
 
 
 def _counted_from_one(labels: Named, ignored: int | None, seen: _Seen, k: int, scores: Named) -> None:

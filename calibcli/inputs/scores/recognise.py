@@ -11,8 +11,8 @@ from calibcli import scalers
 from calibcli.inputs.files.arrays import Contents, distinct
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, opened, other_files, recorded
-from calibcli.inputs.scores.keys import by_label_names, candidates, pick_scores, shape_text
+from calibcli.inputs.scores import confidence, opened, other_files, recorded, tables
+from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers import kinds, parameters
@@ -36,7 +36,7 @@ def inspect(
     for source in sources:
         other = other_files.before_reading(source)
         if other is None:
-            contents.append(by_label_names(load_any(source), source.name))
+            contents.append(tables.grouped(load_any(source), wanted.scores, source.name))
             opened.unused(contents[-1], source)
             scored = candidates(contents[-1]) or wanted.scores
             known = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)

@@ -17,7 +17,7 @@ from calibcli.inputs.files.digests import Digests, fingerprint
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, event, keys, per_row, tasks
+from calibcli.inputs.scores import confidence, event, keys, per_row, tables, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.opened import Paths, load, open_all
@@ -105,6 +105,8 @@ def _one(
 ) -> Predictions:
     """One data set, of one file or of its parts."""
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
+    if contents[0].table and not contents[0].scores:
+        contents = [tables.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):

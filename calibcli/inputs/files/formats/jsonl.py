@@ -58,14 +58,20 @@ def read(source: Source) -> Contents:
         return contents
     lists: dict[str, list[list[Any]]] = {}
     texts: dict[str, list[str]] = {}
+    classes: dict[str, list[str]] = {}
     for key, value in first.items():
         (lists if isinstance(value, list) and value else texts)[key] = []
+        if of := _of_classes(value):
+            classes[key], lists[key] = list(of), []
+            texts.pop(key, None)
     for count, row in enumerate(itertools.chain([first], rows)):
         for key in (*lists, *texts):
             if key not in row:
                 raise InputError(f"row {count} of {source.name} has no '{key}'", "write the same keys in every row")
         for key, values in lists.items():
             value = row[key]
+            if key in classes:
+                value = _in_order(_of_classes(value), classes[key], f"'{key}' in row {count} of {source.name}")
             if not isinstance(value, list):
                 problem = f"'{key}' in row {count} of {source.name} is {str(value)[:30]}, not a list"
                 raise InputError(problem, "write a list")
@@ -92,7 +98,24 @@ def read(source: Source) -> Contents:
     decimals = {
         key: max(decimals_of(repr(v)) for row in lists[key][:1000] for v in row) for key in lists if key in arrays
     }
-    return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about)
+    names = {key: of for key, of in classes.items() if key in arrays}
+    return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about, classes=names)
+
+
+def _of_classes(value: Any) -> dict[str, Any]:
+    """Scores by class: of an object of numbers, or of the list of labels and scores that pipelines return."""
+    if isinstance(value, list) and value and all(isinstance(v, dict) and v.keys() == {"label", "score"} for v in value):
+        value = {str(v["label"]): v["score"] for v in value}
+    numbers = isinstance(value, dict) and len(value) > 1 and all(type(v) in (int, float) for v in value.values())
+    return dict(value) if numbers else {}
+
+
+def _in_order(scores: dict[str, Any], classes: list[str], what: str) -> list[Any]:
+    if scores.keys() != set(classes):
+        odd = next(iter(scores.keys() ^ set(classes)), "")
+        problem = f"{what} does not name the classes of row 0" + (f" ('{odd[:40]}')" if odd else "")
+        raise InputError(problem, "write a score for every class in every row")
+    return [scores[name] for name in classes]
 
 
 def _choices(key: str, lengths: list[int], source: Source) -> str:
