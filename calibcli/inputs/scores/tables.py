@@ -18,7 +18,7 @@ from calibcli.spec import normal
 
 NUMBERED = re.compile(r"^(.*?)(\d{1,7})(.*)$")
 INDEX = ("", "index", "unnamed:_0", "unnamed: 0", "row")
-ABOUT_SCORES = {"class", "cls", "pred", "y", "pr", "softmax", "column", "label", *PREFIXES}
+ABOUT_SCORES = {"class", "cls", "pred", "pr", "softmax", *PREFIXES}
 """Words of which one stands beside the number of a score column: `x0` may be anything."""
 Group = tuple[Sequence[str], Sequence[str], str]
 """Columns, the classes that they are of, and what their names have in common."""
