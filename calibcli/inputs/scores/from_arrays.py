@@ -18,7 +18,8 @@ from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import Predictions
 
 OF_FILES = (
-    "scores", "shards", "tasks", "lm_norm", "choices", "multilabel", "confidence", "correct", "confidence_scale",
+    "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "multilabel",
+    "confidence", "correct", "confidence_scale",
 )  # fmt: skip
 
 
@@ -48,6 +49,7 @@ class How(TypedDict, total=False):
     group: npt.ArrayLike | None
     by: Mapping[str, npt.ArrayLike] | Sequence[str] | None
     scores: str | None
+    no_header: bool
     shards: bool
     tasks: bool
     lm_norm: str | None

@@ -12,7 +12,7 @@ from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Asked, Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, keys, other_files, tables
+from calibcli.inputs.scores import confidence, keys, other_files, score_columns
 from calibcli.spec import check_options
 
 Paths = str | Path | Sequence[str | Path]
@@ -62,7 +62,7 @@ def load(source: Source) -> Contents:
         unused(contents, source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
-        contents = tables.grouped(contents, None, source.name)
+        contents = score_columns.grouped(contents, None, source.name)
         if contents.scores:
             return contents
     except InputError:

@@ -11,7 +11,7 @@ from calibcli import scalers
 from calibcli.inputs.files.arrays import Contents, distinct
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, opened, other_files, recorded, tables
+from calibcli.inputs.scores import confidence, opened, other_files, recorded, score_columns
 from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
@@ -36,7 +36,7 @@ def inspect(
     for source in sources:
         other = other_files.before_reading(source)
         if other is None:
-            contents.append(tables.grouped(load_any(source), wanted.scores, source.name))
+            contents.append(score_columns.grouped(load_any(source), wanted.scores, source.name))
             opened.unused(contents[-1], source)
             scored = candidates(contents[-1]) or wanted.scores
             known = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)

@@ -17,7 +17,7 @@ from calibcli.inputs.files.digests import Digests, fingerprint
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, event, keys, per_row, tables, tasks
+from calibcli.inputs.scores import confidence, event, keys, per_row, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.opened import Paths, load, open_all
@@ -92,6 +92,8 @@ def predictions(
 ) -> Predictions:
     """Check the arrays of all files as one data set; of tasks, each by itself."""
     check_options(reading)
+    if contents[0].table and not contents[0].scores:
+        contents = [score_columns.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
     if reading.tasks:
         alone = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
         parts = [predictions([c], [s], alone, progress) for c, s in zip(contents, sources)]
@@ -105,8 +107,6 @@ def _one(
 ) -> Predictions:
     """One data set, of one file or of its parts."""
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
-    if contents[0].table and not contents[0].scores:
-        contents = [tables.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
