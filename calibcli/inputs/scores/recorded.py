@@ -13,8 +13,8 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
-from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.digests import Digests, fingerprint
+from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import event, keys, per_row, tasks

@@ -120,8 +120,8 @@ class Letters:
             row, given, own, best = self.unlike[0]
             why = f"{self.unlikely:.1f} would be if answers were drawn" if drawn else "although the temperature is 0"
             raise InputError(
-                f"row {row} of {where} was answered {given!r} (log-probability {own:.6g}), another choice has {best:.6g}: "
-                f"so in {count:,} of {rows:,} rows, {why}",
+                f"row {row} of {where} was answered {given!r} (log-probability {own:.6g}), another has {best:.6g}: "
+                f"so {count:,} of {rows:,} rows, {why}",
                 "were the log-probabilities changed?",
             )
         if count:
