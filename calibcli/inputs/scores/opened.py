@@ -12,7 +12,7 @@ from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Asked, Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import keys, other_files
+from calibcli.inputs.scores import confidence, keys, other_files
 from calibcli.spec import check_options
 
 Paths = str | Path | Sequence[str | Path]
@@ -60,7 +60,7 @@ def load(source: Source) -> Contents:
     try:
         contents = load_any(source)
         unused(contents, source)
-        if keys.candidates(contents) or contents.lacking:
+        if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = keys.by_label_names(contents, source.name)
         if contents.scores:
