@@ -114,7 +114,7 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             **({"tasks": len(facts["tasks"])} if "tasks" in facts else {}),
             **found.problem,
             "why": facts["why"],
-            **facts["evaluation"],
+            **facts.get("evaluation", {}),
             "class_names": list(found.classes) if found.classes else None,
             "ids": None if found.ids is None else distinct(found.ids),
             "repeated_rows": facts["repeated_rows"],

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Joined, column_of, whole
 from calibcli.inputs.files.digests import fingerprint
 from calibcli.inputs.scores.keys import HOLD
@@ -28,7 +29,15 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
 
     Args:
         parts: each read and checked by itself.  names: of the tasks.
+
+    Raises:
+        InputError: some hold a confidence alone.
     """
+    if len({p.top_only for p in parts}) > 1:
+        odd = next(name for p, name in zip(parts, names) if p.top_only)
+        raise InputError(
+            f"task {odd} holds a confidence alone, others the scores of every choice", "measure it by itself"
+        )
     k = max(p.k for p in parts)
     rows = Joined([p.scores for p in parts], fill=-np.inf)
     files = [file for p in parts for file in p.facts["files"]]
@@ -46,6 +55,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
         kind=first.kind if len({p.kind for p in parts}) == 1 else "logits",
         source=f"{len(parts)} tasks",
         classes=widest.classes if common else None,
+        top_only=first.top_only,
         ids=_ids(parts, names),
         weights=np.concatenate([np.ones(p.n) if p.weights is None else p.weights for p in parts])
         if any(p.weights is not None for p in parts)

@@ -104,6 +104,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         about.append(f"{log.failed:,} samples failed: left out")
     if not log.scores:
         why = f"the {number:,} samples of {source.name} (Inspect, task '{task}') hold no log-probabilities of choices"
+        why += f" ({'; '.join(about)})" if about else ""
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
         right = [name for name in log.every.texts if name.startswith("scores.") and name.endswith(".value")]
         return no_scores(form, log.every, why, fix, about, right)

@@ -12,7 +12,7 @@ The format is that of Apache Arrow (2016) for interprocess communication, as a f
 
 from __future__ import annotations
 
-from calibcli.errors import refusing
+from calibcli.errors import InputError, refusing
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.formats.parquet import of_table
 from calibcli.inputs.files.source import Source, refuse_large
@@ -35,11 +35,11 @@ def read(source: Source, grouped: bool = True) -> Contents:
     fix = "pip install 'calibcli[parquet]', or save it as .npz"
     with refusing(ImportError, f"{source.name} is an Arrow table, which needs pyarrow", fix):
         import pyarrow as pa
+    head = source.pread(min(source.size, 8), 0)
+    if head.startswith(FIRST_FEATHER):
+        raise InputError(f"{source.name} is a Feather file of the first version", "write it again, as version 2")
     errors = (pa.ArrowException, OSError, ValueError)
     with refusing(errors, lambda e: f"{source.name} is not a readable Arrow table ({str(e)[:80]})", "write it again"):
-        head = source.pread(min(source.size, 8), 0)
-        if head.startswith(FIRST_FEATHER):
-            raise ValueError("the first version of Feather")
         batches, total = [], 0
         if head.startswith(FILE):
             file = pa.ipc.open_file(source.reader())
