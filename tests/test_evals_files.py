@@ -10,6 +10,7 @@ import json
 import lzma
 import struct
 import sys
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -187,16 +188,14 @@ def test_damaged_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(whole.replace(b'"target": "A"', b'"target": "B"', 1), "does not have the checksum|do not have the checksum")
     refused(whole[: len(whole) // 2], "not a readable log")
     refused(written.eval_log([]), "no samples")
-    refused(written.eval_log([{**samples[0], "id": "q0"}, {**samples[1], "id": "q0"}]), "2 members named")
+    with warnings.catch_warnings(action="ignore"):  # zipfile's, of the name
+        refused(written.eval_log([{**samples[0], "id": "q0"}, {**samples[1], "id": "q0"}]), "2 members named")
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("samples/0_epoch_1.json", "[1]")
     refused(file.getvalue(), "not a JSON object")
     monkeypatch.setattr(source, "memory_limit", lambda: 1 << 14)
-    from calibcli.inputs.files.formats import eval as logs
-
-    monkeypatch.setattr(logs, "memory_limit", lambda: 1 << 14)
-    refused(whole, "takes|allowed")
+    refused(whole, "GB when decoded, more than")
 
 
 def test_members_over_one_another_are_refused(tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ def test_members_over_one_another_are_refused(tmp_path: Path) -> None:
         entries += struct.pack("<HHHHHII", len(name % i), 0, 0, 0, 0, 0, 0) + name % i
     end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 2000, 2000, len(entries), len(out), 0)
     (tmp_path / "a.eval").write_bytes(out + entries + end)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="lie over one another"):
         calibcli.read(tmp_path / "a.eval")
 
 

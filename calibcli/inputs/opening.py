@@ -70,6 +70,18 @@ class Reading:
         return self
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the user said about an evaluation of a language model.
+
+    Attributes:
+        lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
+    """
+
+    lm_norm: str = ""
+    choices: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """Of `checkpoint.load`."""
