@@ -261,6 +261,23 @@ def test_feather_and_streams(tmp_path: Path, compression: str) -> None:
             calibcli.read(tmp_path / f"cut_{name}")
 
 
+@pytest.mark.extra
+@pytest.mark.parametrize("name", ["a.arrow", "a.parquet"])
+def test_texts_that_are_no_unicode_are_refused(tmp_path: Path, name: str) -> None:
+    """The name of a column, and a cell."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table, file = pa.table({"logits": [q.scores for q in EVEN], "site": ["abcdefgh"] * len(EVEN)}), io.BytesIO()
+    if name.endswith("parquet"):
+        parquet.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False)
+    else:
+        with pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    for text in (b"logits", b"abcdefgh"):
+        (tmp_path / name).write_bytes(file.getvalue().replace(text, b"\xec" + text[1:]))
+        with pytest.raises(InputError, match="not"):
+            calibcli.read(tmp_path / name, need_labels=False)
+
+
 def saved_to_disk(folder: Path, parts: int = 2) -> Path:
     """As `datasets.Dataset.save_to_disk` leaves it."""
     pa = pytest.importorskip("pyarrow")
