@@ -20,7 +20,7 @@ from calibcli.gate.sources import BY_CLASS, Scores
 from calibcli.gate.stored import Results, Source
 from calibcli.inputs.files.source import Source as InputFile
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import keys, opened, recorded
+from calibcli.inputs.scores import keys, recorded
 from calibcli.inputs.scores.fingerprints import refuse_overlap
 from calibcli.predictions import Predictions
 from calibcli.result import Result
@@ -60,8 +60,8 @@ def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
 def read_scores(path: str | Path, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
     """Recorded outputs with those of the columns `by` that the file has."""
     how = Reading(**{**reading, "by": ()})
-    sources = opened.open_all(path, how)
-    contents = [opened.load(source) for source in sources]
+    sources = recorded.open_all(path, how)
+    contents = [recorded.load(source) for source in sources]
 
     there = []
     for name in dict.fromkeys(by):

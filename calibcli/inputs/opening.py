@@ -71,6 +71,20 @@ class Reading:
         return self
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the user said that readers are to know.
+
+    Attributes:
+        no_header: the first row of a text table is one of its rows.
+        lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
+    """
+
+    lm_norm: str = ""
+    choices: tuple[str, ...] = ()
+    no_header: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """Of `checkpoint.load`."""

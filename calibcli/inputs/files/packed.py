@@ -24,6 +24,7 @@ MAGIC = {
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
 }
+STARTS = tuple(MAGIC)
 BLOCK = bytes.fromhex("314159265359")  # follows `BZh9`, which text may begin with
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 

@@ -31,6 +31,8 @@ import tempfile
 import threading
 import warnings
 import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +41,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from calibcli.errors import InputError, printable, refusing
 from calibcli.inputs.files import formats, packed
+from calibcli.inputs.opening import Asked
 
 if TYPE_CHECKING:
     from calibcli.inputs.files.arrays import Contents
@@ -78,15 +81,6 @@ def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
         raise InputError(f"{what}, more than the {limit / 1e9:.3g} GB allowed here", fix)
 
 
-def is_pickle(head: bytes) -> bool:
-    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
-    if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
-        return False
-    from pickletools import opcodes
-
-    return chr(head[2]) in {opcode.code for opcode in opcodes}
-
-
 @dataclass(frozen=True)
 class Stored:
     """Bytes start..stop of a file, whose CRC-32 the file itself tells."""
@@ -95,20 +89,6 @@ class Stored:
     stop: int
     crc: int
     name: str
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the user said that readers are to know.
-
-    Attributes:
-        no_header: the first row of a text table is one of its rows.
-        lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
-    """
-
-    lm_norm: str = ""
-    choices: tuple[str, ...] = ()
-    no_header: bool = False
 
 
 class Source:
@@ -145,7 +125,8 @@ class Source:
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "was it written to the end?")
-        if kind := packed.kind_of(os.pread(self.file.fileno(), 10, 0)):
+        head = os.pread(self.file.fileno(), 10, 0)
+        if head.startswith(packed.STARTS) and (kind := packed.kind_of(head)):
             most = memory_limit() // TEXT
             self.file, self.digest_packed = packed.spooled(self.file, kind, most, self.name)
             self.size = os.fstat(self.file.fileno()).st_size
@@ -235,6 +216,40 @@ class Source:
         )
 
 
+class Digests:
+    """Fingerprints of files, taken by a thread while other work goes on; given up when that work fails.
+
+    What is no file has a path alone.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.stop = threading.Event()
+        self.pool = ThreadPoolExecutor(1)
+        self.found = [
+            (source.path, self.pool.submit(source.sha256, self.stop) if isinstance(source, Source) else None)
+            for source in sources
+        ]
+
+    def __enter__(self) -> Digests:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop.set()
+        self.pool.shutdown()
+
+    def files(self) -> list[dict[str, str]]:
+        """Path and digest of each file, when all are done."""
+        return [{"path": path, **({"sha256": digest.result()} if digest else {})} for path, digest in self.found]
+
+
+def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
+    """One of several files; "" of what is none."""
+    digests = [file["sha256"] for file in files if "sha256" in file]
+    if not digests:
+        return ""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
 class _At(io.RawIOBase):
     """A raw file object over a Source with a position of its own."""
 
@@ -299,6 +314,8 @@ def format_of(source: Source) -> str:
     if found or (own and _only_by_suffix(own)):
         return found or own
     other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+    from calibcli.inputs.files.pickles import is_pickle
+
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)

@@ -100,8 +100,8 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
 
 def candidates(contents: Contents) -> list[str]:
     """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
-    if contents.scores:
-        return [contents.scores]
+    if contents.scores or contents.lacking:
+        return [contents.scores] if contents.scores else []
     arrays = contents.arrays
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]

@@ -14,8 +14,7 @@ from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
-from calibcli.inputs.scores.opened import Paths, load, open_all
-from calibcli.inputs.scores.recorded import label_array, predictions, reading_of
+from calibcli.inputs.scores.recorded import Paths, label_array, load, open_all, predictions, reading_of
 from calibcli.predictions import Named, Predictions, Progress
 
 

@@ -31,7 +31,7 @@ def inspect(
     how = {name: value for name, value in reading.items() if name != "multilabel"}
     single: str | Path | Sequence[str | Path] = paths[0] if len(paths) == 1 else paths
     wanted = Reading(**{**how, "need_labels": False})
-    sources = opened.open_all(single, wanted)
+    sources = recorded.open_all(single, wanted)
     contents = []
     for source in sources:
         other = other_files.before_reading(source)

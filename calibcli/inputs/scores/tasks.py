@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Joined, column_of, whole
-from calibcli.inputs.files.digests import fingerprint
+from calibcli.inputs.files.source import fingerprint
 from calibcli.inputs.scores.keys import HOLD
 from calibcli.predictions import Array, ArrayScores, Ints, Predictions
 

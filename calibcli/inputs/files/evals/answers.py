@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,7 +35,7 @@ class Columns:
         for name, value in _leaves(row, "", DEPTH):
             if name in self.left_out:
                 continue
-            text = value if isinstance(value, str) else json.dumps(value)
+            text = value if isinstance(value, str) else _text(value)
             known = self.texts.get(name)
             if len(text) > LETTERS or len(name) > LETTERS or (known is None and len(self.texts) == COLUMNS):
                 self.texts.pop(name, None)
@@ -59,6 +58,11 @@ class Columns:
     def confidences(self) -> list[str]:
         """Paths whose last part is a confidence."""
         return [name for name in self.texts if VERBALISED in name.rpartition(".")[2].lower()]
+
+
+def _text(value: float) -> str:
+    """As JSON writes it."""
+    return ("false", "true")[value] if isinstance(value, bool) else repr(value)
 
 
 def _leaves(row: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Any]]:

@@ -41,7 +41,8 @@ class Log:
         """
         name = str(sample.get("id", number))[:1000]
         here = f"sample {number} ('{name[:40]}') of {source.name}"
-        further = {k: sample.get(k) for k in ("id", "epoch", "target", "metadata", "scores")}
+        kept = ("id", "epoch", "target", "metadata", "scores")
+        further = {key: sample[key] for key in kept if sample.get(key) is not None}
         if sample.get("error") and not sample.get("scores"):
             self.failed += 1
             return

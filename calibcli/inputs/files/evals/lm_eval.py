@@ -77,8 +77,9 @@ class Task:
         self.chars.append([len(text) for text in texts])
         self.bytes.append([len(text.encode("utf-8", "replace")) for text in texts])
         for text in texts:
-            lead = text[: len(text) - len(text.lstrip())]
-            self.lead = lead if self.lead is None else _common(self.lead, lead)
+            if self.lead is None or not text.startswith(self.lead):
+                lead = text[: len(text) - len(text.lstrip())]
+                self.lead = lead if self.lead is None else _common(self.lead, lead)
         self.labels.append(label)
         self.others.append(other)
         self.ids.append(str(row.get("doc_id", len(self.ids)))[:1000])

@@ -14,6 +14,7 @@ which needs the extra `evals`; those of older versions with zlib.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import struct
@@ -27,7 +28,7 @@ from calibcli.inputs.files import packed
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.evals import inspect_ai
 from calibcli.inputs.files.formats.numpy import distinct_members
-from calibcli.inputs.files.source import Source, memory_limit
+from calibcli.inputs.files.source import Source, memory_limit, refuse_large
 from calibcli.inputs.files.text import Twice, once
 
 SUFFIXES = (".eval",)
@@ -60,8 +61,10 @@ def read(source: Source) -> Contents:
         problem = f"{source.name} holds {len(samples):,} samples" if samples else f"{source.name} holds no samples"
         raise InputError(problem, "was the evaluation run to its end, with its samples logged?")
     total = sum(member.file_size for member in samples)
-    if total > memory_limit() or sum(member.compress_size for member in samples) > source.size:
-        raise InputError(f"the samples of {source.name} take {total / 1e9:.3g} GB when decoded", AGAIN)
+    refuse_large(total, f"the samples of {source.name} take {total / 1e9:.3g} GB when decoded", "log fewer of them")
+    ends = sorted((member.header_offset, member.header_offset + member.compress_size) for member in members)
+    if any(end > start for (_, end), (start, _) in itertools.pairwise(ends)):
+        raise InputError(f"the members of {source.name} lie over one another", AGAIN)
     about = {member.filename: member for member in members}
     header = next((about[name] for name in ("header.json", "_journal/start.json") if name in about), None)
     known = _object(source, header) if header else {}

@@ -68,17 +68,21 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Con
     Raises:
         InputError: two columns of one name, lists that differ in length.
     """
-    names = [str(name) for name in table.column_names]
-    groups, classes = score_groups(names if grouped else [], source.name)
-    refuse_twice(names, source.name)
-    used = {i for columns in groups.values() for i in columns}
-    arrays: dict[str, Named] = {}
-    for name, columns in groups.items():
-        parts = [_column(table.column(i), names[i], source) for i in columns]
-        arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
-    for i, name in enumerate(names):
-        if i not in used:
-            arrays[name] = Memory(_column(table.column(i), name, source))
+    import pyarrow as pa
+
+    errors = (pa.ArrowException, ValueError, OverflowError)  # names and texts that are no UTF-8, dates of no calendar
+    with refusing(errors, lambda e: f"{source.name} is not readable {form} ({str(e)[:80]})", "write it again"):
+        names = [str(name) for name in table.column_names]
+        groups, classes = score_groups(names if grouped else [], source.name)
+        refuse_twice(names, source.name)
+        used = {i for columns in groups.values() for i in columns}
+        arrays: dict[str, Named] = {}
+        for name, columns in groups.items():
+            parts = [_column(table.column(i), names[i], source) for i in columns]
+            arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
+        for i, name in enumerate(names):
+            if i not in used:
+                arrays[name] = Memory(_column(table.column(i), name, source))
     kinds = {name: PREFIXES.get(name, "") for name in groups}
     known = label_names(table.schema.metadata)
     classes |= {n: known for n, a in arrays.items() if known and n not in classes and a.shape[1:] == (len(known),)}
