@@ -143,7 +143,8 @@ def cell(models: Pair, n: int, design: str, runs: int) -> tuple[float, float, fl
         found = paired_bins.difference(
             views, (views[0].width_bins(BINS, "right"), views[1].width_bins(BINS, "right")), 0.95
         )
-        assert found is not None
+        assert isinstance(found, tuple)
+        assert (found[3] < 0.05) == (found[1] > 0 or found[2] < 0), found  # p-value and interval agree
         above, below = above + (found[1] > expected), below + (found[2] < expected)
         widths.append(found[2] - found[1])
     return above / runs, below / runs, float(np.median(widths))
