@@ -176,7 +176,8 @@ def table(pairs: Iterator[tuple[str, Pair]], cells: dict[str, tuple[int, str]], 
     surely = sum(high < LOW or low > HIGH for low, high in ends)
     print(
         f"\n{runs} runs a cell: {100 * min(covered)[0]:.1f} to {100 * max(covered)[0]:.1f} %, {outside} of "
-        f"{len(covered)} cells outside 92 to 98 %, {surely} with their whole 99.9 % interval; {time.process_time():.0f} CPU s\n"
+        f"{len(covered)} cells outside 92 to 98 %, {surely} with their whole 99.9 % interval; "
+        f"{time.process_time():.0f} CPU s\n"
     )
 
 
