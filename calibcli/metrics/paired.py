@@ -178,6 +178,8 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
         return None
     same = _same(before, after)
     values = None if same else paired_bins.difference((view, after.view), (before.table, after.table), level)
+    if isinstance(values, str):
+        return values
     return SAME if values is None else Paired(*values, "joint spread of the gaps, centred whatever their signs")
 
 
