@@ -19,6 +19,7 @@ import io
 import json
 import multiprocessing
 import queue
+import resource
 import sys
 import traceback
 import warnings
@@ -72,18 +73,33 @@ def one(make: _zoo_models.Maker, how: tuple[float, int, bool]) -> Verdict:
 
 
 def apart(make: _zoo_models.Maker, how: tuple[float, int, bool], limit: float) -> Verdict:
-    """The same, in a process that ends with it."""
+    """The same, in a process that ends with it or at a limit in CPU seconds: others may be at work."""
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()
-    process = context.Process(target=lambda: results.put(one(make, how)), daemon=True)
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
+        results.put(one(make, how))
+
+    process = context.Process(target=work, daemon=True)
     process.start()
     try:
-        return results.get(timeout=limit)
-    except queue.Empty:
-        return Verdict("crash", f"no verdict in {limit:g} s")
+        while True:
+            alive = process.is_alive()
+            with contextlib.suppress(queue.Empty):
+                return results.get(timeout=1)
+            if not alive:
+                return Verdict("crash", f"no verdict in {limit:g} s" if process.exitcode == -9 else "the process died")
     finally:
         process.kill()
         process.join()
+
+
+def saved(path: Path | None) -> dict[str, Verdict]:
+    """Verdicts by name, the last of each."""
+    if path is None or not path.exists():
+        return {}
+    return {(one := json.loads(line)).pop("name"): Verdict(**one) for line in path.read_text().splitlines()}
 
 
 def line(name: str, v: Verdict) -> str:
@@ -101,16 +117,17 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="default runs in float32 alone, λmax of all in float64 alone"
     )
-    parser.add_argument("--limit", type=float, default=1200.0, help="seconds for a network")
-    parser.add_argument("--save", type=Path, help="verdicts as JSON lines")
+    parser.add_argument("--limit", type=float, default=1200.0, help="CPU seconds for a network")
+    parser.add_argument("--save", type=Path, help="verdicts as JSON lines; what it holds already is not measured again")
     given = parser.parse_args()
     known = makers()
-    names = [n for n in known if any(fnmatch.fnmatch(n, glob) for glob in given.names)]
+    names = list(dict.fromkeys(n for glob in given.names for n in known if fnmatch.fnmatch(n, glob)))
     names = [n for n in names if n in given.names or n.removeprefix("timm.") not in _zoo_timm.LARGE]
+    done = saved(given.save)
     print(f"{'network':28s} {'verdict':8s} {'parameters':>10s} {'block':>6s}  relative errors             CPU s")
     print(f"{'':56s}product 64 32, λmax 64 32", flush=True)
     count: Counter[str] = Counter()
-    for name in names:
+    for name in (n for n in names if n not in done):
         verdict = apart(known[name], (given.budget, given.most, given.quick), given.limit)
         count[verdict.how] += 1
         print(line(name, verdict), flush=True)
