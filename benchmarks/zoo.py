@@ -2,6 +2,7 @@
 
     python benchmarks/zoo.py                     all, an hour or two on one core
     python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3
+    python benchmarks/zoo.py --save verdicts.jsonl --table      what was found so far
 
 Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
 a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
@@ -109,6 +110,20 @@ def line(name: str, v: Verdict) -> str:
     return f"{name:28s} {v.how:8s} {v.parameters:>10,} {v.block:>6,}  {errors:27s} {v.seconds:5.0f}  {said}"
 
 
+def table(verdicts: dict[str, Verdict]) -> str:
+    """Markdown: how many of each library run, agree and are refused, and which."""
+    rows = ["| library | measured | equal to the dense Hessian | refused by name | neither |", "|---|---|---|---|---|"]
+    for library in dict.fromkeys(name.partition(".")[0] for name in verdicts):
+        of: dict[str, list[str]] = {}
+        for name, verdict in verdicts.items():
+            if name.startswith(f"{library}."):
+                of.setdefault(verdict.how, []).append(name.partition(".")[2])
+        sides = [of.get("equal", []), of.get("refused", []), of.get("differs", []) + of.get("crash", [])]
+        cells = [f"{len(side)}: {', '.join(sorted(side))}" if side else "none" for side in sides]
+        rows.append(f"| {library} | {sum(map(len, sides))} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=["*"], metavar="NAME", help="which, as globs")
@@ -119,7 +134,11 @@ def main() -> int:
     )
     parser.add_argument("--limit", type=float, default=1200.0, help="CPU seconds for a network")
     parser.add_argument("--save", type=Path, help="verdicts as JSON lines; what it holds already is not measured again")
+    parser.add_argument("--table", action="store_true", help="the table of what --save holds, and nothing else")
     given = parser.parse_args()
+    if given.table:
+        print(table(saved(given.save)))
+        return 0
     known = makers()
     names = list(dict.fromkeys(n for glob in given.names for n in known if fnmatch.fnmatch(n, glob)))
     names = [n for n in names if n in given.names or n.removeprefix("timm.") not in _zoo_timm.LARGE]
