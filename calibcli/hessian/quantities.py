@@ -140,7 +140,7 @@ def trace(
         if fixed is None:
             return _nothing()
         drawn = fixed
-    mean = traces.summarise(drawn, layout.n)
+    mean = traces.summarise(drawn, layout.n, engine.steepness)
     how = f"{drawn.each:.0f} Hutchinson probes of H"
     if part:
         on = f"{int(engine.has_curvature.sum())} of {len(engine.problem.tensors)}"
