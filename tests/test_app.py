@@ -13,7 +13,8 @@ import typer
 
 from calibcli import __version__
 from calibcli.cli.app import main
-from calibcli.cli.run import COMMANDS, build
+from calibcli.cli.run import COMMANDS
+from calibcli.cli.typed import build
 
 ROOT = Path(__file__).parent.parent
 TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test", "validation"))

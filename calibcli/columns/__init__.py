@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -169,6 +168,8 @@ def _in_order(work: _Work, spans: Sequence[tuple[int, int]], threads: int | None
     if count <= 1:
         yield from map(work, spans)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(count) as pool:
         for first in range(0, len(spans), 4 * count):  # bounded, as a part may be large
             yield from pool.map(work, spans[first : first + 4 * count])
