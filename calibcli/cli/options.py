@@ -11,6 +11,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -65,10 +66,20 @@ class Command:
 
     def __init__(self, function: Callable[..., int]) -> None:
         self.function = function
-        self._kinds: dict[str, Any] = get_type_hints(function, include_extras=True)
-        parameters = inspect.signature(function).parameters.items()
-        self._fields = {name: _declared(name, self._kinds[name], p.default) for name, p in parameters}
-        self.options = {one.name: one for held in self._fields.values() for one in held}
+
+    @cached_property
+    def _kinds(self) -> dict[str, Any]:
+        return get_type_hints(self.function, include_extras=True)
+
+    @cached_property
+    def _fields(self) -> dict[str, list[Option]]:
+        parameters = inspect.signature(self.function).parameters.items()
+        return {name: _declared(name, self._kinds[name], p.default) for name, p in parameters}
+
+    @cached_property
+    def options(self) -> dict[str, Option]:
+        """By name."""
+        return {one.name: one for held in self._fields.values() for one in held}
 
     def __call__(self, **given: Any) -> int:
         """`run` is made first: it knows where errors go."""

@@ -25,16 +25,18 @@ WIDE = 16  # letters of choices that are shown there
 
 def call(args: list[str], commands: Sequence[str]) -> int:
     """Build and run the one of the commands that these arguments name; its exit code."""
-    if not args:
-        build(commands)(["--help"], prog_name="calib", standalone_mode=False)
-        return int(Exit.USAGE)
-    names = [args[0]] if args[0] in commands else commands
-    code = build(names)(args, prog_name="calib", standalone_mode=False)
-    return int(code or 0)
+    about = args[:1] in ([], ["--help"], ["-h"])
+    names = commands if about or args[0] not in commands else [args[0]]
+    code = build(names, about)(args or ["--help"], prog_name="calib", standalone_mode=False)
+    return int(code or 0) if args else int(Exit.USAGE)
 
 
-def build(names: Sequence[str]) -> typer.Typer:
-    """The Typer application with these commands. One command is built alone, so that others cost no start-up."""
+def build(names: Sequence[str], about: bool = False) -> typer.Typer:
+    """The Typer application with these commands. One command is built alone, so that others cost no start-up.
+
+    Args:
+        about: only what is said about each, without its options.
+    """
     app = typer.Typer(
         cls=Group,
         help=ABOUT,
@@ -53,7 +55,7 @@ def build(names: Sequence[str]) -> typer.Typer:
 
     for name in names:
         module = importlib.import_module(f"calibcli.cli.{name}")
-        app.command(name, cls=Strict, rich_help_panel=module.PANEL)(_function(module.command))
+        app.command(name, cls=Strict, rich_help_panel=module.PANEL)(_function(module.command, about))
     return app
 
 
@@ -94,9 +96,9 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _function(command: Command) -> Callable[..., int]:
+def _function(command: Command, about: bool) -> Callable[..., int]:
     """A command as Typer takes one: a function whose signature is its options."""
-    parameters = {name: _parameter(one) for name, one in command.options.items()}
+    parameters = {} if about else {name: _parameter(one) for name, one in command.options.items()}
 
     @functools.wraps(command.function)
     def function(**given: Any) -> int:
