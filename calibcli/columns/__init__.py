@@ -23,7 +23,7 @@ from calibcli.spec import Edges
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
-MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
+MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 
 
 @dataclass(frozen=True)

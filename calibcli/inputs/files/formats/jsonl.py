@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
+from calibcli.inputs.files import objects_at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.names import LABELS, SCORES
 from calibcli.inputs.files.source import Source, refuse_large
@@ -34,6 +35,7 @@ SUFFIXES = (".jsonl",)
 LINE = 64 << 20  # longest line
 EXPANSION = 16  # bytes in memory for a byte of text, at worst about
 CHOICES = 100_000
+HEAD = 1000  # rows whose digits are counted
 
 
 def guess(head: bytes) -> bool:
@@ -54,11 +56,21 @@ def read(source: Source) -> Contents:
         raise InputError(f"{source.name} has no rows", "was it written to the end?")
     if "filtered_resps" in first or "resps" in first:
         return _samples(source, first, rows)
+    rows = itertools.chain([first], rows)
+    head = list(itertools.islice(rows, HEAD))
+    at_once = objects_at_once.read(source, first) if len(head) == HEAD else None
+    if at_once is not None:
+        decimals = {
+            key: max(decimals_of(repr(v)) for row in head for v in row[key])
+            for key, array in at_once.items()
+            if array.ndim == 2
+        }
+        return Contents("jsonl", {key: Memory(array) for key, array in at_once.items()}, decimals=decimals)
     lists: dict[str, list[list[Any]]] = {}
     texts: dict[str, list[str]] = {}
     for key, value in first.items():
         (lists if isinstance(value, list) and value else texts)[key] = []
-    for count, row in enumerate(itertools.chain([first], rows)):
+    for count, row in enumerate(itertools.chain(head, rows)):
         for key in (*lists, *texts):
             if key not in row:
                 raise InputError(f"row {count} of {source.name} has no '{key}'", "write the same keys in every row")
@@ -88,7 +100,7 @@ def read(source: Source) -> Contents:
     for key, cells in texts.items():
         arrays[key] = Memory(column_of(cells))
     decimals = {
-        key: max(decimals_of(repr(v)) for row in lists[key][:1000] for v in row) for key in lists if key in arrays
+        key: max(decimals_of(repr(v)) for row in lists[key][:HEAD] for v in row) for key in lists if key in arrays
     }
     return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about)
 
