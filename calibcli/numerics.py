@@ -17,12 +17,12 @@ TINY = 5e-324  # where Φ is 0 in float64, z² is the larger of the two
 
 
 def normal_quantile(level: float) -> float:
-    """z with Φ(z) = level, from a rational start (Hastings 1955) by two of Halley's steps."""
+    """z with Φ(z) = level, from a rational start (Hastings 1955) by three of Halley's steps."""
     p = min(level, 1 - level)
     log_p = math.log(p)
     t = math.sqrt(-2 * log_p)
     z = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)))
-    for _ in range(2):
+    for _ in range(3):
         lacks = (math.erfc(z / ROOT_2) / (2 * p) - 1) * math.exp(log_p + z * z / 2) * math.sqrt(2 * math.pi)
         z += lacks / (1 + z * lacks / 2)
     return z if level > 0.5 else -z if level < 0.5 else 0.0
