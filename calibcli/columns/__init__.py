@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +23,7 @@ from calibcli.spec import Edges
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
-MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
+MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 
 
 @dataclass(frozen=True)
@@ -178,6 +177,8 @@ def _in_order(work: _Work, spans: Sequence[tuple[int, int]], threads: int | None
     if count <= 1:
         yield from map(work, spans)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(count) as pool:
         for first in range(0, len(spans), 4 * count):  # bounded, as a part may be large
             yield from pool.map(work, spans[first : first + 4 * count])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +38,8 @@ def class_names(given: str | Sequence[str]) -> list[str]:
     with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "one name per line"):
         text = Path(given).read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("["):
+            import json
+
             return [str(name) for name in json.loads(text)]
     return [line.strip() for line in text.splitlines() if line.strip()]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import functools
 import hashlib
-import lzma
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
@@ -41,6 +38,8 @@ def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes]
     Raises:
         InputError: damaged, cut off, or more than `most` bytes.
     """
+    import tempfile
+
     out = tempfile.TemporaryFile()  # noqa: SIM115
     digest, at = hashlib.sha256(), 0
 
@@ -133,8 +132,12 @@ def _unpacker(kind: str, name: str) -> tuple[Callable[[], Any], tuple[type[Excep
         InputError: Zstandard, and nothing installed reads it.
     """
     if kind == "bzip2":
+        import bz2
+
         return bz2.BZ2Decompressor, ()
     if kind == "xz":
+        import lzma
+
         return lambda: lzma.LZMADecompressor(memlimit=1 << 28), (lzma.LZMAError,)
     if kind != "zstd":
         return lambda: _Deflate(31 if kind == "gzip" else -15), (zlib.error,)

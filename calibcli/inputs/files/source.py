@@ -24,15 +24,12 @@ import io
 import itertools
 import os
 import pkgutil
-import shutil
 import stat
 import sys
-import tempfile
 import threading
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -223,23 +220,33 @@ class Digests:
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.stop = threading.Event()
-        self.pool = ThreadPoolExecutor(1)
-        self.found = [
-            (source.path, self.pool.submit(source.sha256, self.stop) if isinstance(source, Source) else None)
-            for source in sources
-        ]
+        self.sources, self.stop = sources, threading.Event()
+        self.found: list[dict[str, str]] = []
+        self.failed: BaseException | None = None
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
 
     def __enter__(self) -> Digests:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()
-        self.pool.shutdown()
+        self.thread.join()
+
+    def _work(self) -> None:
+        try:
+            for source in self.sources:
+                digest = {"sha256": source.sha256(self.stop)} if isinstance(source, Source) else {}
+                self.found.append({"path": source.path, **digest})
+        except BaseException as error:  # raised where the digests are asked for
+            self.failed = error
 
     def files(self) -> list[dict[str, str]]:
         """Path and digest of each file, when all are done."""
-        return [{"path": path, **({"sha256": digest.result()} if digest else {})} for path, digest in self.found]
+        self.thread.join()
+        if self.failed is not None:
+            raise self.failed
+        return self.found
 
 
 def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
@@ -277,6 +284,9 @@ class _At(io.RawIOBase):
 
 
 def _spool(stream: IO[bytes]) -> IO[bytes]:
+    import shutil
+    import tempfile
+
     copy = tempfile.TemporaryFile()  # noqa: SIM115
     shutil.copyfileobj(stream, copy, COPY)
     copy.flush()

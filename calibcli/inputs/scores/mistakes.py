@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import distinct
+from calibcli.numerics import binomial_tail
 from calibcli.predictions import Array, Floats, Ints, Kind, Piece
 
 Hashes = npt.NDArray[np.uint64]
@@ -133,7 +134,7 @@ class Repeated:
 
     def add(self, rows: Piece, at_label: Array, labels: Array) -> None:
         k = rows.z.shape[1]
-        seen = [rows.by_class[c] for c in np.unique(np.linspace(0, k - 1, MARKS).astype(np.int64))]
+        seen = [rows.by_class[c] for c in sorted({*np.linspace(0, k - 1, MARKS).astype(np.int64).tolist()})]
         differ = np.full(len(rows), k == 1)
         for column in seen[1:]:
             differ |= column != seen[0]
@@ -275,9 +276,7 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     gained, lost = int((renamed & ~plain).sum()), int((plain & ~renamed).sum())
     if gained <= lost:
         return None
-    from scipy.special import bdtrc
-
-    if bdtrc(gained - 1, gained + lost, 0.5) >= ORDER_P:
+    if binomial_tail(gained, gained + lost, 0.5) >= ORDER_P:
         return None
     return moved, float(plain.mean()), float(renamed.mean())
 

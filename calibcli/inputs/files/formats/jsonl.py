@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
+from calibcli.inputs.files import objects_at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import chats, lm_eval
 from calibcli.inputs.files.names import LABELS, SCORES
@@ -33,6 +34,7 @@ SUFFIXES = (".jsonl",)
 LAYOUTS = (lm_eval, chats)  # of evaluations, told by their first row
 LINE = 64 << 20  # longest line
 EXPANSION = 16  # bytes in memory for a byte of text, at worst about
+HEAD = 1000  # rows whose digits are counted
 
 
 def guess(head: bytes) -> bool:
@@ -56,6 +58,16 @@ def read(source: Source) -> Contents:
     if layout:
         contents: Contents = layout.read(source, first, rows)
         return contents
+    rows = itertools.chain([first], rows)
+    head = list(itertools.islice(rows, HEAD))
+    at_once = objects_at_once.read(source, first) if len(head) == HEAD else None
+    if at_once is not None:
+        decimals = {
+            key: max(decimals_of(repr(v)) for row in head for v in row[key])
+            for key, array in at_once.items()
+            if array.ndim == 2
+        }
+        return Contents("jsonl", {key: Memory(array) for key, array in at_once.items()}, decimals=decimals)
     lists: dict[str, list[list[Any]]] = {}
     texts: dict[str, list[str]] = {}
     classes: dict[str, list[str]] = {}
@@ -64,7 +76,7 @@ def read(source: Source) -> Contents:
         if of := _of_classes(value):
             classes[key], lists[key] = list(of), []
             texts.pop(key, None)
-    for count, row in enumerate(itertools.chain([first], rows)):
+    for count, row in enumerate(itertools.chain(head, rows)):
         for key in (*lists, *texts):
             if key not in row:
                 raise InputError(f"row {count} of {source.name} has no '{key}'", "write the same keys in every row")
@@ -96,7 +108,7 @@ def read(source: Source) -> Contents:
     for key, cells in texts.items():
         arrays[key] = Memory(column_of(cells))
     decimals = {
-        key: max(decimals_of(repr(v)) for row in lists[key][:1000] for v in row) for key in lists if key in arrays
+        key: max(decimals_of(repr(v)) for row in lists[key][:HEAD] for v in row) for key in lists if key in arrays
     }
     names = {key: of for key, of in classes.items() if key in arrays}
     return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about, classes=names)
