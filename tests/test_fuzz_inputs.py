@@ -75,6 +75,19 @@ def test_damaged_files(kind: str, examples: int, here: Path) -> None:
     assert found["slowest"] < 5
 
 
+@pytest.mark.extra
+@pytest.mark.slow
+def test_damaged_files_of_other_packages(here: Path) -> None:
+    """Arrow, parquet and Zstandard, whose readers are not ours."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("zstandard")
+    found = alone("packages", 300)
+    assert found["said"] == []
+    assert 0.01 < found["read"] < 0.9
+    assert found["grown"] < 60_000
+    assert found["slowest"] < 5
+
+
 @pytest.mark.finding("5 ru_maxrss")
 def test_memory_is_seen(here: Path) -> None:
     """The measurement itself: a file that takes 300 MB shows."""
