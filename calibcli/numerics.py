@@ -92,6 +92,14 @@ def score_bound(value: float, z: float, unseen: float, spread: float) -> float:
     return value + (a + math.sqrt(a * a + 4 * z * z * spread)) / 2
 
 
+def quantile(values: Floats, level: float) -> float:
+    """`np.quantile` of (n,) finite numbers, in a fraction of its time where they are few."""
+    at = level * (len(values) - 1)
+    low = int(at)
+    part = np.partition(values, [low, min(low + 1, len(values) - 1)])[low : low + 2]
+    return float(part[0] + (at - low) * (part[-1] - part[0]))
+
+
 @lru_cache(maxsize=16)
 def normals(shape: tuple[int, ...], seed: int) -> Floats:
     """Standard normal draws of this shape, drawn once."""

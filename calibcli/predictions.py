@@ -17,6 +17,7 @@ Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
+CACHED = 1 << 17  # scores looked at together: about what the second-level cache holds
 NARROW = 32  # classes up to which scores are looked at class by class
 NEAR = 1 << 16  # bytes between two rows that are read along
 Progress = Callable[[float, str], None]
@@ -236,24 +237,62 @@ class Predictions:
 
 
 class Piece:
-    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class.
+    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class,
+    else row by row, some rows at a time, so that they are read from memory once.
 
     Attributes:
-        z: (n, K).  by_class: (K, n), contiguous where K is small.  top: (n,) largest score of each row.
+        z: (n, K).  by_class: (K, n), contiguous where K is small.
+        top: (n,) largest score of each row.  low: the smallest score, NaN where one is.
     """
 
     def __init__(self, z: Array) -> None:
-        self.z, self.narrow = z, z.shape[1] <= NARROW
+        n, k = z.shape
+        self.n, self.k = int(n), int(k)
+        self.z, self.narrow = z, k <= NARROW
         self.by_class = np.ascontiguousarray(z.T) if self.narrow else z.T
-        self.top = self.by_class.max(axis=0) if self.narrow else z[np.arange(len(z)), z.argmax(axis=1)]
+        if self.narrow:
+            self.top, self.low = self.by_class.max(axis=0), float(self.by_class.min(initial=math.inf))
+            return
+        self.top, self._best, self._several = np.empty(n, z.dtype), np.empty(n, np.int64), np.ones(n, np.int64)
+        step, low = max(1, CACHED // k), []
+        same = np.empty((min(step, n), k), np.bool_)
+        for start in range(0, n, step):
+            rows, part = slice(start, start + step), z[start : start + step]
+            best = part.argmax(axis=1, out=self._best[rows])
+            self.top[rows] = top = part[np.arange(len(part)), best]
+            low.append(part.min())
+            here = np.equal(part, top[:, None], out=same[: len(part)])
+            if np.count_nonzero(here) != len(part):
+                self._several[rows] = np.count_nonzero(here, axis=1)
+        self.low = float(np.min(low, initial=math.inf))
 
     def __len__(self) -> int:
-        return len(self.z)
+        return self.n
+
+    def columns(self, which: Sequence[int]) -> list[Array]:
+        """(n,) the scores of each of these classes."""
+        return [self.by_class[c] for c in which]
+
+    @property
+    def log_sums(self) -> Floats:
+        """(n,) float64 logarithm of the sum of exponentials."""
+        return np.asarray(self.top + np.log(np.exp(self.z - self.top[:, None]).sum(axis=1, dtype=np.float64)))
 
     @property
     def range(self) -> tuple[float, float]:
         """Of all scores; NaN where one is."""
-        return float(self.by_class.min()), float(self.top.max())
+        return self.low, float(self.top.max())
+
+    @property
+    def best(self) -> Ints:
+        """(n,) class of the largest score, the first of those that are as large."""
+        if not self.narrow:
+            return self._best
+        best = np.zeros(len(self), np.int64)
+        for c in range(len(self.by_class) - 1, 0, -1):
+            np.copyto(best, c, where=self.by_class[c] == self.top)
+        best[self.by_class[0] == self.top] = 0
+        return best
 
     @property
     def least(self) -> Array:
@@ -269,12 +308,14 @@ class Piece:
     @property
     def largest(self) -> Ints | None:
         """(n,) how many scores of each row are as large as the largest; None: one in every row."""
-        same, axis = (self.by_class == self.top, 0) if self.narrow else (self.z == self.top[:, None], 1)
-        return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=axis)
+        if not self.narrow:
+            return self._several if self._several.max(initial=1) > 1 else None
+        same = self.by_class == self.top
+        return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=0)
 
     def at(self, labels: Ints) -> Array:
         """(n,) the score of the label; of one column the probability of it."""
-        if self.z.shape[1] > 1:
+        if self.k > 1:
             return np.asarray(self.z[np.arange(len(self)), labels])
         return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
 
@@ -312,6 +353,8 @@ def gather(array: Named, rows: Ints, near: int = 1) -> Array:
     """
     if isinstance(array, ArrayScores):
         return np.asarray(array.array[rows])
+    if hasattr(array, "rows"):  # that picks them itself
+        return np.asarray(array.rows(rows))
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     order = np.argsort(rows, kind="stable")
     at = np.asarray(rows)[order]

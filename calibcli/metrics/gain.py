@@ -30,7 +30,7 @@ START = 1 << 17  # scores of the rows whose optimum is the first guess
 NEAR = 0.02  # |ln β| from where the derivatives are to the optimum
 PASSES = 4
 REACH = 0.1  # |ln β| from an optimum up to which each row's derivatives there serve
-NARROWED = 1e-4  # |ln β| up to which an end is looked for there
+FOUND = 1e-10  # to which an end is looked for there: rounding of the rows must not show
 
 
 def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
@@ -265,7 +265,7 @@ class _Profile:
 
         around = math.log(self.centre)
         if rises(around - REACH) < 0 <= rises(around + REACH):
-            return math.exp(root(rises, around - REACH, around + REACH, NARROWED))
+            return math.exp(root(rises, around - REACH, around + REACH, FOUND))
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
         return math.exp(bisect(lambda t: -rises(t), *ends)[0])
 

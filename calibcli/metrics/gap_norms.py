@@ -19,7 +19,7 @@ import numpy as np
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import NO_GROUPS, Interval, Statistic, one_sided, percent
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal
-from calibcli.numerics import normal_quantile, normals, root, score_bound
+from calibcli.numerics import normal_quantile, normals, quantile, root, score_bound
 from calibcli.predictions import Floats
 
 Norm = Callable[..., Floats]
@@ -96,7 +96,7 @@ class GapNorm(Statistic):
     def null(self) -> dict[str, Any]:
         """What the norm of a calibrated model is, and of how many bins."""
         draws = self.norm(self.table, self.table.null_gaps)
-        return {"null": float(draws.mean()), "null_high": float(np.quantile(draws, 0.95)), "detail": self.detail}
+        return {"null": float(draws.mean()), "null_high": quantile(draws, 0.95), "detail": self.detail}
 
     @property
     def detail(self) -> dict[str, Any]:
@@ -140,9 +140,9 @@ class GapNorm(Statistic):
         if self.norm is l2:
             return math.sqrt(max(lower_square(table, noise, level), 0.0))
         if self.norm is not l1:
-            return max(0.0, self.value - float(np.quantile(self.norm(table, noise), level)))
-        whole = self.value - float(np.quantile(l1(table, noise), 1 - alpha / 5))
-        part = float(_one_change(table.weighted_gap) - np.quantile(_one_change(noise), 1 - alpha * 4 / 5))
+            return max(0.0, self.value - quantile(self.norm(table, noise), level))
+        whole = self.value - quantile(l1(table, noise), 1 - alpha / 5)
+        part = float(_one_change(table.weighted_gap) - quantile(_one_change(noise), 1 - alpha * 4 / 5))
         return max(0.0, whole, part)
 
 
@@ -241,10 +241,10 @@ def lower_square(table: Bins, noise: Floats, level: float) -> float:
 
     def spared(t: float) -> float:
         """Of t in units of the estimated size."""
-        return float(np.quantile(t * t * square + 2 * t * along + across, level)) - square
+        return quantile(t * t * square + 2 * t * along + across, level) - square
 
     least = spared(0.0)
-    return -least if least >= 0 else square * root(lambda t: spared(t) / square, 0.0, 1.0, 1e-6) ** 2
+    return -least if least >= 0 else square * root(lambda t: spared(t) / square, 0.0, 1.0, 1e-10) ** 2
 
 
 def _one_change(d: Floats) -> Floats:

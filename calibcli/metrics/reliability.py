@@ -313,17 +313,20 @@ def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
 
     def sums(values: npt.NDArray[Any] | None, w: Floats | None) -> Floats:
         found = np.zeros(len(filled))
-        if values is None and w is None:
-            return np.diff(first).astype(np.float64)
         weighted = values if w is None else w if values is None else w * values
+        if weighted is None:
+            return np.diff(first).astype(np.float64)
         found[filled] = np.add.reduceat(weighted, first[:-1][filled], dtype=np.float64)
         return found
 
     residual = ranked.residual
     weight, hits, gap = (sums(values, w) / total for values in (None, ranked.hit, residual))
-    variances = [sums(None, w2) / total**2, np.zeros(len(filled)), np.zeros(len(filled))]
+    weight_variance = sums(None, w2) / total**2
+    gap_variance, null_variance = np.zeros(len(filled)), np.zeros(len(filled))
     if not view.values_only:
-        variances[1:] = [sums(values, w2) / total**2 for values in (residual * residual, ranked.p * ranked.complement)]
+        squares = residual * residual, ranked.p * ranked.complement
+        gap_variance, null_variance = (sums(values, w2) / total**2 for values in squares)
+    variances = weight_variance, gap_variance, null_variance
     rows = np.diff(first)
     return Bins(edge[:-1], edge[1:], rows, weight, gap + hits, hits, gap, *variances, view.effective, view.seed)
 

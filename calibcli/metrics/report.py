@@ -13,7 +13,7 @@ from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, ClassTable, Edges, columns
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, Sample, needed_class_bins
+from calibcli.metrics.sample import METRICS, Sample, needed_class_bins, top_alone
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
 from calibcli.plots import Plot
 from calibcli.predictions import Predictions, Progress
@@ -74,7 +74,8 @@ def report(
     choices = _choices(options, metrics.DEFAULT if options.specs is None else options.specs, k)
     shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
     wanted = [*needed_class_bins(choices, k), *([shown] if options.per_class else [])]
-    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
+    how: dict[str, Any] = {"top_alone": top_alone(choices), "threads": options.threads, "progress": progress}
+    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how)
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
     tables: list[Table] = []

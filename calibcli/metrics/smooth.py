@@ -22,7 +22,7 @@ from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one
 from calibcli.metrics.mesh import POINTS, Mesh, spread
 from calibcli.metrics.reliability import BinaryOutcomes, Once
 from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
-from calibcli.numerics import normal_quantile, root, score_bound
+from calibcli.numerics import normal_quantile, quantile, root, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -32,7 +32,7 @@ MOST_TERMS = 1 << 12  # reaches σ = 7e-4
 LEAST = 1e-3  # bandwidth
 FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
 MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
-ROUGH = 1e-5  # a bandwidth or bound is found to, where its noise is simulated
+FOUND = 1e-10  # to which bandwidths and bounds are found: rounding of the rows must not show
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
 
 
@@ -79,7 +79,7 @@ class Smoothed:
     @cached_property
     def fixed_point(self) -> tuple[float, float]:
         """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ; σ* is at least LEAST."""
-        sigma = fixed_point(self.ece, LEAST, 1e-12)
+        sigma = fixed_point(self.ece, LEAST, FOUND)
         return self.ece(sigma), sigma
 
 
@@ -162,11 +162,11 @@ class Noise(Once):
         return np.asarray(np.abs(a @ _cosines(self.CELLS, self.CELLS)[:terms]).mean(axis=1))
 
     def quantile(self, sigma: float, level: float) -> float:
-        return float(np.quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level))
+        return quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level)
 
     def fixed_point(self, level: float) -> float:
         """σ with quantile(σ) = σ."""
-        return fixed_point(lambda s: self.quantile(s, level), ROUGH, ROUGH)
+        return fixed_point(lambda s: self.quantile(s, level), 1e-5, FOUND)
 
 
 class Noises:
@@ -176,7 +176,7 @@ class Noises:
 
     def __init__(self, view: BinaryOutcomes) -> None:
         size = Noise.CELLS
-        cell = np.minimum((view.p * size).astype(np.int64), size - 1)
+        cell = np.minimum((view.p * (size * (1 + view.precision))).astype(np.int64), size - 1)  # an edge stays one
         variance = view.sums(cell, size, view.residual**2, 2)
         null = view.sums(cell, size, view.p * view.complement, 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
@@ -222,7 +222,7 @@ class SmoothError(Statistic):
             s = max(tau, FLOOR)
             return tau + noise.seen.quantile(s, level) - rows.ece(s)
 
-        return root(excess, 0.0, 1.0, ROUGH)
+        return root(excess, 0.0, 1.0, FOUND)
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability")

@@ -9,7 +9,8 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.device import array
+from calibcli.columns.tensors import TensorScores
+from calibcli.device import array, tensor_of
 from calibcli.errors import InputError, check_keywords, refusing
 from calibcli.inputs.files.arrays import Contents, Memory
 from calibcli.inputs.files.source import Source
@@ -69,7 +70,9 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
     """
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
     options: dict[str, Any] = dict(how)
-    arrays = {"scores": plain(scores, "scores")}
+    tensor = tensor_of(scores)
+    on_device = None if tensor is None else TensorScores.of(tensor)
+    arrays = {} if on_device else {"scores": plain(scores, "scores")}
     if labels is not None:
         arrays["labels"] = plain(labels, "labels")
     extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
@@ -80,7 +83,10 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
     options.update({name: name for name in extra})
     contents = Contents(
         format="arrays",
-        arrays={name: Memory(one) for name, one in {**slices, **arrays, **extra}.items()},
+        arrays={
+            **{name: Memory(one) for name, one in {**slices, **arrays, **extra}.items()},
+            **({"scores": on_device} if on_device else {}),
+        },
         scores="scores",
         labels="labels" if labels is not None else "",
     )
