@@ -62,7 +62,7 @@ class Columns:
         entropy: of p, in nats.
         labels, weights, groups, slices: as in `Predictions`.
         classes: class tables by how they are binned.
-        k: number of classes.
+        k: number of classes.  top_only: as in `Predictions`.
         condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
         precision: relative error that probabilities may have.
     """
@@ -77,6 +77,7 @@ class Columns:
     entropy: Floats
     labels: Ints
     k: int
+    top_only: bool = False
     weights: Floats | None = None
     weight_kind: str = "sampling"
     groups: Ints | None = None
@@ -88,6 +89,11 @@ class Columns:
     @property
     def n(self) -> int:
         return len(self.confidence)
+
+    @property
+    def floor(self) -> float:
+        """What a confidence is at least: 1/k where it is the largest of k."""
+        return 0.0 if self.top_only else 1 / self.k
 
     @cached_property
     def p_true(self) -> Floats:
@@ -108,15 +114,16 @@ class Columns:
             for name, value in vars(self).items()
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
+        rest: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
         slices = {name: column[rows] for name, column in self.slices.items()}
-        return Columns(**picked, k=self.k, weight_kind=self.weight_kind, slices=slices, precision=self.precision)
+        return Columns(**picked, **rest, weight_kind=self.weight_kind, slices=slices)
 
 
 def columns(
     predictions: Predictions,
     *,
     class_bins: Sequence[ClassBins] = (ClassBins(),),
-    top_alone: bool = False,
+    lean: bool = False,
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Columns:
@@ -125,7 +132,7 @@ def columns(
     Args:
         predictions: what to measure.
         class_bins: class tables to fill on the way (none: leave them out).
-        top_alone: leave the columns from `nll` to `entropy` empty.
+        lean: leave the columns from `nll` to `entropy` empty.
         threads: worker threads; None for one per processor. The result does not depend on it.
         progress: called with (fraction done, text).
     """
@@ -133,12 +140,12 @@ def columns(
     scores = predictions.scores
     step = scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
     spans = [(start, min(start + step, n)) for start in range(0, n, step)]
-    cells = Cells(k) if n > MANY else None
+    cells = Cells(k, predictions.top_only) if n > MANY else None
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
         raise InputError(problem, "measure the shards or slices one by one")
     rows = 0 if cells else n
-    names = NAMES[: 2 if top_alone and not cells else None]
+    names = NAMES[: 2 if lean and not cells else None]
     out: dict[str, Any] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _Work(predictions, class_bins, n * k <= SMALL, None if cells else (out, predicted))
@@ -160,6 +167,7 @@ def columns(
         correct=predicted == predictions.labels,
         labels=predictions.labels,
         k=k,
+        top_only=predictions.top_only,
         weights=predictions.weights,
         weight_kind=predictions.weight_kind,
         groups=predictions.groups,
@@ -236,7 +244,11 @@ class _Work:
         if sums:
             hit = (predicted == labels).astype(np.int64)
             tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
-        if self.predictions.predicted is not None:
+        if self.predictions.top_only:
+            low = predicted == 0
+            out["confidence"][low], out["rest"][low] = out["rest"][low], out["confidence"][low]
+            predicted[:] = 1
+        elif self.predictions.predicted is not None:
             predicted[:] = self.predictions.predicted[here]
         return _Part(out, predicted, labels, tables)
 

@@ -18,7 +18,7 @@ from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
 from calibcli.metrics.bounds import Bounds, table_bounds
-from calibcli.metrics.sample import top_alone
+from calibcli.metrics.sample import lean
 from calibcli.predictions import Array, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -38,16 +38,16 @@ class Scores:
 
     @cached_property
     def whole(self) -> Part:
-        table = columns(self.predictions, class_bins=(), top_alone=self._top_alone)
+        table = columns(self.predictions, class_bins=(), lean=self._lean)
         return Part(table, self.predictions, seed=self.config.seed)
 
     @property
-    def _top_alone(self) -> bool:
+    def _lean(self) -> bool:
         """Whether every gate reads how often a probability comes true, and nothing else."""
         if any(gate.baseline for gate in self.config.gates):
             return False
         try:
-            return top_alone([self.judged(gate) for gate in self.config.gates])
+            return lean([self.judged(gate) for gate in self.config.gates])
         except UsageError:  # said where that gate is judged
             return False
 
@@ -57,9 +57,9 @@ class Scores:
         return recorded.provenance(self.predictions)
 
     @property
-    def k(self) -> int:
-        """Classes."""
-        return self.predictions.k
+    def k(self) -> int | None:
+        """Classes; None where they are not known, as of confidences."""
+        return None if self.predictions.top_only else self.predictions.k
 
     @property
     def design(self) -> tuple[Any, bool, Any]:
@@ -78,7 +78,7 @@ class Scores:
             raise UsageError(f"{gate.at}{gate.name} is not measured on scores", fix)
         try:
             metric = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
-            return choose([metric.spec], self.predictions.k)[0]
+            return choose([metric.spec], self.predictions.k, self.predictions.top_only)[0]
         except UsageError as error:
             raise UsageError(gate.at + error.problem, error.fix) from None
 
@@ -94,7 +94,7 @@ class Scores:
             return {"": self.whole}
         if gate.by in self.predictions.slices:
             column = np.asarray(self.predictions.slices[gate.by]).astype(str)
-        elif gate.by == BY_CLASS:
+        elif gate.by == BY_CLASS and not self.predictions.top_only:
             names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
             column = np.asarray(names).astype(str)[self.whole.columns.predicted]
         else:
