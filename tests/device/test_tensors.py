@@ -139,6 +139,7 @@ def test_odd_tensors_of_the_device() -> None:
 
 def test_what_else_takes_scores_takes_tensors_of_the_device() -> None:
     z, y = rows()
+    z[torch.arange(300), y] += 1.5
     there, labels = z.to(CUDA), y.to(CUDA)
     for how in ({"max": {"ece": 0.9}}, {"max": {"ece": 0.9, "nll": 9}, "by": {"site": y.numpy() % 2}}):
         one, other = (calibcli.check(a, b, **how).checks for a, b in ((there, labels), (z, y)))
