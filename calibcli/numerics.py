@@ -96,8 +96,9 @@ def quantile(values: Floats, level: float) -> float:
     """`np.quantile` of (n,) finite numbers, in a fraction of its time where they are few."""
     at = level * (len(values) - 1)
     low = int(at)
-    part = np.partition(values, [low, min(low + 1, len(values) - 1)])[low : low + 2]
-    return float(part[0] + (at - low) * (part[-1] - part[0]))
+    part = np.partition(values, low)
+    above = float(part[low + 1 :].min()) if at > low else 0.0
+    return float(part[low] + (at - low) * (above - part[low]))
 
 
 @lru_cache(maxsize=16)

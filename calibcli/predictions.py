@@ -299,11 +299,10 @@ class Piece:
         """(n,) class of the largest score, the first of those that are as large."""
         if not self.narrow:
             return self._best
-        best = np.zeros(len(self), np.int64)
-        for c in range(len(self.by_class) - 1, 0, -1):
-            np.copyto(best, c, where=self.by_class[c] == self.top)
-        best[self.by_class[0] == self.top] = 0
-        return best
+        found, last = np.zeros(len(self), np.uint8), self.k - 1
+        for c in range(last):
+            np.maximum(found, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=found)
+        return last - found.astype(np.int64)
 
     @property
     def least(self) -> Array:

@@ -223,7 +223,7 @@ class Buffer:
 
     def __init__(self, rows: int, k: int, dtype: np.dtype[Any], least: float) -> None:
         self.narrow, self.dtype = k <= NARROW, dtype
-        self.piece = PIECE * 4 // dtype.itemsize
+        self.piece = PIECE if dtype.itemsize <= 4 else PIECE // 4
         self.height = min(rows, max(1, self.piece // k) if self.narrow else ROWS)
         size = self.height * k if self.narrow else min(self.height, max(1, self.piece // k)) * k
         self.least = least * (1 - 1e-5)
