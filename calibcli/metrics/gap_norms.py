@@ -208,7 +208,7 @@ class DebiasedSquare(GapNorm):
         w, ends = ranked.weights, ranked.ends  # between tied rows there is no place: their order must not matter
         sums = np.cumsum(ranked.residual if w is None else w * ranked.residual)
         sums = np.append(0.0, sums[ends[1:] - 1]) / self.view.total
-        below = ranked.position[ends] / self.view.total
+        below = ranked.before(ends) / self.view.total
         q = np.cumsum(table.weight)[:-1]
         reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
         low, high = (np.clip(q + sign * reach, 0, 1) for sign in (-1, 1))

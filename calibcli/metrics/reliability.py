@@ -140,12 +140,11 @@ class Ranked:
         """p - y."""
         return _residual(self.p, self.complement, self.hit)
 
-    @cached_property
-    def position(self) -> Floats:
-        """(N + 1,) weight of the rows before each, and of all."""
+    def before(self, ranks: Ints) -> Floats:
+        """Weight of the rows before each of these ranks."""
         if self.weights is None:
-            return np.arange(len(self.p) + 1.0)
-        return np.append(0.0, np.cumsum(self.weights))
+            return ranks.astype(np.float64)
+        return np.append(0.0, np.cumsum(self.weights))[ranks]
 
     @cached_property
     def ends(self) -> Ints:
@@ -298,7 +297,7 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
 def _whole(view: BinaryOutcomes, bins: int) -> Bins:
     """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
     ranked, cuts = view.ranked, view.cuts(bins)
-    position, ends = ranked.position[ranked.ends], ranked.ends
+    position, ends = ranked.before(ranked.ends), ranked.ends
     inner = np.searchsorted((position[1:] + position[:-1]) / 2, cuts[1:-1])
     first = ends[np.concatenate([[0], inner, [len(ends) - 1]])]
     at = np.minimum(np.searchsorted(position[1:], cuts, side="right"), len(ends) - 2)
