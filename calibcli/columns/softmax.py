@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.predictions import NARROW, Array, Floats, Ints
+from calibcli.columns.pieces import NARROW
+from calibcli.predictions import Array, Floats, Ints
 
 PIECE = 1 << 17  # float32 scores worked on at once: they and their exponentials about fill the second-level cache
 ROWS = 1 << 13  # rows at most whose numbers are worked out together

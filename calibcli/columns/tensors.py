@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibcli.columns.pieces import Piece
 from calibcli.columns.softmax import Block
-from calibcli.predictions import Array, Floats, Ints, Kind, Piece
+from calibcli.predictions import Array, Floats, Ints, Kind
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import columns
+from calibcli.columns.pieces import Piece
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
 from calibcli.numerics import bisect, root
-from calibcli.predictions import Array, Floats, Ints, Piece, Predictions
+from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
 LEAST_BETA, MOST_BETA = 1e-4, 1e3  # in units of the logits' spread

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.numerics import CHUNK, DOUBLE, TIE, bin_index, effective_rows, ties
+from calibcli.metrics.ranked import Ranked, residual
+from calibcli.numerics import CHUNK, DOUBLE, bin_index, effective_rows, ties
 from calibcli.predictions import Floats, Ints
 from calibcli.spec import Edges
 
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 T = TypeVar("T")
 DRAWS = 2_000
-HIGHEST = 1e300  # odds
 
 
 class Once:
@@ -109,50 +109,6 @@ def _ratio(top: Floats, bottom: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked:
-    """Outcomes by rising p, each (N,), rows of equal p in any order."""
-
-    p: Floats
-    complement: Floats
-    hit: npt.NDArray[np.bool_]
-    weights: Floats | None
-
-    @classmethod
-    def of(cls, view: BinaryOutcomes) -> Ranked:
-        """Rows without weights are sorted by their odds, which keep the digits of both p and 1 - p, with the outcome as
-        the last bit: several times as fast as an order of the rows and what lies in that order.
-        """
-        if view.weights is not None:
-            order = view.order
-            return cls(view.p[order], view.complement[order], view.hit[order], view.weights[order])
-        with np.errstate(divide="ignore", over="ignore"):
-            odds = np.minimum(np.divide(view.p, view.complement), HIGHEST)
-        bits = odds.view(np.int64)
-        bits &= -2
-        bits |= view.hit
-        bits.sort()
-        complement = odds + 1
-        np.divide(1, complement, out=complement)
-        return cls(odds * complement, complement, (bits & 1).astype(np.bool_), None)
-
-    @cached_property
-    def residual(self) -> Floats:
-        """p - y."""
-        return _residual(self.p, self.complement, self.hit)
-
-    def before(self, ranks: Ints) -> Floats:
-        """Weight of the rows before each of these ranks."""
-        if self.weights is None:
-            return ranks.astype(np.float64)
-        return np.append(0.0, np.cumsum(self.weights))[ranks]
-
-    @cached_property
-    def ends(self) -> Ints:
-        """Where rows of another p begin (by more than TIE than the row before), from 0 to N."""
-        return np.concatenate([[0], np.flatnonzero(np.diff(self.p) > TIE) + 1, [len(self.p)]])
-
-
-@dataclass(frozen=True, eq=False)
 class BinaryOutcomes(Once):
     """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
 
@@ -184,11 +140,12 @@ class BinaryOutcomes(Once):
     @cached_property
     def residual(self) -> Floats:
         """p - y."""
-        return _residual(self.p, self.complement, self.hit)
+        return residual(self.p, self.complement, self.hit)
 
     @cached_property
     def ranked(self) -> Ranked:
-        return Ranked.of(self)
+        order = None if self.weights is None else self.order
+        return Ranked.of(self.p, self.complement, self.hit, self.weights, order)
 
     @cached_property
     def order(self) -> Ints:
@@ -318,12 +275,12 @@ def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
         found[filled] = np.add.reduceat(weighted, first[:-1][filled], dtype=np.float64)
         return found
 
-    residual = ranked.residual
-    weight, hits, gap = (sums(values, w) / total for values in (None, ranked.hit, residual))
+    gaps = ranked.residual
+    weight, hits, gap = (sums(values, w) / total for values in (None, ranked.hit, gaps))
     weight_variance = sums(None, w2) / total**2
     gap_variance, null_variance = np.zeros(len(filled)), np.zeros(len(filled))
     if not view.values_only:
-        squares = residual * residual, ranked.p * ranked.complement
+        squares = gaps * gaps, ranked.p * ranked.complement
         gap_variance, null_variance = (sums(values, w2) / total**2 for values in squares)
     variances = weight_variance, gap_variance, null_variance
     rows = np.diff(first)
@@ -368,10 +325,3 @@ def _table(view: BinaryOutcomes, index: npt.NDArray[np.integer], lower: Floats, 
     sums[3:] /= view.total**2
     p, variances = gap + hits, (weight_variance, gap_variance, null_variance)
     return Bins(lower, upper, both.sum(axis=1), weight, p, hits, gap, *variances, view.effective, view.seed)
-
-
-def _residual(p: Floats, complement: Floats, hit: npt.NDArray[np.bool_]) -> Floats:
-    """p - y, from 1 - p where y is 1: as a sum, several times as fast as a choice by row."""
-    residual: Floats = p * ~hit
-    residual -= complement * hit
-    return residual

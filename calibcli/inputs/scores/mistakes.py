@@ -10,9 +10,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.columns.pieces import Piece
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import distinct
-from calibcli.predictions import Array, Floats, Ints, Kind, Piece
+from calibcli.predictions import Array, Floats, Ints, Kind
 
 Hashes = npt.NDArray[np.uint64]
 MARKS = 8  # score columns that mark a row, beside the score of its label

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibcli.columns.pieces import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
-from calibcli.predictions import CACHED, NARROW, Array, Kind, Named, Piece, Progress, rows_of
+from calibcli.predictions import Array, Kind, Named, Progress, rows_of
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
