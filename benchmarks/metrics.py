@@ -20,6 +20,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -192,9 +193,11 @@ def child(tool: str, n: int, k: int) -> None:
 def asked(tool: str, n: str, k: str) -> Any:
     """What a process of its own says; a text where it fails."""
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    command = [sys.executable, "-P", __file__, "--child", tool, n, k]  # not our coverage.py
-    environment = {**os.environ, **threads, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    here = Path(__file__).resolve()
+    command = [sys.executable, "-P", str(here), "--child", tool, n, k]  # not our coverage.py
+    environment = {**os.environ, **threads, "PYTHONPATH": str(here.parent.parent)}
+    with tempfile.TemporaryDirectory() as folder:  # `check` reads the pyproject.toml of where it runs
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     if done.returncode:
         return "failed: " + (done.stderr.strip().splitlines() or ["killed"])[-1][:100]
     return json.loads(done.stdout.splitlines()[-1])

@@ -108,7 +108,8 @@ class Baselines:
     def own(self) -> Rows | None:
         """Rows of the input; None of a result that was written without them."""
         if isinstance(self.source, Scores):
-            return baseline.rows(self.source.predictions, self.source.whole.columns)
+            found, table = self.source.predictions, self.source.whole.columns
+            return baseline.rows(found, table if len(table.nll) else columns(found, class_bins=()))
         return kept_rows(self.source.result, self.source.source)
 
     def _read(self, path: str) -> Rows | str:

@@ -18,6 +18,7 @@ from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, estimates, measure
 from calibcli.metrics.bounds import Bounds, table_bounds
+from calibcli.metrics.sample import lean
 from calibcli.predictions import Array, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -37,7 +38,18 @@ class Scores:
 
     @cached_property
     def whole(self) -> Part:
-        return Part(columns(self.predictions, class_bins=()), self.predictions, seed=self.config.seed)
+        table = columns(self.predictions, class_bins=(), lean=self._lean)
+        return Part(table, self.predictions, seed=self.config.seed)
+
+    @property
+    def _lean(self) -> bool:
+        """Whether every gate reads how often a probability comes true, and nothing else."""
+        if any(gate.baseline for gate in self.config.gates):
+            return False
+        try:
+            return lean([self.judged(gate) for gate in self.config.gates])
+        except UsageError:  # said where that gate is judged
+            return False
 
     @property
     def files(self) -> list[dict[str, Any]]:

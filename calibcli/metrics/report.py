@@ -13,7 +13,7 @@ from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, ClassTable, Edges, columns
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, Sample, needed_class_bins
+from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
@@ -78,7 +78,8 @@ def report(
     choices = _choices(predictions, options, ("default",))
     shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
     wanted = [*needed_class_bins(choices, k), *([shown] if options.per_class else [])]
-    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
+    how: dict[str, Any] = {"lean": lean(choices), "threads": options.threads, "progress": progress}
+    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how)
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
     tables: list[Table] = []

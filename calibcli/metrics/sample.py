@@ -237,4 +237,9 @@ def columns_of(
 ) -> Columns:
     """The blocked pass with the class tables that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
-    return columns(predictions, class_bins=tables, threads=threads, progress=progress)
+    return columns(predictions, class_bins=tables, lean=lean(choices), threads=threads, progress=progress)
+
+
+def lean(choices: Sequence[Choice]) -> bool:
+    """Whether these metrics read how often the top probability, or that of the event, comes true, and nothing else."""
+    return all(choice.traits.get("binned") and "class_bins" not in choice.traits for choice in choices)

@@ -11,6 +11,7 @@ So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal
@@ -21,7 +22,7 @@ from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one
 from calibcli.metrics.mesh import POINTS, Mesh, spread
 from calibcli.metrics.reliability import BinaryOutcomes, Once
 from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
-from calibcli.numerics import bisect, normal_quantile, score_bound
+from calibcli.numerics import normal_quantile, quantile, root, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -31,6 +32,7 @@ MOST_TERMS = 1 << 12  # reaches σ = 7e-4
 LEAST = 1e-3  # bandwidth
 FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
 MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
+FOUND = 1e-10  # to which bandwidths and bounds are found: rounding of the rows must not show
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
 
 
@@ -76,14 +78,17 @@ class Smoothed:
 
     @cached_property
     def fixed_point(self) -> tuple[float, float]:
-        """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ, by bisection; σ* is at least LEAST."""
-        high, floor = 1.0, LEAST
-        while high > floor and self.ece(high / 2) < high / 2:
-            high /= 2
-        if high <= floor:
-            return self.ece(floor), floor
-        sigma = bisect(lambda s: self.ece(s) >= s, high / 2, high, 60, 1e-9)[1]
+        """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ; σ* is at least LEAST."""
+        sigma = fixed_point(self.ece, LEAST, FOUND)
         return self.ece(sigma), sigma
+
+
+def fixed_point(falling: Callable[[float], float], least: float, tolerance: float) -> float:
+    """s in [least, 1] with falling(s) = s, or the end that is nearer to it."""
+    high = 1.0
+    while high > least and falling(high / 2) < high / 2:
+        high /= 2
+    return least if high <= least else root(lambda s: s - falling(s), high / 2, high, tolerance)
 
 
 def cosine_sums(grid: Floats, cells: int) -> Floats:
@@ -129,6 +134,11 @@ def _cosines(terms: int, points: int) -> Floats:
     return np.cos(math.pi * np.outer(np.arange(terms), (np.arange(points) + 0.5) / points))
 
 
+@lru_cache(maxsize=2)
+def _draws(draws: int, cells: int, seed: int) -> Floats:
+    return np.random.default_rng([seed, cells]).standard_normal((draws, cells))
+
+
 class Noise(Once):
     """Normal noise of the residuals, independent in cells of confidence, and its integral once smoothed."""
 
@@ -136,8 +146,7 @@ class Noise(Once):
 
     def __init__(self, scale: Floats, seed: int) -> None:
         """scale: (CELLS,) standard deviations."""
-        draws = np.random.default_rng([seed, self.CELLS]).standard_normal((self.DRAWS, self.CELLS))
-        self.draws = draws * scale
+        self.draws = _draws(self.DRAWS, self.CELLS, seed) * scale
 
     @cached_property
     def _series(self) -> Floats:
@@ -148,16 +157,16 @@ class Noise(Once):
 
     def _norms(self, sigma: float) -> Floats:
         """(DRAWS,) of ∫|G_σ|."""
-        k = np.arange(min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1))
-        a = self._series[:, k] * np.exp(-((math.pi * sigma * k) ** 2) / 2)
-        return np.asarray(np.abs(a @ _cosines(self.CELLS, self.CELLS)[k]).mean(axis=1))
+        terms = min(self.CELLS, math.ceil(5 / (math.pi * sigma)) + 1)
+        a = self._series[:, :terms] * np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
+        return np.asarray(np.abs(a @ _cosines(self.CELLS, self.CELLS)[:terms]).mean(axis=1))
 
     def quantile(self, sigma: float, level: float) -> float:
-        return float(np.quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level))
+        return quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level)
 
     def fixed_point(self, level: float) -> float:
         """σ with quantile(σ) = σ."""
-        return bisect(lambda s: self.quantile(s, level) - s, 0.0, 1.0)[0]
+        return fixed_point(lambda s: self.quantile(s, level), 1e-5, FOUND)
 
 
 class Noises:
@@ -167,7 +176,7 @@ class Noises:
 
     def __init__(self, view: BinaryOutcomes) -> None:
         size = Noise.CELLS
-        cell = np.minimum((view.p * size).astype(np.int64), size - 1)
+        cell = np.minimum((view.p * (size * (1 + view.precision))).astype(np.int64), size - 1)  # an edge stays one
         variance = view.sums(cell, size, view.residual**2, 2)
         null = view.sums(cell, size, view.p * view.complement, 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
@@ -211,9 +220,9 @@ class SmoothError(Statistic):
 
         def excess(tau: float) -> float:
             s = max(tau, FLOOR)
-            return rows.ece(s) - noise.seen.quantile(s, level) - tau
+            return tau + noise.seen.quantile(s, level) - rows.ece(s)
 
-        return bisect(excess, 0.0, 1.0)[0]
+        return root(excess, 0.0, 1.0, FOUND)
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability")

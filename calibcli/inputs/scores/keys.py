@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.columns import SMALL
+from calibcli.columns.tensors import TensorScores
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, column_of, whole
 from calibcli.inputs.files.names import LABELS, SCORES, WEAK_LABELS
@@ -284,6 +285,8 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False) -> Scores:
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     streamed = Streamed(scores, kind, np.dtype(np.float64 if wide else np.float32), clip)
+    if isinstance(scores, TensorScores):
+        return scores.measured(kind, streamed.dtype, CLIP if clip else 0.0)
     if isinstance(scores, Memory | Lazy) and kind == "logits" and k > 1:
         return ArrayScores(np.ascontiguousarray(whole(scores), dtype=streamed.dtype))
     if n * max(k, 2) * streamed.dtype.itemsize <= HOLD:
@@ -294,7 +297,7 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False) -> Scores:
 def held(array: Named) -> Named:
     """`array` in memory when it is small."""
     small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
-    return Memory(whole(array)) if small and not isinstance(array, Memory) else array
+    return Memory(whole(array)) if small and not isinstance(array, Memory | TensorScores) else array
 
 
 @dataclass(frozen=True, eq=False)
