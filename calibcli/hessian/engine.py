@@ -198,6 +198,7 @@ class Engine:
             if found is None:
                 if not self._small:
                     self.hessian.drop()  # memory: products by group have graphs of their own
+                    devices.trim()
                 chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
                 found = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
