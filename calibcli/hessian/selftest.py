@@ -17,6 +17,7 @@ from calibcli.hessian.loss import LogitLoss
 from calibcli.hessian.operator import hessian_scalar
 from calibcli.hessian.per_row_gradients import UNMAPPED
 from calibcli.hessian.problem import Problem, free_bytes, second
+from calibcli.hessian.readied import copied
 from calibcli.hessian.settings import AttentionWatch
 
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
@@ -127,8 +128,16 @@ def _directions(problem: Problem, moved: list[int]) -> list[torch.Tensor]:
 
 
 def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
-    with torch.no_grad(), AttentionWatch() as watch:
-        logits, _ = problem.logits(rows)
+    try:
+        with torch.no_grad(), AttentionWatch() as watch:
+            logits, _ = problem.logits(rows)
+    except RuntimeError as error:
+        if problem.dtype != torch.float64 or not any(word in str(error) for word in ("dtype", "scalar type", "Double")):
+            raise
+        raise InputError(
+            f"the model does not run in float64 ({str(error).splitlines()[-1]})",
+            "pass --dtype float32, or take float(), dtype= and constants in float32 out of its forward pass",
+        ) from None
     if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
         found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):
@@ -168,6 +177,7 @@ def _products(
             raise InputError(
                 "the model's outputs change from call to call", "switch off dropout and noise in eval mode"
             )
+        _unseen(problem, rows, logits, gradients)
         some, tensors = [gradients[i] for i in moved], [problem.tensors[i] for i in moved]
         return _of_each(problem, some, tensors, vectors)
     except RuntimeError as error:
@@ -182,6 +192,24 @@ def _products(
             f"the model has no second derivative ({str(error).splitlines()[0]})",
             "use operations whose backward pass is differentiable, or --params to leave out those that lack it",
         ) from None
+
+
+def _unseen(problem: Problem, rows: range, logits: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+    """Refuse parameters that the outputs depend on without a gradient: its second derivatives would be wrong too."""
+    for name, tensor, gradient in zip(problem.names, problem.tensors, gradients):
+        if gradient.grad_fn is not None or bool(gradient.any()):
+            continue
+        with torch.no_grad():
+            before = tensor.clone()
+            tensor.mul_(1.1).add_(0.01)
+            moved = problem.logits(rows)[0]
+            tensor.copy_(before)
+        if not torch.allclose(logits, moved, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+            raise InputError(
+                f"the model's outputs depend on parameter '{name}', but have no gradient in it",
+                "leave no_grad(), detach() and reentrant checkpointing (use_reentrant=False does) out of its forward"
+                " pass, or leave the parameter out by --params",
+            )
 
 
 def _of_each(
@@ -243,7 +271,7 @@ def _twin(problem: Problem, moved: list[int]) -> Problem:
         if tensor.is_floating_point():
             wide = tensor.detach().to(torch.float64, copy=True)
             memo[id(tensor)] = nn.Parameter(wide) if isinstance(tensor, nn.Parameter) else wide
-    twin.model, twin.dtype = copy.deepcopy(problem.model, memo).double(), torch.float64
+    twin.model, twin.dtype = copied(problem.model, memo).double(), torch.float64
     chosen = dict(twin.model.named_parameters())
     twin.tensors = [chosen[problem.names[i]] for i in moved]
     for still in chosen.values():
