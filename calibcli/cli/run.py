@@ -151,7 +151,7 @@ def _option(name: str, kind: Any, field: dataclasses.Field[Any], panel: str | No
     many, default = get_origin(kind) is tuple, field.default
     kind = get_args(kind)[0] if many else kind
     if get_origin(kind) in (Annotated, Literal):
-        about["parser"] = functools.partial(_parse, kind, flags[0])
+        about["parser"] = _parser(kind, flags[0])
         if get_origin(kind) is Literal:
             about.setdefault("metavar", _choices(get_args(kind)))
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
@@ -175,8 +175,11 @@ def _choices(words: Iterable[object]) -> str:
     return shown if len(shown) <= WIDE else TAKES[str]
 
 
-def _parse(kind: Any, flag: str, text: Any) -> Any:
-    return spec.convert(str(text).strip(), kind, f"{flag} ")
+def _parser(kind: Any, flag: str) -> Callable[[Any], Any]:
+    def parse(text: Any) -> Any:  # a function with a name, which older versions of Click ask for
+        return spec.convert(str(text).strip(), kind, f"{flag} ")
+
+    return parse
 
 
 def _many(option: inspect.Parameter) -> bool:
