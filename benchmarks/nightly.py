@@ -4,8 +4,8 @@
 
 The full simulations; `coverage`, the share of lines that the tests run; `oldest`, the tests that need no torch with the
 oldest versions that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to
-FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs the
-simulations with few draws, which says that they start and no more.
+FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs
+the simulations with few draws, which says that they start and no more.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def check(
         seed: of what is random.  progress: called with (fraction, text).
 
     Raises:
-        InputError: an input that is refused.  UsageError: a rule that cannot be meant.
+        InputError: an input that is refused.  UsageError: a rule without a meaning.
     """
     request = Request(
         max=_rules(max),
