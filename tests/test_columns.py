@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bare_values import values
+from populations import values
 
 from calibcli.columns import SMALL, ClassBins, bin_index, columns
 from calibcli.predictions import MappedScores, Predictions

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bare_values import values
+from populations import values
 from scipy import stats
 
 import calibcli

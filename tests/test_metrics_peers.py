@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bare_values import values
+from populations import values
 
 from calibcli import metrics
 from calibcli.predictions import Predictions
