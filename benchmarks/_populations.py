@@ -322,6 +322,6 @@ def ece_bounds(
 
 def values(predictions: Predictions, specs: Sequence[str], *, threads: int | None = 1) -> dict[str, float]:
     """Metrics without intervals, by spec as it was asked for; nan where one is not defined."""
-    choices = {spec: choose([spec], predictions.k)[0] for spec in specs}
+    choices = {spec: choose([spec], predictions.k, predictions.top_only)[0] for spec in specs}
     sample = Sample.of(columns_of(predictions, [*choices.values()], threads), predictions)
     return {spec: float(choice(sample)) for spec, choice in choices.items()}

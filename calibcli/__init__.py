@@ -2,7 +2,7 @@
 
 The public functions are loaded when they are first used, so that `import calibcli` costs nothing:
 
-    read from_arrays measure                       calibcli.api.measuring
+    read from_arrays from_confidence measure       calibcli.api.measuring
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     check compare                                  calibcli.api.gating
     curvature train loss                           calibcli.api.networks
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
     from calibcli.api.gating import check, compare
-    from calibcli.api.measuring import from_arrays, measure, read
+    from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
     from calibcli.errors import CalibError
     from calibcli.predictions import Predictions
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HOME = {
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
     "calibcli.api.gating": "check compare",
-    "calibcli.api.measuring": "from_arrays measure read",
+    "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
     "calibcli.errors": "CalibError",
     "calibcli.predictions": "Predictions",
@@ -46,6 +46,7 @@ __all__ = [
     "curvature",
     "fit_scaler",
     "from_arrays",
+    "from_confidence",
     "load_scaler",
     "loss",
     "measure",

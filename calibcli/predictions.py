@@ -15,6 +15,7 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Kind = Literal["logits", "probabilities", "log_probabilities"]
+VERDICTS = ("the prediction is wrong", "the prediction is right")  # the classes where the confidence is all there is
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
 NARROW = 32  # classes up to which scores are looked at class by class
@@ -124,6 +125,8 @@ class Predictions:
         slices: column name to (N,) str, for `--by`.
         predicted: (N,) int64 predicted classes where they are not the argmax of `scores`: an accuracy-preserving
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
+        top_only: how sure a prediction was and whether it was right is all that is known: the classes are VERDICTS,
+            and every row is predicted to be right, however small its confidence.
         notes: remarks of the reader.  sha256: of the source file, or "".  facts: what was found while reading.
     """
 
@@ -138,6 +141,7 @@ class Predictions:
     groups: Ints | None = None
     slices: Mapping[str, Array] = field(default_factory=dict)
     predicted: Ints | None = None
+    top_only: bool = False
     notes: Sequence[str] = ()
     sha256: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -170,6 +174,13 @@ class Predictions:
         if self.k != 2:
             return ""
         return "y = 1" if self.classes is None else str(self.classes[1])
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """What is predicted and how, as facts of a result: classes, the event of two, the kind of scores."""
+        if self.top_only:
+            return {"event": self.event, "kind": "confidence"}
+        return {"classes": self.k, **self.event_fact, "kind": self.kind.replace("_", "-")}
 
     @property
     def event_fact(self) -> dict[str, str]:

@@ -109,6 +109,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
         "save_scaler": calibrator.exists(),
         "read": calibcli.read(path).n == 400,
         "from_arrays": calibcli.from_arrays(z, y).k == 4,
+        "from_confidence": calibcli.from_confidence([0.9, 0.4], [1, 0]).top_only,
         "loss": calibcli.loss("ce")(*data).shape == (400,),
         "train": calibcli.train(model, data, epochs=1, device="cpu")["error", "after"].value is not None,
         "curvature": calibcli.curvature(model, data, "trace:exact=true", device="cpu")["trace"].value > 0,

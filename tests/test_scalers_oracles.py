@@ -282,7 +282,8 @@ def test_weights_repeat_rows(spec: str) -> None:
 
 
 def test_every_method_is_ranked() -> None:
-    from calibcli.scalers.ranking import Options, applicable, rank
+    from calibcli.scalers.fitting import applicable
+    from calibcli.scalers.ranking import Options, rank
 
     p = predictions(250, 2)
     ranking = rank(applicable(2), p, Options(folds=3))

@@ -121,9 +121,9 @@ def apply(
     )
     facts = {
         "method": scaler.spec,
-        "written": f"{rows.n:,} rows of {rows.k} {kind_out}, {dtype}",
+        "written": f"{rows.n:,} rows of {'a confidence' if rows.top_only else f'{rows.k} {kind_out}'}, {dtype}",
         "n": rows.n,
-        "classes": rows.k,
+        **({} if rows.top_only else {"classes": rows.k}),
         "keeps predicted classes": scaler.preserves_accuracy,
         "predicted classes changed": written.changed,
     }

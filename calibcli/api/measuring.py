@@ -15,12 +15,13 @@ from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import multilabel, recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
+from calibcli.inputs.scores.from_arrays import of_confidence as from_confidence
 from calibcli.inputs.scores.recorded import read
 from calibcli.metrics import report as reports
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 
-__all__ = ["from_arrays", "measure", "read"]
+__all__ = ["from_arrays", "from_confidence", "measure", "read"]
 
 Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
 """What Python may be asked about: predictions, the file or files of them, or an array."""

@@ -61,7 +61,7 @@ class Columns:
         entropy: of p, in nats.
         labels, weights, groups, slices: as in `Predictions`.
         classes: class tables by how they are binned.
-        k: number of classes.
+        k: number of classes.  top_only: as in `Predictions`.
         condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
         precision: relative error that probabilities may have.
     """
@@ -76,6 +76,7 @@ class Columns:
     entropy: Floats
     labels: Ints
     k: int
+    top_only: bool = False
     weights: Floats | None = None
     weight_kind: str = "sampling"
     groups: Ints | None = None
@@ -87,6 +88,11 @@ class Columns:
     @property
     def n(self) -> int:
         return len(self.confidence)
+
+    @property
+    def floor(self) -> float:
+        """What a confidence is at least: 1/k where it is the largest of k."""
+        return 0.0 if self.top_only else 1 / self.k
 
     @cached_property
     def p_true(self) -> Floats:
@@ -108,7 +114,9 @@ class Columns:
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
         slices = {name: column[rows] for name, column in self.slices.items()}
-        return Columns(**picked, k=self.k, weight_kind=self.weight_kind, slices=slices, precision=self.precision)
+        rest: dict[str, Any] = {"k": self.k, "top_only": self.top_only, "precision": self.precision}
+        slices = {name: column[rows] for name, column in self.slices.items()}
+        return Columns(**picked, **rest, weight_kind=self.weight_kind, slices=slices)
 
 
 def columns(
@@ -129,7 +137,7 @@ def columns(
     n, k = predictions.n, predictions.k
     step = chunk_rows(predictions.scores)
     spans = [(start, min(start + step, n)) for start in range(0, n, step)]
-    cells = Cells(k) if n > MANY else None
+    cells = Cells(k, predictions.top_only) if n > MANY else None
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
         raise InputError(problem, "measure the shards or slices one by one")
@@ -155,6 +163,7 @@ def columns(
         correct=predicted == predictions.labels,
         labels=predictions.labels,
         k=k,
+        top_only=predictions.top_only,
         weights=predictions.weights,
         weight_kind=predictions.weight_kind,
         groups=predictions.groups,
@@ -228,7 +237,11 @@ class _Work:
         if sums:
             hit = (predicted == labels).astype(np.int64)
             tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
-        if self.predictions.predicted is not None:
+        if self.predictions.top_only:
+            low = predicted == 0
+            out["confidence"][low], out["rest"][low] = out["rest"][low], out["confidence"][low]
+            predicted[:] = 1
+        elif self.predictions.predicted is not None:
             predicted[:] = self.predictions.predicted[here]
         return _Part(out, predicted, labels, tables)
 

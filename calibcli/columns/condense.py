@@ -23,8 +23,8 @@ NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
 class Cells:
     """Counts, sums and sums of squares per cell, filled span by span."""
 
-    def __init__(self, k: int) -> None:
-        self.k = k
+    def __init__(self, k: int, top_only: bool = False) -> None:
+        self.k, self.top_only = k, top_only
         self.count = np.zeros(2 * CELLS)
         self.sums = {name: np.zeros((2, 2 * CELLS)) for name in NAMES}
 
@@ -58,7 +58,7 @@ class Cells:
         side = np.concatenate([used // CELLS, used // CELLS])
         if self.k == 2:
             positive = np.concatenate([used % CELLS, used % CELLS]) >= CELLS // 2
-            predicted, labels = positive.astype(np.int64), side
+            predicted, labels = (positive | self.top_only).astype(np.int64), side
         else:
             predicted, labels = np.zeros_like(side), 1 - side
         return {
@@ -67,6 +67,7 @@ class Cells:
             "labels": labels,
             "correct": predicted == labels,
             "k": self.k,
+            "top_only": self.top_only,
             "weights": np.concatenate([count, count]) / 2,
             "weight_kind": "count",
             "condensed": int(count.sum()),

@@ -10,7 +10,7 @@ import numpy as np
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
 from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
-from calibcli.metrics import DEFAULT, choose, columns_of, estimates
+from calibcli.metrics import DEFAULT, choose, columns_of, estimates, known
 from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Array, Predictions, notes_of
@@ -35,7 +35,8 @@ def scores(
     Raises:
         InputError: the rows are not the same.
     """
-    choices = choose(METRICS_COMPARED if specs is None else specs, inputs[0].k)
+    first = inputs[0]
+    choices = choose(known(METRICS_COMPARED, first.top_only) if specs is None else specs, first.k, first.top_only)
     models, how = _aligned(inputs, names, choices)
     values = [estimates(m.sample, choices, level=LEVEL) for m in models]
     differences = [
@@ -85,6 +86,8 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
             raise InputError(f"{name} has {p.k} classes, {names[0]} {first.k}", "compare models of the same classes")
         if p.event != first.event:
             raise InputError(f"{names[0]} is about {first.event}, {name} about {p.event}", "pass --event NAME")
+        if p.top_only and p.ids is None:
+            raise InputError(f"the rows of {name} have no ids: confidences alone do not pair", "add a column 'id'")
     keys = [baseline.keys(p) for p in inputs]
     kept: list[Array] = [np.arange(first.n)] * len(inputs)
     how = "paired by position: no ids, but the same label sequence"
@@ -106,7 +109,7 @@ def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Seque
         part = p if len(index) == p.n and np.array_equal(index, np.arange(p.n)) else p.take(index)
         columns = columns_of(part, choices)
         models.append(Model(name=name, predictions=part, columns=columns, rows=baseline.rows(part, columns, "compare")))
-    for m in models[1:]:
+    for m in models[1:] if not first.top_only else ():  # whether a model is right is its own
         if wrong := int((m.predictions.labels != models[0].predictions.labels).sum()):
             problem = f"{m.name} has another label than {names[0]} in {wrong} rows of the same id"
             raise InputError(problem, "check the ids")

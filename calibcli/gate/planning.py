@@ -152,7 +152,7 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     if gate.baseline:
         limits.resolved(gate, "", k)
         return _against_baseline(gate, a)
-    choice = choose([gate.metric], k)[0]
+    choice = choose([gate.metric], k, a.pilot is not None and a.pilot.top_only)[0]
     asked = limits.resolved(gate, str(choice.traits.get("better", "")), k)
     side, limit = asked.side, asked.limit
     if choice.name == "ece":

@@ -76,7 +76,7 @@ def run(request: Request, progress: Progress | None = None, settings: Config | N
     if isinstance(source, Scores):
         p = source.predictions
         notes += p.notes
-        facts |= {"n": p.n, "classes": p.k, **p.event_fact, "kind": p.kind}
+        facts |= {"n": p.n, **p.problem}
         if p.weights is not None and p.weight_kind == "sampling":
             facts["n_eff"] = round(effective_rows(p.weights), 1)
         if p.groups is not None:

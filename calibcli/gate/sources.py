@@ -45,9 +45,9 @@ class Scores:
         return recorded.provenance(self.predictions)
 
     @property
-    def k(self) -> int:
-        """Classes."""
-        return self.predictions.k
+    def k(self) -> int | None:
+        """Classes; None where they are not known, as of confidences."""
+        return None if self.predictions.top_only else self.predictions.k
 
     @property
     def design(self) -> tuple[Any, bool, Any]:
@@ -66,7 +66,7 @@ class Scores:
             raise UsageError(f"{gate.at}{gate.name} is not measured on scores", fix)
         try:
             metric = METRICS.choose(gate.metric, bins=self.config.bins, edges=self.config.edges)
-            return choose([metric.spec], self.predictions.k)[0]
+            return choose([metric.spec], self.predictions.k, self.predictions.top_only)[0]
         except UsageError as error:
             raise UsageError(gate.at + error.problem, error.fix) from None
 
@@ -82,7 +82,7 @@ class Scores:
             return {"": self.whole}
         if gate.by in self.predictions.slices:
             column = np.asarray(self.predictions.slices[gate.by]).astype(str)
-        elif gate.by == BY_CLASS:
+        elif gate.by == BY_CLASS and not self.predictions.top_only:
             names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
             column = np.asarray(names).astype(str)[self.whole.columns.predicted]
         else:

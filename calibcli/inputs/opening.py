@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from calibcli.errors import UsageError
 from calibcli.spec import Label, option
@@ -27,6 +27,13 @@ class Reading:
     )
     event: str | None = option(None, "Of two classes, the one that is measured; default: the second.", metavar="NAME")
     kind: str | None = option(None, "logits, probabilities or log_probabilities; recognised if left out.")
+    confidence: str | None = option(None, "Column with the confidence, where no other score is known.", metavar="KEY")
+    correct: str | None = option(
+        None, "Column that says whether the prediction was right: 1 or 0, yes or no.", metavar="KEY"
+    )
+    confidence_scale: Literal["1", "10", "100", "percent"] | None = option(
+        None, "What a confidence is out of: 1, 10, 100 or percent."
+    )
     label_base: Label | None = option(None, "What the first class is called (1: labels 1..K).")
     ignore_label: Label | None = option(None, "Drop rows with this label, e.g. -100.")
     drop_nonfinite: bool = option(False, "Drop (and count) rows with NaN or infinite scores.")

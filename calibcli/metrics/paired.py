@@ -13,7 +13,7 @@ from calibcli.metrics import paired_bins
 from calibcli.metrics.gap_norms import GapNorm, l1
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, MeanOf, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
-from calibcli.metrics.sample import METRICS, Sample
+from calibcli.metrics.sample import METRICS, Sample, known
 from calibcli.numerics import SMALLEST_P, clopper_pearson, normal_quantile
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
@@ -81,7 +81,7 @@ def differences(
 ) -> list[Estimate]:
     """`nll`, `ece`, `brier` and `accuracy` of `after` minus those of `before`, samples of the same rows."""
     estimates = []
-    for name in NAMES:
+    for name in known(NAMES, before.columns.top_only):
         choice = METRICS.choose(name)
         traits = choice.traits
         common = {"name": name, "scope": scope, "unit": traits["unit"], "better": traits["better"], "n": before.n}

@@ -54,7 +54,7 @@ def accuracy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.correct, share=True)
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats")
+@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True)
 def nll(sample: Sample) -> MeanOf:
     """Negative log-likelihood, mean of -log p_y.
 
@@ -66,7 +66,7 @@ def nll(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, ends=_cost)
 
 
-@METRICS.add(values=BRIER, better="lower", unit="")
+@METRICS.add(values=BRIER, better="lower", unit="", distribution=True)
 def brier(sample: Sample) -> MeanOf:
     """Brier score, mean of Σ_k (p_k - 1[k = y])², in [0, 2]; of two classes half of that, mean of (P(event) - y)².
 
@@ -99,7 +99,7 @@ def mean_confidence(sample: Sample) -> MeanOf:
     >>> round(calibcli.measure(logits, labels, "mean_confidence")["mean_confidence"].value, 4)
     0.9754
     """
-    return MeanOf(sample, sample.columns.confidence, ends=(1 / sample.columns.k, 1.0))
+    return MeanOf(sample, sample.columns.confidence, ends=(sample.columns.floor, 1.0))
 
 
 @METRICS.add(values=SIGNED, better="zero", unit="probability")
@@ -117,7 +117,7 @@ def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     return MeanOf(sample, sample.view(of).residual, ends=(least, 1.0))
 
 
-@METRICS.add(values=NATS, unit="nats")
+@METRICS.add(values=NATS, unit="nats", distribution=True)
 def entropy(sample: Sample) -> MeanOf:
     """Mean entropy of the predicted distribution.
 
@@ -129,7 +129,7 @@ def entropy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ends=_nats)
 
 
-@METRICS.add(values=NATS, unit="nats")
+@METRICS.add(values=NATS, unit="nats", distribution=True)
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
@@ -141,7 +141,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, unit="nats")
+@METRICS.add(values=NATS, unit="nats", distribution=True)
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 
@@ -153,7 +153,7 @@ def entropy_wrong(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ~sample.columns.correct, _nats, empty=NO_WRONG)
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats")
+@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True)
 def nll_correct(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are correct.
 
@@ -165,7 +165,7 @@ def nll_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, better="lower", unit="nats")
+@METRICS.add(values=NATS, better="lower", unit="nats", distribution=True)
 def nll_wrong(sample: Sample) -> MeanOf:
     """Mean NLL over rows that are wrong.
 

@@ -71,7 +71,10 @@ def report(
     k = predictions.k
     if options.top_k < 0 or options.top_k > k:
         raise UsageError(f"--top-k {options.top_k} of {k} classes", f"pass 1 to {k}")
-    choices = _choices(options, metrics.DEFAULT if options.specs is None else options.specs, k)
+    if predictions.top_only and (options.per_class or options.top_k):
+        what = "--per-class" if options.per_class else "--top-k"
+        raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
+    choices = _choices(predictions, options, ("default",))
     shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
     wanted = [*needed_class_bins(choices, k), *([shown] if options.per_class else [])]
     measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
@@ -113,13 +116,12 @@ def report_multilabel(
         UsageError: as `report`.
     """
     options = options or Options()
-    specs = BRIEF if options.specs is None else options.specs
     found: list[Estimate] = []
     plots: list[Plot] = []
     rows: list[list[Cell]] = []
     notes: list[str] = []
     for done, (name, predictions) in enumerate(labels.items()):
-        sample, estimates = _measured(predictions, options, specs, f"label={name}")
+        sample, estimates = _measured(predictions, options, f"label={name}")
         found += estimates
         rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
         notes += [note for note in predictions.notes if note not in notes]
@@ -134,8 +136,8 @@ def report_multilabel(
     values = [row[3:] for row in rows]
     means = [None if None in column else float(np.mean(column)) for column in zip(*values, strict=True)]
     rows.append(["mean", None, None, *means])
-    names = [choice.spec for choice in _choices(options, specs, 2)]
     first = next(iter(labels.values()))
+    names = [choice.spec for choice in _choices(first, options, BRIEF)]
     return Result(
         command="metrics",
         estimates=found,
@@ -178,9 +180,11 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
     return notes
 
 
-def _choices(options: Options, specs: Sequence[str], k: int) -> list[Choice]:
-    found = []
-    for choice in metrics.choose(specs, k):
+def _choices(predictions: Predictions, options: Options, usual: Sequence[str]) -> list[Choice]:
+    """The metrics that are asked for, else the usual ones, with the bins of the options."""
+    found, top_only = [], predictions.top_only
+    specs = metrics.known(usual, top_only) if options.specs is None else options.specs
+    for choice in metrics.choose(specs, predictions.k, top_only):
         defaults = {"bins": options.bins, "edges": options.edges}
         given = {o: v for o, v in choice.options.items() if v != choice.entry.options[o].default}
         filled = METRICS.choose(choice.name, **{o: v for o, v in defaults.items() if o not in given})
@@ -188,10 +192,8 @@ def _choices(options: Options, specs: Sequence[str], k: int) -> list[Choice]:
     return list({choice.spec: choice for choice in found}.values())
 
 
-def _measured(
-    predictions: Predictions, options: Options, specs: Sequence[str], scope: str
-) -> tuple[Sample, list[Estimate]]:
-    choices = _choices(options, specs, predictions.k)
+def _measured(predictions: Predictions, options: Options, scope: str) -> tuple[Sample, list[Estimate]]:
+    choices = _choices(predictions, options, BRIEF)
     measured = metrics.columns_of(predictions, choices, options.threads)
     sample = Sample.of(measured, predictions, options.seed)
     return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
@@ -200,7 +202,6 @@ def _measured(
 def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate], list[Table]]:
     found: list[Estimate] = []
     tables = []
-    specs = BRIEF if options.specs is None else options.specs
     for column, values in predictions.slices.items():
         names, member = np.unique(values, return_inverse=True)
         if len(names) > MOST_SLICES:
@@ -210,10 +211,10 @@ def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate],
         rows: list[list[Cell]] = []
         for i, name in enumerate(names):
             part = predictions.take(np.flatnonzero(member == i))
-            _, estimates = _measured(part, options, specs, f"{column}={name}")
+            _, estimates = _measured(part, options, f"{column}={name}")
             found += estimates
             rows.append([str(name), part.n, *(e.value for e in estimates)])
-        heads = [choice.spec for choice in _choices(options, specs, predictions.k)]
+        heads = [choice.spec for choice in _choices(predictions, options, BRIEF)]
         tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=[column, "rows", *heads], rows=rows))
     return found, tables
 
@@ -229,9 +230,7 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "n": predictions.n,
-        "classes": predictions.k,
-        **predictions.event_fact,
-        "kind": predictions.kind.replace("_", "-"),
+        **predictions.problem,
         "level": options.level,
     }
     if predictions.weights is not None:

@@ -44,6 +44,8 @@ DEFAULT = (
 METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT)
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
+OF_TOP = {"brier": "brier_top"}
+"""What stands for a metric where the probability of the predicted class is all that is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,21 +104,43 @@ def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
     return float(weights @ values) / total if total > 0 else math.nan
 
 
-def choose(specs: Iterable[str], k: int) -> list[Choice]:
+def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]:
     """Spec strings as choices, each once; `all` stands for the whole shelf and `default` for the default set.
 
     The spec of a choice is the shortest: of two classes `of=positive` goes without saying, of more `of=top`.
 
+    Args:
+        specs: what was asked for.
+        k: number of classes.  top_only: the predicted class alone has a probability, as in `Predictions`.
+
     Raises:
-        UsageError: unknown metric or option, or `of=positive` where there are not two classes.
+        UsageError: unknown metric or option, `of=positive` where there are not two classes, or what needs the
+            probabilities of every class where one alone is known.
     """
     chosen: dict[str, Choice] = {}
     for spec in specs:
         groups = {"all": [*METRICS.entries], "default": [*DEFAULT]}
-        for one in groups.get(spec.strip().lower(), [spec]):
+        asked = groups.get(spec.strip().lower())
+        for one in [spec] if asked is None else known(asked, top_only):
             choice = _resolved(METRICS.choose(one), k)
+            if top_only and _of_every_class(choice.name):
+                problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
+                raise UsageError(problem, f"use {OF_TOP.get(choice.name, 'ece')}, or save the scores of every class")
             chosen.setdefault(choice.spec, choice)
     return list(chosen.values())
+
+
+def known(names: Iterable[str], top_only: bool) -> list[str]:
+    """Names of metrics without those that cannot be measured; the Brier score is then that of the top label."""
+    if not top_only:
+        return [*names]
+    here = (OF_TOP.get(name, name) for name in names)
+    return list(dict.fromkeys(name for name in here if name == "default" or not _of_every_class(name)))
+
+
+def _of_every_class(name: str) -> bool:
+    """Whether a metric needs the probabilities of every class."""
+    return bool(METRICS.entries[name].traits.keys() & {"distribution", "class_bins", "needs_scores"})
 
 
 def _resolved(choice: Choice, k: int) -> Choice:
@@ -164,7 +188,7 @@ def measure(
     Raises:
         UsageError: unknown metric or option, or a level outside (0, 1).
     """
-    choices = choose(DEFAULT if specs is None else specs, predictions.k)
+    choices = choose(["default"] if specs is None else specs, predictions.k, predictions.top_only)
     table = columns_of(predictions, choices, threads, progress)
     return estimates(Sample.of(table, predictions, seed), choices, level=level)
 

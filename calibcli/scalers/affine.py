@@ -126,11 +126,14 @@ def joined(score: Array) -> Array:
     return log_softmax(log_sigmoid(score))
 
 
+PLATT = {"slope": Form("c"), "bias": Form("c")}
+
+
 def _apply_platt(parameters: Parameters, logits: Array) -> Array:
     return joined(log_odds(logits)[:, curved(logits.shape[1])] * parameters["slope"] + parameters["bias"])
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_platt, form={"slope": Form("c"), "bias": Form("c")})
+@SCALERS.add(preserves_accuracy=False, apply=_apply_platt, form=PLATT, of_confidence=True)
 def platt(predictions: Predictions, job: Job, *, smooth: bool = True) -> Fitted:
     """Platt scaling: sigmoid(a m + b) of the log-odds m; beyond 2 classes one against the rest, renormalised.
 

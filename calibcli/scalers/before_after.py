@@ -12,8 +12,8 @@ from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences, worse
 from calibcli.predictions import Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
-from calibcli.scalers.fitting import apply, cross_fit, fit, part
-from calibcli.scalers.ranking import Options, applicable, rank
+from calibcli.scalers.fitting import applicable, apply, cross_fit, fit, part
+from calibcli.scalers.ranking import Options, rank
 from calibcli.scalers.scaler import SCALERS, Progress, Scaler
 
 
@@ -29,7 +29,7 @@ def report(
         UsageError: unknown method, option or metric.
         InputError: data that cannot be fitted, or a test set of other classes.
     """
-    methods = known_methods(options.methods, predictions.k)
+    methods = known_methods(options.methods, predictions)
     method, crossed, recommended, notes = methods[0], None, dict[str, str](), list[str]()
     estimates: Sequence[Estimate] = ()
     tables: list[Table] = []
@@ -58,9 +58,8 @@ def report(
         "method": method,
         "keeps predicted classes": done.scaler.preserves_accuracy,
         "after": where,
-        "kind": predictions.kind,
         "n": predictions.n,
-        "classes": predictions.k,
+        **predictions.problem,
     }
     return Result(
         command="scale",
@@ -68,7 +67,7 @@ def report(
         tables=[*tables, *done.tables, *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
         notes=[*notes_of(*filter(None, [predictions, test])), *notes, *done.notes, *_harm(changed), *second.notes],
-        facts={**facts, **predictions.event_fact, **done.facts, **recommended},
+        facts={**facts, **done.facts, **recommended},
     ), done.scaler
 
 
@@ -78,13 +77,14 @@ def _harm(changed: Sequence[Estimate]) -> list[str]:
     return [f"after is worse than before beyond chance: {', '.join(bad)}"] if bad else []
 
 
-def known_methods(methods: Sequence[str], k: int) -> list[str]:
-    """Canonical specs, each once; `all` stands for every method for k classes.
+def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]:
+    """Canonical specs, each once; `all` stands for every method for these predictions.
 
     Raises:
         UsageError: unknown method or option.
     """
-    asked = (applicable(k) if method.strip().lower() == "all" else [method] for method in methods)
+    every = applicable(predictions.k, predictions.top_only)
+    asked = (every if method.strip().lower() == "all" else [method] for method in methods)
     return [*dict.fromkeys(SCALERS.choose(spec).spec for specs in asked for spec in specs)]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibcli import __version__
 from calibcli.errors import InputError, UsageError
-from calibcli.predictions import Predictions
+from calibcli.predictions import VERDICTS, Predictions
 from calibcli.scalers.parameters import shown
 from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler
 from calibcli.scalers.subsets import FoldedScores, Ints, fold_of_rows, raw_argmax, subset
@@ -50,6 +50,9 @@ def fit(
         raise InputError("no rows to fit on", "pass at least one labelled row")
     if choice.traits.get("binary") and predictions.k != 2:
         raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
+    if predictions.top_only and choice.name not in (fits := applicable(2, top_only=True)):
+        problem = f"{choice.name} needs the scores of every class, not the confidence alone"
+        raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
     step = progress or (lambda fraction, text: None)
     step(0.0, f"fitting {choice.spec}")
     done = choice(predictions, Job(seed, report, level, step, {} if memory is None else memory, rows))
@@ -69,6 +72,12 @@ def fit(
         facts, tables = shown(done.parameters, scaler.classes, scaler.k)
         done = dataclasses.replace(done, tables=[*done.tables, *tables], facts={**done.facts, **facts})
     return Fit(**vars(done), scaler=scaler)
+
+
+def applicable(k: int, top_only: bool = False) -> list[str]:
+    """Names of the methods for k classes, or for confidences alone."""
+    unfit = {"of_confidence"} if top_only else set()
+    return [e.name for e in SCALERS if unfit <= e.traits.keys() and (k == 2 or not e.traits.get("binary"))]
 
 
 def cross_fit(
@@ -127,6 +136,10 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
         InputError: another number of classes, other names, or the same names in another order.
     """
     fix = "fit a calibrator on outputs of this model"
+    if predictions.top_only != (scaler.classes == VERDICTS):
+        of = ("confidences", "scores of every class")
+        a, b = of if predictions.top_only else of[::-1]
+        raise InputError(f"{predictions.source} holds {a}, the calibrator was fitted on {b}", fix)
     if predictions.k != scaler.k:
         problem = f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}"
         raise InputError(problem, fix)

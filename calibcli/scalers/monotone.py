@@ -133,7 +133,7 @@ def _isotonic(predictions: Predictions, of: Of) -> Fitted:
     return packed(curves, 1 / (predictions.n + 2), of)  # never 0 or 1: the NLL stays finite
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(np.interp), form=CURVES)
+@SCALERS.add(preserves_accuracy=False, apply=_apply_curves(np.interp), form=CURVES, of_confidence=True)
 def isotonic(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of each class against the rest, renormalised (Zadrozny & Elkan 2002).
 
@@ -159,7 +159,12 @@ def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
     return _isotonic(predictions, "top")
 
 
-@SCALERS.add(preserves_accuracy=lambda options: options["of"] == "top", apply=_apply_curves(_bin), form=CURVES)
+@SCALERS.add(
+    preserves_accuracy=lambda options: options["of"] == "top",
+    apply=_apply_curves(_bin),
+    form=CURVES,
+    of_confidence=True,
+)
 def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = "classes") -> Fitted:
     """Histogram binning: equal-mass bins of each class's probability, value (n₊ + 1) / (n + 2), renormalised.
 
@@ -192,7 +197,10 @@ def _apply_beta(parameters: Parameters, logits: Array) -> Array:
     return joined(parameters["a"] * log_p[:, columns] - parameters["b"] * log_rest[:, columns] + parameters["c"])
 
 
-@SCALERS.add(preserves_accuracy=False, apply=_apply_beta, form={"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")})
+BETA = {"a": Form("c", 0), "b": Form("c", 0), "c": Form("c")}
+
+
+@SCALERS.add(preserves_accuracy=False, apply=_apply_beta, form=BETA, of_confidence=True)
 def beta(predictions: Predictions, job: Job) -> Fitted:
     """Beta calibration: logit = a ln p - b ln(1 - p) + c with a, b >= 0 (Kull et al. 2017).
 

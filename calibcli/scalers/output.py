@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibcli.errors import UsageError
 from calibcli.files import atomic, known_suffix
 from calibcli.predictions import Predictions
 from calibcli.scalers.fitting import check_classes
@@ -62,6 +63,8 @@ def stream(
         UsageError: the path cannot be written.
     """
     check_classes(scaler, predictions)
+    if predictions.top_only and not probabilities:
+        raise UsageError("--as logits is for the scores of classes, this is a confidence alone", "leave it out")
     changed, raised, name = 0, 0, "probabilities" if probabilities else "logits"
     least = float(np.finfo(dtype).tiny)
     with _writing(known_suffix(path, SUFFIXES, "scores"), name, predictions, np.dtype(dtype)) as write:
@@ -72,6 +75,9 @@ def stream(
                 raised += int(low.any(axis=1).sum())
                 scores = np.where(low, least, np.exp(scores))
             out = scores.astype(dtype)
+            if predictions.top_only:  # both classes are of the one that was predicted
+                write(out[:, 1:], slice(start, start + len(block)))
+                continue
             raw, mapped = block.argmax(axis=1), out.argmax(axis=1)
             moved = np.flatnonzero(raw != mapped)
             if scaler.preserves_accuracy:
@@ -91,7 +97,9 @@ def stream(
 def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
     """What belongs to the rows, by name."""
     arrays: dict[str, NDArray[Any] | None] = {
-        "labels": predictions.labels if predictions.facts.get("labelled", True) else None,
+        "correct" if predictions.top_only else "labels": predictions.labels
+        if predictions.facts.get("labelled", True)
+        else None,
         "ids": predictions.ids,
         "weights": predictions.weights,
         "group": predictions.groups,
@@ -102,19 +110,23 @@ def _columns(predictions: Predictions) -> dict[str, NDArray[Any]]:
 
 @contextlib.contextmanager
 def _writing(path: Path, name: str, predictions: Predictions, dtype: np.dtype[Any]) -> Iterator[Write]:
-    shape = (predictions.n, predictions.k)
+    shape: tuple[int, ...] = (predictions.n, predictions.k)
+    if predictions.top_only:
+        shape, name = (predictions.n,), "confidence"
     columns = _columns(predictions)
     file: IO[Any]
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(atomic(path))
         if path.suffix == ".csv":
             values = predictions.facts.get("label_values")
-            if values is not None:  # as they stood in the file
+            if values is not None and "labels" in columns:  # as they stood in the file
                 columns["labels"] = np.asarray(values)[columns["labels"]]
             file = stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
-            yield _csv(file, name, columns, _suffixes(predictions))
+            prefix = "prob_" if name == "probabilities" else "logit_"
+            heads = [name] if predictions.top_only else [prefix + suffix for suffix in _suffixes(predictions)]
+            yield _csv(file, heads, columns)
             return
-        if predictions.classes is not None:
+        if predictions.classes is not None and not predictions.top_only:
             columns["classes"] = np.asarray(predictions.classes, dtype=str)
         file = stack.enter_context(array_file(temporary, path.suffix, name, shape, dtype, columns))
         yield lambda block, rows: put(file, block, dtype)
@@ -122,7 +134,7 @@ def _writing(path: Path, name: str, predictions: Predictions, dtype: np.dtype[An
 
 @contextlib.contextmanager
 def array_file(
-    path: Path, suffix: str, name: str, shape: tuple[int, int], dtype: np.dtype[Any], beside: Mapping[str, NDArray[Any]]
+    path: Path, suffix: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Mapping[str, NDArray[Any]]
 ) -> Iterator[IO[bytes]]:
     """An `.npz` (with the arrays `beside`) or `.npy` file, open where rows of the array `name` are to be written."""
     file: IO[bytes]
@@ -152,12 +164,11 @@ def _suffixes(predictions: Predictions) -> list[str]:
     return names if names and not any(name.isdigit() for name in names) else [str(i) for i in range(predictions.k)]
 
 
-def _csv(file: IO[str], name: str, columns: Mapping[str, NDArray[Any]], suffixes: Sequence[str]) -> Write:
+def _csv(file: IO[str], heads: Sequence[str], columns: Mapping[str, NDArray[Any]]) -> Write:
     import csv
 
     rows = csv.writer(file)
-    prefix = "prob_" if name == "probabilities" else "logit_"
-    rows.writerow([*(prefix + suffix for suffix in suffixes), *("label" if c == "labels" else c for c in columns)])
+    rows.writerow([*heads, *("label" if c == "labels" else c for c in columns)])
 
     def write(block: NDArray[Any], where: slice) -> None:
         text = [[np.format_float_positional(v, trim="-") for v in row] for row in block]

@@ -16,7 +16,7 @@ from calibcli.numerics import normal_quantile, weighted_mean
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate, Table
 from calibcli.scalers.fitting import cross_fit, part
-from calibcli.scalers.scaler import SCALERS, Array, Progress
+from calibcli.scalers.scaler import Array, Progress
 
 NONE = "none"  # the scores as they are
 
@@ -60,11 +60,6 @@ class Ranking:
     estimates: Sequence[Estimate]
     table: Table
     notes: Sequence[str]
-
-
-def applicable(k: int) -> list[str]:
-    """Names of the methods for k classes."""
-    return [entry.name for entry in SCALERS if k == 2 or not entry.traits.get("binary")]
 
 
 def rank(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import Predictions
 
-OF_FILES = ("scores", "shards", "multilabel")
+OF_FILES = ("scores", "shards", "multilabel", "confidence", "correct", "confidence_scale")
 
 
 class _Arrays:
@@ -48,6 +48,9 @@ class How(TypedDict, total=False):
     scores: str | None
     shards: bool
     multilabel: bool
+    confidence: str | None
+    correct: str | None
+    confidence_scale: Literal["1", "10", "100", "percent"] | None
 
 
 def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unpack[How]) -> Predictions:
@@ -68,10 +71,52 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
         TypeError: a keyword that is not one of these.
     """
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
-    options: dict[str, Any] = dict(how)
     arrays = {"scores": plain(scores, "scores")}
     if labels is not None:
         arrays["labels"] = plain(labels, "labels")
+    return _read(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
+
+
+def of_confidence(
+    confidence: npt.ArrayLike,
+    /,
+    correct: npt.ArrayLike,
+    *,
+    scale: Literal["1", "10", "100", "percent"] | None = None,
+    weights: npt.ArrayLike | None = None,
+    weight_kind: str = "sampling",
+    ids: npt.ArrayLike | None = None,
+    group: npt.ArrayLike | None = None,
+    by: Mapping[str, npt.ArrayLike] | None = None,
+) -> Predictions:
+    """Predictions of which no more is known than how sure each was and whether it was right.
+
+    What is defined on (confidence, correct) can be measured: accuracy, ECE and its relatives, gates, slices, paired
+    comparisons, and the scalers platt, beta, isotonic and histogram. What needs the scores of every class is refused.
+
+    >>> rows = calibcli.from_confidence([0.9, 0.6, 0.8], [True, False, True])
+    >>> round(calibcli.measure(rows, "confidence_gap")["confidence_gap"].value, 4)
+    0.1
+
+    Args:
+        confidence: (N,) probability of the prediction, NaN where it is not known (left out, and said).
+        correct: (N,) 1 or 0, true or false, yes or no.
+        scale: what a confidence is out of.
+        weights, weight_kind, ids, group, by: as in `from_arrays`.
+
+    Raises:
+        InputError: what is wrong with the arrays, and what to pass.
+    """
+    arrays = {"confidence": plain(confidence, "confidence"), "correct": plain(correct, "correct")}
+    named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
+    rows = {"weights": weights, "weight_kind": weight_kind, "ids": ids, "group": group, "by": by}
+    return _read(arrays, {**named, **rows})
+
+
+def _read(
+    arrays: dict[str, npt.NDArray[Any]], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()
+) -> Predictions:
+    """Arrays, and those among the options, as a file would be read."""
     extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
     by = options.pop("by", None) or {}
     if not isinstance(by, Mapping):
@@ -81,12 +126,11 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
     contents = Contents(
         format="arrays",
         arrays={name: Memory(one) for name, one in {**slices, **arrays, **extra}.items()},
-        scores="scores",
-        labels="labels" if labels is not None else "",
+        scores=scores,
+        labels="".join(labels),
     )
     source = cast(Source, _Arrays())
-    reading = Reading(**options, by=tuple(slices), need_labels=labels is not None)
-    return predictions([contents], [source], reading)
+    return predictions([contents], [source], Reading(**options, by=tuple(slices)))
 
 
 def plain(values: Any, name: str) -> npt.NDArray[Any]:

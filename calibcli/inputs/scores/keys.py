@@ -26,6 +26,7 @@ OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?
 NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
 CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
 EVERY_CLASS = "save the scores of every class as an array (N, K): logits or probabilities"
+WITH_VERDICT = f"{EVERY_CLASS}; or name the column that says which predictions were right: --correct KEY"
 VERDICTS = ("correct", "is_correct", "was_correct", "right", "is_right", "hit", "correctness", "acc", "accuracy")
 TOP_ONLY = ("confidence", "confidences", "max_prob", "max_probs", "top1", "top_prob", "conf", "pred_prob", "msp",
             "pred_confidence", "top_confidence", "max_confidence")  # fmt: skip
@@ -65,14 +66,12 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         return found[0]
     top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
     if top:
-        verdict = [name for name in contents.arrays if normal(name) in VERDICTS]
-        with_it = f" and whether it was right ('{verdict[0]}')" if verdict else ""
-        raise InputError(f"{where} holds only the score of the top class ('{top[0]}'){with_it}", EVERY_CLASS)
+        raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
     problem = f"no scores in {where}: it holds {describe(contents)}"
     raise InputError(problem, "choose them with --scores KEY, or name them logits or probs")
 
 
-def refuse_verdicts(scores: str, labels: str, where: str) -> None:
+def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
     """Refuse one score per row whose name says that it is the top class's, or labels that say whether that was right.
 
     Read as P(class 1) and its label they would give other numbers: where the top class is wrong, accuracy and
@@ -82,13 +81,16 @@ def refuse_verdicts(scores: str, labels: str, where: str) -> None:
         InputError: the names say so.
     """
     name = Path(labels).stem if labels else ""
+    if width > 1:
+        return
     if normal(scores) in TOP_ONLY:
         problem = f"'{scores}' in {where} is the confidence in the predicted class, not the probability of class 1"
     elif normal(name) in VERDICTS:
         problem = f"labels '{labels}' say whether a prediction was right, not which class was observed"
     else:
         return
-    raise InputError(problem, f"{EVERY_CLASS}; if it is P(class 1) with labels 0 and 1: call them prob and label")
+    fix = f"{WITH_VERDICT}, with --confidence {scores}"
+    raise InputError(problem, f"{fix}; if it is P(class 1) with labels 0 and 1: call them prob and label")
 
 
 def candidates(contents: Contents) -> list[str]:

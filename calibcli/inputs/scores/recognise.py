@@ -11,7 +11,7 @@ from calibcli import scalers
 from calibcli.inputs.files.arrays import Contents, distinct
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import other_files, recorded
+from calibcli.inputs.scores import confidence, other_files, recorded
 from calibcli.inputs.scores.keys import by_label_names, candidates, pick_scores, shape_text
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
@@ -37,16 +37,18 @@ def inspect(
         other = other_files.before_reading(source)
         if other is None:
             contents.append(by_label_names(load_any(source), source.name))
-            other = (
-                None if candidates(contents[-1]) or wanted.scores else other_files.after_reading(contents[-1], source)
-            )
+            scored = candidates(contents[-1]) or wanted.scores
+            if not scored and not confidence.columns(contents[-1], wanted, source.name):
+                other = other_files.after_reading(contents[-1], source)
         if other is not None and other.what == other_files.CALIBRATOR:
             return _calibrator(source), [{"path": source.path, "sha256": source.sha256()}]
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
             return Result(command="inspect", facts=facts), [{"path": source.path, "sha256": source.sha256()}]
-    name = pick_scores(contents[0], wanted.scores, sources[0].name)
-    labelled = recorded.label_array(contents, sources, wanted, name)[1] is not None
+    labelled = not scored and confidence.columns(contents[0], wanted, sources[0].name) is not None
+    if not labelled:
+        name = pick_scores(contents[0], wanted.scores, sources[0].name)
+        labelled = recorded.label_array(contents, sources, wanted, name)[1] is not None
     wanted = dataclasses.replace(wanted, need_labels=labelled)
     if reading.get("multilabel"):
         from calibcli.inputs.scores.multilabel import split
@@ -108,9 +110,7 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             "what": "recorded outputs",
             "format": facts["format"],
             "rows": found.n,
-            "classes": found.k,
-            **found.event_fact,
-            "kind": found.kind,
+            **found.problem,
             "why": facts["why"],
             "class_names": list(found.classes) if found.classes else None,
             "ids": None if found.ids is None else distinct(found.ids),

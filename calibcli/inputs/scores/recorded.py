@@ -16,7 +16,7 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import event, keys, other_files, per_row
+from calibcli.inputs.scores import confidence, event, keys, other_files, per_row
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
@@ -41,6 +41,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
         kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
+        confidence, correct: names of two arrays, how sure each prediction was and whether it was right, where that is
+            all there is.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
         label_base: what the first class is called.  ignore_label: rows with this label are dropped.
         drop_nonfinite: drop rows with NaN or infinite scores.
         clip: raise probabilities to 1e-15, so that the NLL is finite.
@@ -105,7 +107,7 @@ def load(source: Source) -> Contents:
     """
     try:
         contents = load_any(source)
-        if keys.candidates(contents):
+        if keys.candidates(contents) or confidence.columns(contents):
             return contents
         contents = keys.by_label_names(contents, source.name)
         if contents.scores:
@@ -125,20 +127,21 @@ def predictions(
     check_options(reading)
     where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     first = contents[0]
+    alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
+    if alone and (columns := confidence.columns(first, reading, sources[0].name)):
+        return confidence.predictions(contents, sources, reading, columns)
     name = keys.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading, name)
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {keys.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
-    needed = raw_labels if reading.need_labels else None
-    scores = keys.held(keys.two_dimensional(raw, name, where, None if needed is None else needed.shape[0]))
+    count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
+    scores = keys.held(keys.two_dimensional(raw, name, where, count))
     n, width = scores.shape
-    if width == 1:
-        keys.refuse_verdicts(name, label_name, where)
-    k = max(width, 2)
+    keys.refuse_verdicts(name, label_name, where, width)
+    k, notes = max(width, 2), [remark for c in contents for remark in c.about]
     classes, confirmed = _classes(first, reading, name, k)
-    notes: list[str] = [remark for c in contents for remark in c.about]
     of: event.Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
