@@ -104,7 +104,10 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     given.out.mkdir(parents=True, exist_ok=True)
     failed = []
-    for name in given.names or [name for name in known if name not in PYTHONS or there(name)]:
+    absent = [name for name in PYTHONS if not given.names and not there(name)]
+    for name in absent:
+        print(f"{name}: not on this machine")
+    for name in given.names or [name for name in known if name not in absent]:
         start, code = time.monotonic(), 0
         with open(given.out / f"{name}.txt", "w") as log:
             for command in commands(name, given.out.resolve(), given.data, given.short):
