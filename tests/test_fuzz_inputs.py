@@ -62,7 +62,9 @@ def program(code: str) -> int:
 @pytest.mark.slow
 @pytest.mark.finding("5 ru_maxrss")
 @pytest.mark.finding("4 Python warnings on stderr")
-@pytest.mark.parametrize(("kind", "examples"), [("files", 1400), ("arrays", 500), ("results", 200), ("torch", 300)])
+@pytest.mark.parametrize(
+    ("kind", "examples"), [("files", 1400), ("evals", 500), ("arrays", 500), ("results", 200), ("torch", 300)]
+)
 def test_damaged_files(kind: str, examples: int, here: Path) -> None:
     if kind == "torch":
         pytest.importorskip("torch")

@@ -194,7 +194,11 @@ def asked(reading: Reading) -> dict[str, Any]:
 
 def named(reading: Reading) -> list[str]:
     """Files that the options of reading may name, beside those that hold the scores."""
-    return [name for name in (reading.labels, reading.classes) if isinstance(name, str) and os.path.isfile(name)]
+    return [
+        name
+        for name in (reading.labels, reading.classes, reading.choices)
+        if isinstance(name, str) and os.path.isfile(name)
+    ]
 
 
 def speaks() -> bool:

@@ -60,13 +60,13 @@ def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
 def read_scores(path: str | Path, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
     """Recorded outputs with those of the columns `by` that the file has."""
     how = Reading(**{**reading, "by": ()})
-    sources = recorded.open_all(path, how.shards)
+    sources = recorded.open_all(path, how)
     contents = [recorded.load(source) for source in sources]
 
     there = []
     for name in dict.fromkeys(by):
         with contextlib.suppress(CalibError):
-            keys.named(contents[0], name, "by", "")
+            keys.column(contents[0], name, "by", "")
             there.append(name)
     return recorded.predictions(contents, sources, dataclasses.replace(how, by=tuple(there)))
 

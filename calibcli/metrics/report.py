@@ -15,6 +15,7 @@ from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import METRICS, Sample, needed_class_bins
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
+from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Cell, Estimate, Result, Table
@@ -214,6 +215,12 @@ def _slices(predictions: Predictions, options: Options) -> tuple[list[Estimate],
             _, estimates = _measured(part, options, f"{column}={name}")
             found += estimates
             rows.append([str(name), part.n, *(e.value for e in estimates)])
+        if column == TASK and "tasks" in predictions.facts:
+            mean = macro([e for e in found if e.scope.startswith(f"{column}=")], len(names), options.level)
+            pooled = _measured(predictions, options, "")[1]
+            rows.append(["pooled", predictions.n, *(e.value for e in pooled)])
+            rows.append([MACRO, None, *(e.value for e in mean)])
+            found += mean
         heads = [choice.spec for choice in _choices(predictions, options, BRIEF)]
         tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=[column, "rows", *heads], rows=rows))
     return found, tables
@@ -239,5 +246,7 @@ def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[s
         facts["groups"] = len(np.unique(predictions.groups))
     if predictions.classes is not None:
         facts["class_names"] = [str(c) for c in predictions.classes]
+    if "tasks" in predictions.facts:
+        facts["tasks"] = len(predictions.facts["tasks"])
     why = predictions.facts.get("why")
-    return facts | ({"why": why} if why else {})
+    return facts | ({"why": why} if why else {}) | dict(predictions.facts.get("evaluation", {}))

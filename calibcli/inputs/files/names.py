@@ -13,9 +13,14 @@ SCORES = {
     **dict.fromkeys(("logits", "y_logits", "test_logits"), "logits"),
     **dict.fromkeys(("probs", "probabilities", "y_prob", "y_proba"), "probabilities"),
     **dict.fromkeys(("predictions", "preds", "y_pred", "scores", "outputs"), ""),
-    "log_probs": "log_probabilities",
+    **dict.fromkeys(("log_probs", "logprobs", "log_probabilities"), "log_probabilities"),
 }
 LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
+WEAK_LABELS = (
+    "true_label", "true_labels", "true_class", "truth", "true", "actual", "gold", "gold_label", "answer",
+    "correct_answer", "outcome", "gt", "gts", "y_test", "class", "category", "diagnosis",
+)  # fmt: skip
+"""Labels where nothing else is."""
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
 

@@ -36,6 +36,13 @@ TO_MARK = {"APPENDS", "SETITEMS", "ADDITEMS"}
 MADE_OF_MARK = {"TUPLE", "LIST", "DICT", "FROZENSET", "INST", "OBJ"}
 
 
+def is_pickle(head: bytes) -> bool:
+    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
+    if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
+        return False
+    return chr(head[2]) in {opcode.code for opcode in pickletools.opcodes}
+
+
 def names(stream: IO[bytes], where: str) -> set[str]:
     """The globals that the pickles in a stream name, after a look at how much work they ask for.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -48,11 +49,14 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     rows = _rows(source, delimiter)
     header = [cell.strip() for cell in next(rows)]
+    if source.asked.no_header:
+        header = _names(_rows(source, delimiter), len(header))
+        rows = _rows(source, delimiter)
     if len(header) == 1 and is_number(header[0]):  # one column of labels may do without a name
         rows, header = _rows(source, delimiter), [source.stem]
-    if len(header) > 1 and all(is_number(cell) for cell in header):
+    if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
         problem = f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}"
-        raise InputError(problem, "name the columns in the first row: logit_0,logit_1,...,label")
+        raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
     groups, classes = score_groups(header if grouped else [], source.name)
     refuse_twice(header, source.name)
     in_group = {i for columns in groups.values() for i in columns}
@@ -79,6 +83,18 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
     kinds = {name: PREFIXES.get(name, "") for name in groups}
     form = "tsv" if delimiter == "\t" else "csv"
     return Contents(form, arrays, kinds=kinds, decimals=decimals, classes=classes, table=True)
+
+
+def _names(rows: Iterator[list[str]], width: int) -> list[str]:
+    """Names of the columns of a table without a header: `label` is the first or the last, where it alone of the two
+    holds whole numbers or names, and the others are then scores; else 0, 1, ...
+    """
+    head = [row for row in itertools.islice(rows, 1000) if len(row) == width]
+    plain = [i for i in {0, width - 1} if not any("." in row[i] and is_number(row[i]) for row in head)]
+    if len(plain) != 1 or width == 1:
+        return [str(i) for i in range(width)]
+    others = [f"score_{i}" for i in range(width - 1)] if width > 2 else ["score"]
+    return ["label", *others] if plain == [0] else [*others, "label"]
 
 
 def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
@@ -173,11 +189,17 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
     for r, row in enumerate(cells):
         for c, cell in enumerate(row):
             try:
-                out[r, c] = np.nan if cell.strip().lower() in MISSING else real(cell)
+                out[r, c] = np.nan if cell.strip().lower() in MISSING else _share(cell)
             except ValueError:
                 problem = f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number"
                 raise InputError(problem, "write it as a number, or leave the column out") from None
     return out
+
+
+def _share(cell: str) -> float:
+    """A number; of `63.4%` the share."""
+    percent = cell.strip().endswith("%")
+    return real(cell.strip()[:-1]) / 100 if percent else real(cell)
 
 
 class Twice(Exception):

@@ -17,7 +17,10 @@ from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import Predictions
 
-OF_FILES = ("scores", "shards", "multilabel", "confidence", "correct", "confidence_scale")
+OF_FILES = (
+    "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "multilabel",
+    "confidence", "correct", "confidence_scale",
+)  # fmt: skip
 
 
 class _Arrays:
@@ -46,7 +49,11 @@ class How(TypedDict, total=False):
     group: npt.ArrayLike | None
     by: Mapping[str, npt.ArrayLike] | Sequence[str] | None
     scores: str | None
+    no_header: bool
     shards: bool
+    tasks: bool
+    lm_norm: str | None
+    choices: Sequence[str] | str | None
     multilabel: bool
     confidence: str | None
     correct: str | None

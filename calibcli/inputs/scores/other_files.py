@@ -12,7 +12,7 @@ from typing import Any
 from calibcli.errors import InputError
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.arrays import Contents
-from calibcli.inputs.files.source import Source, is_pickle
+from calibcli.inputs.files.source import Source
 
 CALIBRATOR = "a calibrator of calib scale"
 RESULT = 64 << 20  # longest result that is looked into
@@ -39,7 +39,7 @@ def refuse(found: Foreign | None, source: Source) -> None:
 def before_reading(source: Source) -> Foreign | None:
     """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
     head = source.pread(min(source.size, 512), 0)
-    pickled = is_pickle(head)
+    pickled = pickles.is_pickle(head)
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
         return _result(source.pread(source.size, 0))
     if head.startswith(b"PK\x03\x04"):

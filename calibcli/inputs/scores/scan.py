@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeat
 from calibcli.predictions import NARROW, Array, Kind, Named, Piece, Progress, rows_of
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
+LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
@@ -262,6 +263,32 @@ def double_softmax(found: Scan, kind: Kind, forced: bool) -> list[str]:
         return [f"{text}: was softmax applied twice?"]
     problem = f"{text} (here {found.low:.3g} to {found.high:.3g}): softmax was applied twice"
     raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
+
+
+def remarks(
+    found: Scan, kind: Kind, classes: Sequence[str] | None, weighted: bool, forced: bool, clip: bool
+) -> list[str]:
+    """Notes on the rows.
+
+    Raises:
+        InputError: as `double_softmax`.
+    """
+    notes, rows = [], found.finite
+    ties, masked = found.ties, found.nonfinite.masked.count
+    if found.k == 1:
+        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(kind, "P")
+        notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
+        if found.order.margins:
+            ties, rows = found.order.one_column(kind)
+    notes += ties.notes(rows, weighted)
+    notes += double_softmax(found, kind, forced)
+    if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
+        notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
+    if masked:
+        notes.append(f"-inf in {masked:,} rows: probability 0 of those classes")
+    if masked or kind == "probabilities":
+        notes += found.impossible.notes(clip)
+    return notes + found.repeated.notes(found.n)
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:
