@@ -28,10 +28,6 @@ from typing import Any
 
 import numpy as np
 
-TOGETHER = (
-    *("accuracy", "nll", "brier", "brier_top", "ece", "mce", "ece_l2", "adaece", "classwise_ece", "oce", "uce"),
-    *("confidence_gap", "entropy", "high_confidence_share"),
-)
 BINS = 15
 Run = Callable[[Any, Any], float]
 
@@ -77,16 +73,6 @@ def _check() -> Run:
     import calibcli
 
     return lambda z, y: float(calibcli.check(z, y, max={"ece": 0.05}).checks[0].estimate.value or 0.0)
-
-
-def _values(*specs: str) -> Callable[[], Run]:
-    def prepared() -> Run:
-        from calibcli.metrics import values
-        from calibcli.predictions import Predictions
-
-        return lambda z, y: values(Predictions.of(z, y), specs)["ece"]
-
-    return prepared
 
 
 def _torchmetrics() -> Run:
@@ -157,8 +143,6 @@ OURS: dict[str, Callable[[], Run]] = {
     'measure(z, y, "ece")': _measure_ece,
     "check(z, y, max={'ece': .05})": _check,
     "measure(z, y): 13 with intervals": _measure,
-    "values: 14 metrics": _values(*TOGETHER),
-    "values: ece": _values("ece"),
 }
 PEERS: dict[str, tuple[str, Callable[[], Run]]] = {
     "torchmetrics ece": ("torchmetrics", _torchmetrics),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from populations import values
 from scipy import stats
 
 import calibcli
@@ -92,13 +93,11 @@ def test_objective_of_a_temperature_is_the_metric(objective: str, k: int, weight
     q = Predictions.of(np.log(p), rng.integers(0, k, 300), weights=w, weight_kind="count" if weighted else "sampling")
     fit = scalers.fit(f"temperature:objective={objective}", q)
     found = fit.estimates[0]
-    at = [metrics.values(scalers.apply(fit.scaler, q), [objective])[objective]]
+    at = [values(scalers.apply(fit.scaler, q), [objective])[objective]]
     assert found.detail["objective"] == pytest.approx(at[0], abs=1e-12)
     grid = np.arange(1, 101) / 10
     every = [
-        metrics.values(Predictions.of(np.log(p) / t, q.labels, weights=w, weight_kind=q.weight_kind), [objective])[
-            objective
-        ]
+        values(Predictions.of(np.log(p) / t, q.labels, weights=w, weight_kind=q.weight_kind), [objective])[objective]
         for t in grid
     ]
     assert found.detail["objective"] == pytest.approx(min(every), abs=1e-12)
@@ -115,7 +114,7 @@ def test_objective_puts_a_probability_on_an_edge_where_the_metric_does(k: int) -
     p[turned], y[turned] = p[turned][:, ::-1], k - 1 - y[turned]
     q = Predictions.of(np.log(p), y)
     fit = scalers.fit("temperature:objective=ece", q)
-    each = {t: metrics.values(Predictions.of(np.log(p) / t, y), ["ece"])["ece"] for t in np.arange(1, 101) / 10}
+    each = {t: values(Predictions.of(np.log(p) / t, y), ["ece"])["ece"] for t in np.arange(1, 101) / 10}
     best = min(each, key=lambda t: each[t])
     assert (fit.estimates[0].value, fit.estimates[0].detail["objective"]) == (
         best,
@@ -144,10 +143,10 @@ def test_order_of_the_classes_does_not_matter_to_equal_mass_bins(n: int, weighte
     y = rng.integers(0, 7, n)
     w = rng.random(n) + 0.5 if weighted else None
     specs = ["adaece", "adaece:bins=7", "ece2_debiased"]
-    wanted = metrics.values(Predictions.of(z, y, weights=w), specs)
+    wanted = values(Predictions.of(z, y, weights=w), specs)
     for order in (np.arange(7)[::-1], rng.permutation(7), rng.permutation(7)):
         turned = Predictions.of(z[:, order], np.argsort(order)[y], weights=w, predicted=np.argsort(order)[z.argmax(1)])
-        got = metrics.values(turned, specs)
+        got = values(turned, specs)
         for spec in specs:
             assert got[spec] == pytest.approx(wanted[spec], rel=1e-9, abs=1e-13), spec
 

@@ -141,15 +141,6 @@ def test_equal_mass_of_rows_is_that_of_rows_with_weights_of_one(kind: str, bins:
             )
 
 
-def test_values_are_those_of_measure() -> None:
-    z, y = logits(500)
-    predictions = Predictions.of(z, y)
-    specs = [name for name in metrics.METRICS.entries]  # noqa: C416
-    values = metrics.values(predictions, specs)
-    for e in metrics.measure(predictions, specs):
-        assert e.value == pytest.approx(values[e.name], rel=1e-12)
-
-
 def test_intervals_do_not_move_the_estimate_with_level() -> None:
     z, y = logits(500)
     narrow = metrics.measure(Predictions.of(z, y), ["all"], level=0.8)

@@ -24,7 +24,8 @@ def readied(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
     """
     model = getattr(model, "_orig_mod", model)  # torch.compile's products have no second derivative
     try:
-        made = copied(model).to(device)._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+        made = copied(model).to(device)
+        made._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
         raise InputError(
             f"the model cannot be copied ({str(error).splitlines()[0]})",

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
 Progress = Callable[[float, str], None]
 
-SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers")
+SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers", first=("temperature", "focal_temperature", "vector"))
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.

@@ -65,7 +65,7 @@ def load(
     for key, array in found.inputs.items():
         if array.shape[:1] != y.shape:
             rows = array.shape[0] if array.shape else 0
-            raise InputError(f"{name}: {rows} rows of {key or 'inputs'}, {len(y)} labels", "pair them up")
+            raise InputError(f"{name}: {rows} rows of {key or 'inputs'}, {len(y)} labels", "give every row one label")
         if len(array.shape) < 2:
             raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
         if array.dtype.kind not in "fuib":
@@ -112,7 +112,9 @@ def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool
     if not os.path.lexists(path):
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
-        with refusing(FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "mend it"):
+        with refusing(
+            FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "correct the function"
+        ):
             made = from_module(*name.split(":"))()
         return made if isinstance(made, Dataset) else user_code.read(made, name, inputs_key, labels_key)
     source = Source(path, trust)

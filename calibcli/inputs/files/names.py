@@ -35,7 +35,7 @@ def class_names(given: str | Sequence[str]) -> list[str]:
     if "," in given or not os.path.isfile(given):
         return [name.strip() for name in given.split(",")]
     errors = (OSError, ValueError, RecursionError)
-    with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "one name per line"):
+    with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "write one name per line"):
         text = Path(given).read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("["):
             import json

@@ -156,7 +156,7 @@ def plain(values: Any, name: str) -> npt.NDArray[Any]:
         masked = int(np.ma.getmaskarray(values).sum())
         raise InputError(f"{masked} of the {name} are masked", "leave those rows out, or fill them in")
     errors = (ValueError, TypeError)
-    with refusing(errors, lambda error: f"{name} are no array ({str(error)[:100]})", "pass rows of one length"):
+    with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", "pass rows of one length"):
         found: npt.NDArray[Any] = array(values)
     if found.dtype.kind == "c":
         raise InputError(f"{name} are complex numbers", "pass their real part")

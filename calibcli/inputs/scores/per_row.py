@@ -53,7 +53,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         problem = f"{n:,} rows of scores but {labels.shape[0]:,} labels ('{name}')"
         raise InputError(problem, "pass the labels of exactly these rows, in the same order")
     if labels.dtype.kind == "b" and k > 2:
-        problem = f"labels '{name}' are true or false, there are {k} classes: whether the model was right?"
+        problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
     convert = _translator(labels, name, classes or _letters(labels, k, notes), notes)
     base = label_base or 0
@@ -81,7 +81,7 @@ def _refuse_outside(seen: _Seen, name: str, k: int, columns: int, base: int) -> 
     """
     if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
         raise InputError(
-            f"one score per row but labels up to {seen.largest + base}: only the score of the top class?",
+            f"one score per row but labels up to {seen.largest + base}: is it only the score of the top class?",
             "save the scores of every class as an array (N, K)"
             + ("; labels 1 and 2: --label-base 1" if not base else ""),
         )
@@ -190,8 +190,8 @@ def _counted_from_one(labels: Named, ignored: int | None, seen: _Seen, k: int, s
     shifted, plain = np.mean((codes - 1 == best)[usable]), np.mean((codes == best)[usable])
     if shifted > plain:
         raise InputError(
-            f"labels run from 1 to {k} for {k} classes; less one they match the top class in {shifted:.0%} of the "
-            f"rows, as they are in {plain:.0%}",
+            f"labels run from 1 to {k} for {k} classes; reduced by one they match the top class in {shifted:.0%} of "
+            f"the rows, unchanged in {plain:.0%}",
             "pass --label-base 1",
         )
 
