@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from _populations import Pair, Population
+from _populations import Pair, Population, values
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 from calibcli.errors import UsageError
 from calibcli.gate.config import Gate, limit_rule
-from calibcli.metrics import METRICS, values
+from calibcli.metrics import METRICS
 from calibcli.predictions import Predictions
 
 NO_BOUND = ("mce", "ece_sweep", "kde_ece", "calibration_p", "spiegelhalter_z")

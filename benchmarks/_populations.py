@@ -6,7 +6,7 @@ the model is known by construction; what is true of it is worked out from the ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.metrics import Sample, choose, columns_of
 from calibcli.metrics.bounds import Bounds, table_bounds
 from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.predictions import Predictions
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -316,3 +318,10 @@ def ece_bounds(
     member = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     view = BinaryOutcomes(c, 1 - c, np.asarray(correct) > 0, w, weight_kind == "count", member, seed=seed)
     return table_bounds(view, view.width_bins(bins, "right"), **how)
+
+
+def values(predictions: Predictions, specs: Sequence[str], *, threads: int | None = 1) -> dict[str, float]:
+    """Metrics without intervals, by spec as it was asked for; nan where one is not defined."""
+    choices = {spec: choose([spec], predictions.k, predictions.top_only)[0] for spec in specs}
+    sample = Sample.of(columns_of(predictions, [*choices.values()], threads), predictions)
+    return {spec: float(choice(sample)) for spec, choice in choices.items()}

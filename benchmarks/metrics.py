@@ -20,6 +20,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,10 +28,6 @@ from typing import Any
 
 import numpy as np
 
-TOGETHER = (
-    *("accuracy", "nll", "brier", "brier_top", "ece", "mce", "ece_l2", "adaece", "classwise_ece", "oce", "uce"),
-    *("confidence_gap", "entropy", "high_confidence_share"),
-)
 BINS = 15
 Run = Callable[[Any, Any], float]
 
@@ -76,16 +73,6 @@ def _check() -> Run:
     import calibcli
 
     return lambda z, y: float(calibcli.check(z, y, max={"ece": 0.05}).checks[0].estimate.value or 0.0)
-
-
-def _values(*specs: str) -> Callable[[], Run]:
-    def prepared() -> Run:
-        from calibcli.metrics import values
-        from calibcli.predictions import Predictions
-
-        return lambda z, y: values(Predictions.of(z, y), specs)["ece"]
-
-    return prepared
 
 
 def _torchmetrics() -> Run:
@@ -156,8 +143,6 @@ OURS: dict[str, Callable[[], Run]] = {
     'measure(z, y, "ece")': _measure_ece,
     "check(z, y, max={'ece': .05})": _check,
     "measure(z, y): 13 with intervals": _measure,
-    "values: 14 metrics": _values(*TOGETHER),
-    "values: ece": _values("ece"),
 }
 PEERS: dict[str, tuple[str, Callable[[], Run]]] = {
     "torchmetrics ece": ("torchmetrics", _torchmetrics),
@@ -192,9 +177,11 @@ def child(tool: str, n: int, k: int) -> None:
 def asked(tool: str, n: str, k: str) -> Any:
     """What a process of its own says; a text where it fails."""
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    command = [sys.executable, "-P", __file__, "--child", tool, n, k]  # not our coverage.py
-    environment = {**os.environ, **threads, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    here = Path(__file__).resolve()
+    command = [sys.executable, "-P", str(here), "--child", tool, n, k]  # not our coverage.py
+    environment = {**os.environ, **threads, "PYTHONPATH": str(here.parent.parent)}
+    with tempfile.TemporaryDirectory() as folder:  # `check` reads the pyproject.toml of where it runs
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     if done.returncode:
         return "failed: " + (done.stderr.strip().splitlines() or ["killed"])[-1][:100]
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,10 +1,11 @@
 """What is too long for every change, one after another: `make nightly`, some hours on one core.
 
-    python benchmarks/nightly.py [--data DIR] [--out FOLDER] [NAME ...]
+    python benchmarks/nightly.py [--data DIR] [--out FOLDER] [--short] [NAME ...]
 
 The full simulations; `coverage`, the share of lines that the tests run; `oldest`, the tests that need no torch with the
 oldest versions that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to
-FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed.
+FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs
+the simulations with few draws, which says that they start and no more.
 """
 
 from __future__ import annotations
@@ -31,16 +32,25 @@ RUNS = {
     "derivatives": ["derivatives.py"],
     "zoo": ["zoo.py"],
 }
+SHORT = {
+    "gate": ["--only", "constant 0.99, 1.00", "--runs", "4", "--again", "0"],
+    "gate-plan": ["--runs", "20"],
+    "power": ["--runs", "5"],
+    "coverage-of-intervals": ["--replications", "2", "--rows", "500"],
+    "scale-coverage": ["--runs", "4"],
+    "curvature-coverage": ["--seeds", "2", "--samples", "2"],
+    "derivatives": ["--rounds", "1"],
+    "zoo": ["plain.*"],
+}
 EXTRA = ROOT / ".venv-extra" / "bin" / "python"  # with torchvision, timm and transformers
 TAKE_DATA = ("gate", "gate-report")
 PYTHONS = ("python3.12", "python3.13", "python3.14")
 LEAST = 95  # percent of lines
-TORCH = re.compile(r"torch|calibcli\.(hessian|losses|training|architectures)|checkpoint")
 NOT_NEEDED = ("torch", "torchmetrics", "relplot", "mypy", "ruff")  # by the tests that need no torch
 Commands = list[list[str]]
 
 
-def commands(name: str, out: Path, data: str | None) -> Commands:
+def commands(name: str, out: Path, data: str | None, short: bool = False) -> Commands:
     """The command lines of a run."""
     python = [sys.executable]
     if name == "coverage":
@@ -51,12 +61,12 @@ def commands(name: str, out: Path, data: str | None) -> Commands:
     if name == "zoo" and EXTRA.exists():
         python = [str(EXTRA)]
     script, *options = [part.format(out=out) for part in RUNS[name]]
+    options += SHORT.get(name, []) if short else []
     return [[*python, str(HERE / script), *options, *(["--data", data] if data and name in TAKE_DATA else [])]]
 
 
 def elsewhere(folder: Path, python: str, oldest: bool) -> Commands:
-    """The tests that need no torch, in an environment of their own."""
-    tests = [str(path) for path in sorted(ROOT.glob("tests/test_*.py")) if not TORCH.search(path.read_text())]
+    """The tests that need no torch (tests/conftest.py skips the others), in an environment of their own."""
     own = str(folder / "bin" / "python")
     skipped = ["-k", "not import_nothing_heavy"] if oldest else []  # old versions of Typer import rich at once
     install = [own, "-m", "pip", "install", "-q"]
@@ -64,7 +74,7 @@ def elsewhere(folder: Path, python: str, oldest: bool) -> Commands:
         [python, "-m", "venv", "--clear", str(folder)],
         [*install, *packages(oldest)],
         [*install, "--no-deps", "-e", str(ROOT)],
-        [own, "-m", "pytest", "-n", "auto", *skipped, *tests],
+        [own, "-m", "pytest", "-n", "auto", *skipped],
     ]
 
 
@@ -87,16 +97,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of " + ", ".join(known))
     parser.add_argument("--data", help="folder of recorded outputs")
     parser.add_argument("--out", type=Path, default=Path("out/nightly"))
+    parser.add_argument("--short", action="store_true", help="few draws, to see that every simulation starts")
     given = parser.parse_args()
     unknown = set(given.names) - set(known)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     given.out.mkdir(parents=True, exist_ok=True)
     failed = []
-    for name in given.names or [name for name in known if name not in PYTHONS or there(name)]:
+    absent = [name for name in PYTHONS if not given.names and not there(name)]
+    for name in absent:
+        print(f"{name}: not on this machine")
+    for name in given.names or [name for name in known if name not in absent]:
         start, code = time.monotonic(), 0
         with open(given.out / f"{name}.txt", "w") as log:
-            for command in commands(name, given.out.resolve(), given.data):
+            for command in commands(name, given.out.resolve(), given.data, given.short):
                 code = code or subprocess.call(command, stdout=log, stderr=log, cwd=ROOT)
         print(f"{name}: {'ok' if code == 0 else f'exit {code}'}, {time.monotonic() - start:.0f} s", flush=True)
         failed += [name] if code else []

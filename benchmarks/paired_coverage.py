@@ -4,7 +4,8 @@
 
 main: twelve pairs of models of 10 classes: both calibrated, one calibrated, both off; alike and apart. Independent
 rows, and 1,000 rows in 200 groups of 5 that are one row five times over. more: pairs that the method was not made on
-(2 and 100 classes, saturated, constant, recalibrated), also with weights and in 30 groups. The truth is that of a
+(2 and 100 classes, saturated, constant, recalibrated), also with weights and in 30 groups, which may be of like
+confidence: two or three of them then share a bin, and there is no interval (`none`). The truth is that of a
 population of 200,000 rows whose label probabilities are known. Every interval should cover in 92 to 98 % of the runs;
 the two numbers in brackets are the shares in % that lay above and below the truth, `width` is the median.
 """
@@ -38,6 +39,7 @@ MORE = {
     "2,000": (2000, "rows"),
     "1,000 with weights": (1000, "weights"),
     "3,000 in 30 groups": (3000, "groups"),
+    "3,000 in 30 groups by confidence": (3000, "by confidence"),
 }
 """Rows, and how they are drawn."""
 
@@ -122,8 +124,10 @@ def draw(models: Pair, n: int, design: str, rng: np.random.Generator) -> tuple[B
     rows = np.repeat(rng.integers(0, models.p.shape[1], n // copies), copies)
     luck = np.repeat(rng.random(n // copies), copies)
     groups = np.arange(n) // copies if copies > 1 else None
-    if design == "groups":
+    if design in ("groups", "by confidence"):
         groups = rng.permutation(n) % 30
+        if design == "by confidence":
+            groups[np.argsort(models.p[0, rows])] = np.arange(n) // 100
         luck = np.where(rng.random(n) < 0.15, rng.random(30)[groups], luck)
     weights = 0.1 + rng.exponential(size=n) if design == "weights" else None
     first, second = models.chance[:, rows]
@@ -135,8 +139,8 @@ def draw(models: Pair, n: int, design: str, rng: np.random.Generator) -> tuple[B
     return one, two
 
 
-def cell(models: Pair, n: int, design: str, runs: int) -> tuple[float, float, float]:
-    """Share of runs whose interval lies above the truth, share in which it lies below, and median width."""
+def cell(models: Pair, n: int, design: str, runs: int) -> tuple[int, float, float, float]:
+    """Runs with an interval; the share of them above the truth, and below it; and the median width."""
     rng, widths, above, below, expected = np.random.default_rng([n, len(design)]), [], 0, 0, models.truth
     for _ in range(runs):
         views = draw(models, n, design, rng)
@@ -144,27 +148,36 @@ def cell(models: Pair, n: int, design: str, runs: int) -> tuple[float, float, fl
             views, (views[0].width_bins(BINS, "right"), views[1].width_bins(BINS, "right")), 0.95
         )
         assert found is not None
+        if isinstance(found, str):
+            continue
+        assert (found[3] < 0.05) == (found[1] > 0 or found[2] < 0), found  # p-value and interval agree
         above, below = above + (found[1] > expected), below + (found[2] < expected)
         widths.append(found[2] - found[1])
-    return above / runs, below / runs, float(np.median(widths))
+    given = len(widths)
+    return given, above / max(given, 1), below / max(given, 1), float(np.median(widths)) if given else 0.0
 
 
 def table(pairs: Iterator[tuple[str, Pair]], cells: dict[str, tuple[int, str]], runs: int) -> None:
     print("| models | " + " | ".join(cells) + " |\n|" + "---|" * (len(cells) + 1))
-    covered = []
+    covered: list[tuple[float, int]] = []
     for name, models in pairs:
         shown = []
         for n, design in cells.values():
-            above, below, width = cell(models, n, design, runs)
-            covered.append(round(1 - above - below, 9))
-            shown.append(f"{100 * covered[-1]:.1f} ({100 * above:.1f}, {100 * below:.1f}), width {width:.3f}")
+            given, above, below, width = cell(models, n, design, runs)
+            if given < runs / 20:
+                shown.append(f"none in {100 * (1 - given / runs):.0f} %")
+                continue
+            covered.append((share := round(1 - above - below, 9), given))
+            none = f", none in {100 * (1 - given / runs):.0f} %" if given < runs else ""
+            shown.append(f"{100 * share:.1f} ({100 * above:.1f}, {100 * below:.1f}), width {width:.3f}{none}")
         print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
-    ends = [clopper_pearson(share * runs, runs, 0.0005) for share in covered]
-    outside = sum(not LOW <= share <= HIGH for share in covered)
+    ends = [clopper_pearson(share * given, given, 0.0005) for share, given in covered]
+    outside = sum(not LOW <= share <= HIGH for share, _ in covered)
     surely = sum(high < LOW or low > HIGH for low, high in ends)
     print(
-        f"\n{runs} runs a cell: {100 * min(covered):.1f} to {100 * max(covered):.1f} %, {outside} of {len(covered)} "
-        f"cells outside 92 to 98 %, {surely} with their whole 99.9 % interval; {time.process_time():.0f} CPU s\n"
+        f"\n{runs} runs a cell: {100 * min(covered)[0]:.1f} to {100 * max(covered)[0]:.1f} %, {outside} of "
+        f"{len(covered)} cells outside 92 to 98 %, {surely} with their whole 99.9 % interval; "
+        f"{time.process_time():.0f} CPU s\n"
     )
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/zoo.py                     all, an hour or two on one core
     python benchmarks/zoo.py torchvision.swin 'transformers.*' --budget 3
+    python benchmarks/zoo.py --save verdicts.jsonl --table      what was found so far
 
 Networks are drawn with random weights, as small as they can be configured. The default run, in float64 and float32, on
 a block of parameters is held against the block's dense Hessian, and one product and λmax of all parameters against a
@@ -19,6 +20,7 @@ import io
 import json
 import multiprocessing
 import queue
+import resource
 import sys
 import traceback
 import warnings
@@ -72,18 +74,33 @@ def one(make: _zoo_models.Maker, how: tuple[float, int, bool]) -> Verdict:
 
 
 def apart(make: _zoo_models.Maker, how: tuple[float, int, bool], limit: float) -> Verdict:
-    """The same, in a process that ends with it."""
+    """The same, in a process that ends with it or at a limit in CPU seconds: others may be at work."""
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()
-    process = context.Process(target=lambda: results.put(one(make, how)), daemon=True)
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
+        results.put(one(make, how))
+
+    process = context.Process(target=work, daemon=True)
     process.start()
     try:
-        return results.get(timeout=limit)
-    except queue.Empty:
-        return Verdict("crash", f"no verdict in {limit:g} s")
+        while True:
+            alive = process.is_alive()
+            with contextlib.suppress(queue.Empty):
+                return results.get(timeout=1)
+            if not alive:
+                return Verdict("crash", f"no verdict in {limit:g} s" if process.exitcode == -9 else "the process died")
     finally:
         process.kill()
         process.join()
+
+
+def saved(path: Path | None) -> dict[str, Verdict]:
+    """Verdicts by name, the last of each."""
+    if path is None or not path.exists():
+        return {}
+    return {(one := json.loads(line)).pop("name"): Verdict(**one) for line in path.read_text().splitlines()}
 
 
 def line(name: str, v: Verdict) -> str:
@@ -91,6 +108,20 @@ def line(name: str, v: Verdict) -> str:
     errors = " ".join(f"{e:.0e}" for e in (*v.product.values(), *v.largest.values()))
     said = v.text.replace("\n  fix: ", "; fix: ") if v.text else ""
     return f"{name:28s} {v.how:8s} {v.parameters:>10,} {v.block:>6,}  {errors:27s} {v.seconds:5.0f}  {said}"
+
+
+def table(verdicts: dict[str, Verdict]) -> str:
+    """Markdown: how many of each library run, agree and are refused, and which."""
+    rows = ["| library | measured | equal to the dense Hessian | refused by name | neither |", "|---|---|---|---|---|"]
+    for library in dict.fromkeys(name.partition(".")[0] for name in verdicts):
+        of: dict[str, list[str]] = {}
+        for name, verdict in verdicts.items():
+            if name.startswith(f"{library}."):
+                of.setdefault(verdict.how, []).append(name.partition(".")[2])
+        sides = [of.get("equal", []), of.get("refused", []), of.get("differs", []) + of.get("crash", [])]
+        cells = [f"{len(side)}: {', '.join(sorted(side))}" if side else "none" for side in sides]
+        rows.append(f"| {library} | {sum(map(len, sides))} | {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def main() -> int:
@@ -101,16 +132,21 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="default runs in float32 alone, λmax of all in float64 alone"
     )
-    parser.add_argument("--limit", type=float, default=1200.0, help="seconds for a network")
-    parser.add_argument("--save", type=Path, help="verdicts as JSON lines")
+    parser.add_argument("--limit", type=float, default=1200.0, help="CPU seconds for a network")
+    parser.add_argument("--save", type=Path, help="verdicts as JSON lines; what it holds already is not measured again")
+    parser.add_argument("--table", action="store_true", help="the table of what --save holds, and nothing else")
     given = parser.parse_args()
+    if given.table:
+        print(table(saved(given.save)))
+        return 0
     known = makers()
-    names = [n for n in known if any(fnmatch.fnmatch(n, glob) for glob in given.names)]
+    names = list(dict.fromkeys(n for glob in given.names for n in known if fnmatch.fnmatch(n, glob)))
     names = [n for n in names if n in given.names or n.removeprefix("timm.") not in _zoo_timm.LARGE]
+    done = saved(given.save)
     print(f"{'network':28s} {'verdict':8s} {'parameters':>10s} {'block':>6s}  relative errors             CPU s")
     print(f"{'':56s}product 64 32, λmax 64 32", flush=True)
     count: Counter[str] = Counter()
-    for name in names:
+    for name in (n for n in names if n not in done):
         verdict = apart(known[name], (given.budget, given.most, given.quick), given.limit)
         count[verdict.how] += 1
         print(line(name, verdict), flush=True)

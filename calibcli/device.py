@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -260,6 +262,22 @@ def _settings(backend: Any, **settings: bool) -> Iterator[None]:
             setattr(backend, name, value)
 
 
+def tensor_of(given: Any) -> Any:
+    """`given` without its graph where it is a torch tensor, else None; whoever made one has imported torch."""
+    torch = sys.modules.get("torch")
+    return given.detach() if torch is not None and isinstance(given, torch.Tensor) else None
+
+
+def like(found: Any, given: Any) -> Any:
+    """A NumPy array as `given` came: of a tensor a tensor on its device, in float64 of float64, else in float32."""
+    tensor = tensor_of(given)
+    if tensor is None:
+        return found
+    torch = sys.modules["torch"]
+    kind = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    return torch.from_numpy(found).to(kind).to(tensor.device)
+
+
 def array(given: Any) -> Any:
     """`given` as a NumPy array: any array-like; torch tensors of any device, with a graph or in bfloat16 included."""
     import numpy as np
@@ -276,3 +294,9 @@ def set_threads(count: int) -> None:
 
     if count:
         torch.set_num_threads(count)
+
+
+def trim() -> None:
+    """Give freed memory of the host back to the system: glibc keeps what lies between blocks in use."""
+    with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

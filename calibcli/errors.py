@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
 from typing import Any
@@ -94,6 +93,8 @@ def printable(text: str, most: int = 800) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name closest in spelling to `name`, or None when none is close."""
+    import difflib
+
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return found[0] if found else None
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -66,6 +64,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = target(path)
     try:
         with _room(path):
+            import tempfile
+
             handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     except OSError as error:
         fix = "name a folder that exists and can be written"
@@ -175,6 +175,8 @@ def sha256(path: str | os.PathLike[str]) -> str:
         InputError: the file cannot be read.
     """
     with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"), open(path, "rb") as file:
+        import hashlib
+
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

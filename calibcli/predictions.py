@@ -18,7 +18,6 @@ Kind = Literal["logits", "probabilities", "log_probabilities"]
 VERDICTS = ("the prediction is wrong", "the prediction is right")  # the classes where the confidence is all there is
 CHUNK_BYTES = 1 << 23  # read from a file at once: large enough for the disk, small beside any memory
 CHUNK_ROWS = 1 << 15
-NARROW = 32  # classes up to which scores are looked at class by class
 NEAR = 1 << 16  # bytes between two rows that are read along
 Progress = Callable[[float, str], None]
 """Called as `progress(fraction, text)`; fraction in [0, 1]."""
@@ -246,50 +245,6 @@ class Predictions:
         return dataclasses.replace(self, scores=MappedScores(self.scores, function), predicted=predicted)
 
 
-class Piece:
-    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class.
-
-    Attributes:
-        z: (n, K).  by_class: (K, n), contiguous where K is small.  top: (n,) largest score of each row.
-    """
-
-    def __init__(self, z: Array) -> None:
-        self.z, self.narrow = z, z.shape[1] <= NARROW
-        self.by_class = np.ascontiguousarray(z.T) if self.narrow else z.T
-        self.top = self.by_class.max(axis=0) if self.narrow else z[np.arange(len(z)), z.argmax(axis=1)]
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Of all scores; NaN where one is."""
-        return float(self.by_class.min()), float(self.top.max())
-
-    @property
-    def least(self) -> Array:
-        """(n,) smallest score of each row."""
-        return np.asarray(self.by_class.min(axis=0) if self.narrow else self.z.min(axis=1))
-
-    @property
-    def sums(self) -> Floats:
-        """(n,) float64."""
-        scores, axis = (self.by_class, 0) if self.narrow else (self.z, 1)
-        return np.asarray(scores.sum(axis=axis, dtype=np.float64))
-
-    @property
-    def largest(self) -> Ints | None:
-        """(n,) how many scores of each row are as large as the largest; None: one in every row."""
-        same, axis = (self.by_class == self.top, 0) if self.narrow else (self.z == self.top[:, None], 1)
-        return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=axis)
-
-    def at(self, labels: Ints) -> Array:
-        """(n,) the score of the label; of one column the probability of it."""
-        if self.z.shape[1] > 1:
-            return np.asarray(self.z[np.arange(len(self)), labels])
-        return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
-
-
 def notes_of(*inputs: Predictions) -> list[str]:
     """Remarks of the readers, each once; where there are several inputs, with the files that it is about."""
     found: dict[str, list[str]] = {}
@@ -324,6 +279,8 @@ def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None)
     """
     if isinstance(array, ArrayScores):
         return np.asarray(array.array[rows])
+    if hasattr(array, "rows"):  # that picks them itself
+        return np.asarray(array.rows(rows))
     out = np.empty((len(rows), *array.shape[1:]), array.dtype) if memory is None else memory[: len(rows)]
     order, most, done = np.argsort(rows, kind="stable"), rows_of(array), 0
     at = np.asarray(rows)[order]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -298,6 +297,8 @@ class Result(Numbers):
         >>> calibcli.measure(logits, labels, "ece").to_json()[:24]
         '{\\n  "command": "metrics"'
         """
+        import json
+
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -310,6 +311,8 @@ class Result(Numbers):
         Raises:
             InputError: not JSON, not a result, written by a newer schema, or with numbers that cannot be.
         """
+        import json
+
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:

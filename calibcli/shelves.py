@@ -10,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -105,13 +105,14 @@ def alike(spec: str, classes: int = 0) -> set[str]:
 class Shelf:
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
-    def __init__(self, kind: str, joint: str = "_", package: str = "") -> None:
+    def __init__(self, kind: str, joint: str = "_", package: str = "", first: Sequence[str] = ()) -> None:
         """
         Args:
             joint: what stands between the words of a name where names are listed, as the docs spell them.
             package: its files fill the shelf; they are imported when its entries are first asked for.
+            first: the entries that are used most, in their order; the others follow by name.
         """
-        self.kind, self.joint, self._package = kind, joint, package
+        self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
         self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
         """The choice as it is written of so many classes."""
         _SHELVES.append(self)
@@ -119,12 +120,13 @@ class Shelf:
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """By name; those of a package file by file, whatever was imported first."""
+        """By name; those of a package that are used most first, the others by name, whatever was imported first."""
         if self._package:
             package, self._package = self._package, ""
             for file in pkgutil.iter_modules(importlib.import_module(package).__path__, package + "."):
                 importlib.import_module(file.name)
-            self._entries = dict(sorted(self._entries.items(), key=lambda item: item[1].target.__module__))
+            names = [*self._first, *sorted(self._entries.keys() - self._first)]
+            self._entries = {name: self._entries[name] for name in names}
         return self._entries
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:

@@ -204,22 +204,26 @@ def check_options(given: Any) -> None:
     Raises:
         UsageError: there is one; named as its option.
     """
-    for name, kind, words in _fields(given.__class__):
-        value, flag = getattr(given, name), f"--{name.replace('_', '-')} "
+    for name, kind, words, default in _fields(given.__class__):
+        value = getattr(given, name)
+        if value is default:
+            continue
+        flag = f"--{name.replace('_', '-')} "
         within(value, kind, flag)
         if words and value is not None and value not in words:
             raise UsageError(f"{flag}{_short(str(value))} is not a choice", did_you_mean(str(value), words))
 
 
 @lru_cache
-def _fields(kind: type) -> list[tuple[str, Any, list[Any]]]:
-    """Name, annotation and choices of each field of a dataclass."""
+def _fields(kind: type) -> list[tuple[str, Any, list[Any], Any]]:
+    """Name, annotation, choices and default of each field of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
-    return [
-        (f.name, hint, [a for part in (hint, *get_args(hint)) if get_origin(part) is Literal for a in get_args(part)])
-        for f in fields(kind)
-        for hint in [hints[f.name]]
-    ]
+    found = []
+    for f in fields(kind):
+        hint = hints[f.name]
+        words = [a for part in (hint, *get_args(hint)) if get_origin(part) is Literal for a in get_args(part)]
+        found.append((f.name, hint, words, f.default))
+    return found
 
 
 def _range(kind: Any) -> Range | None:

@@ -1,8 +1,9 @@
 """One thread everywhere, so that numbers and timings do not depend on the machine's load; `--shuffle SEED`.
 
-With CI=true a test that a missing package or tool would skip fails.
+With CI=true a test that a missing package or tool would skip fails. Without torch, tests that need it are skipped.
 """
 
+import importlib.util
 import os
 import random
 import re
@@ -15,11 +16,16 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 pytest_plugins = ["keeps_schema"]
 MISSING = re.compile(r"could not import|is not installed|no C\+\+ compiler")
+NO_TORCH = importlib.util.find_spec("torch") is None
+NEEDS_TORCH = re.compile(r"needs torch, which is not installed|No module named 'torch'")
 Report = pytest.TestReport | pytest.CollectReport
 
 
 def _complete(report: Report) -> Report:
-    """Fails with CI=true where something is missing."""
+    """Fails with CI=true where something is missing; skips what cannot run without torch."""
+    said = "\n".join([str(report.longrepr), *(text for _, text in report.sections)])
+    if NO_TORCH and report.failed and NEEDS_TORCH.search(said):
+        report.outcome, report.longrepr = "skipped", (str(report.fspath), 0, "Skipped: needs torch")
     if report.skipped and os.environ.get("CI") == "true" and MISSING.search(str(report.longrepr)):
         report.outcome = "failed"
     return report

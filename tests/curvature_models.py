@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+from _zoo_plain import Once, Wrong  # noqa: F401
 
 torch.set_num_threads(1)
 K = 3

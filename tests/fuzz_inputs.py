@@ -6,9 +6,12 @@ files that were read, by how many kB memory grew, the CPU seconds of the slowest
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import io
 import json
+import lzma
 import re
 import resource
 import struct
@@ -19,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import evals_written as written
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -81,6 +85,29 @@ def _samples() -> bytes:
     return "\n".join(map(json.dumps, rows)).encode()
 
 
+ASKED = written.questions(40)
+EVEN = written.questions(40, ragged=False)
+
+
+def _arrow(stream: bool) -> bytes:
+    import pyarrow as pa
+
+    table, file = pa.table({"logits": Z.astype(float).tolist(), "label": Y.tolist()}), io.BytesIO()
+    made = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with made(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as sink:
+        sink.write_table(table)
+    return file.getvalue()
+
+
+def _lighteval() -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(written.lighteval(ASKED)), file)
+    return file.getvalue()
+
+
 def _result() -> bytes:
     np.savez("seed.npz", logits=Z, labels=Y)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -106,6 +133,25 @@ SEEDS: dict[str, Callable[[], bytes]] = {
     "jsonl": _jsonl,
     "samples.jsonl": _samples,
 }
+EVALS: dict[str, Callable[[], bytes]] = {
+    "verdicts.jsonl": lambda: written.lines(written.lm_eval(ASKED)),
+    "pmi.jsonl": lambda: written.lines(written.lm_eval(ASKED, free=lambda i, k: -float(k))),
+    "winogrande.jsonl": lambda: written.lines(written.winogrande()[0]),
+    "eval": lambda: written.eval_log(written.inspect_samples(ASKED)),
+    "stored.eval": lambda: written.eval_log(written.inspect_samples(ASKED), 0),
+    "log.json": lambda: written.json_log(written.inspect_samples(ASKED)),
+    "table.json": lambda: written.table(EVEN),
+    "chats.jsonl": lambda: written.lines(written.chats(EVEN)),
+    "csv.gz": lambda: gzip.compress(_csv()),
+    "csv.bz2": lambda: bz2.compress(_csv()),
+    "csv.xz": lambda: lzma.compress(_csv()),
+}
+PACKAGES: dict[str, Callable[[], bytes]] = {  # where pyarrow and zstandard are installed
+    "parquet": _lighteval,
+    "feather": lambda: _arrow(False),
+    "arrow": lambda: _arrow(True),
+    "csv.zst": lambda: written.zstd_bytes(_csv()),
+}
 TORCH: dict[str, Callable[[], bytes]] = {"pt": lambda: _pt(False), "old.pt": lambda: _pt(True)}
 SWAPS = [
     (b"'<f4'", b"'|O' "), (b"'<f4'", b"'<f8'"), (b"'<f4'", b"'<U9'"), (b"'<f4'", b"'|V4'"), (b"'<f4'", b"'<c8'"),
@@ -116,6 +162,8 @@ SWAPS = [
     (b"F32", b"F64"), (b"F32", b"BF16"), (b"[40,5]", b"[5,40]"), (b"[40,5]", b"[-4,5]"), (b"[40,5]", b'["40"]'),
     (b"logit_3", b"logit_9"), (b",", b";"), (b"\n", b"\r"), (b"0.", b"nan"), (b"1", b"1e999"), (b"-", b"--"),
     (b"label", b"logit_0"), (b"[", b"{"), (b"]", b""), (b"null", b"NaN"), (b"false", b"Infinity"), (b"0", b"\x00"),
+    (b"\"C\"", b"\"I\""), (b"logprob", b"choices"), (b"samples/", b"sample"), (b"[[", b"[[["), (b"{", b"[{"),
+    (b"target", b"arguments"), (b"-1", b"1e308"), (b"true", b"\"true\""), (b"epoch", b"id"), (b"\"A\"", b"[\"A\"]"),
     (b"\"", b"'"), (b"PK\x01\x02", b"PK\x03\x04"), (b"1", b"[" * 5000), (b"1", b"9" * 5000),
 ]  # fmt: skip
 
@@ -202,7 +250,7 @@ class Seen:
 def inspect(path: str) -> bool:
     """Whether the file was read; anything but a refusal is an error of the test."""
     try:
-        recognise.inspect([path], {})
+        recognise.inspect([path], {"choices": "A,B,C,D"} if "chats" in path else {})
     except CalibError as refusal:
         told = refusal
     else:
@@ -227,9 +275,11 @@ def command(*arguments: str) -> bool:
 
 
 def run(kind: str, examples: int) -> Seen:
-    """Read so many files of a kind: `files`, `torch`, `results` or `arrays`."""
+    """Read so many files of a kind: `files`, `evals`, `packages`, `torch`, `results` or `arrays`."""
     seen, number = Seen(), iter(range(10**9))
-    seeds = {"files": SEEDS, "torch": TORCH, "results": {"json": _result}}.get(kind, {})
+    seeds = {"files": SEEDS, "torch": TORCH, "results": {"json": _result}, "evals": EVALS, "packages": PACKAGES}.get(
+        kind, {}
+    )
     files = {name: make() for name, make in seeds.items()}
 
     def one(path: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-from _populations import ece_bounds
+from _populations import ece_bounds, values
 
-__all__ = ["broken_class", "drawn", "ece_bounds", "saturated", "softmax", "votes"]
+__all__ = ["broken_class", "drawn", "ece_bounds", "saturated", "softmax", "values", "votes"]
 
 
 def softmax(z: Any) -> Any:

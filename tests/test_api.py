@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.errors import UsageError
 from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.from_arrays import How
@@ -175,8 +176,13 @@ Z, Y = sample()
         (lambda: calibcli.from_arrays("test.npz", Y), calibcli.CalibError, "calibcli.read"),
         (lambda: calibcli.measure(Z, "labels.npz"), calibcli.CalibError, "not an array"),
         (lambda: calibcli.train("mlp", None, loss="ce", keep="worst"), calibcli.CalibError, "last, best"),
+        (lambda: calibcli.fit_scaler(Z, Y, by={"site": Y}), UsageError, "--by splits them"),
+        (lambda: calibcli.fit_scaler("z.npz", multilabel=True), UsageError, "one label per row"),
+        (lambda: calibcli.compare(*[calibcli.from_arrays(Z, Y)] * 2, kind="logits"), TypeError, "read already"),
+        (lambda: calibcli.compare(*[calibcli.measure(Z, Y)] * 2, metrics=["nll"]), UsageError, "as they are"),
+        (lambda: calibcli.compare(*[calibcli.measure(Z, Y)] * 2, clip=True), UsageError, "as they are"),
     ],
-    ids=range(11),
+    ids=range(16),
 )
 def test_wrong_types_are_refused_with_what_works(call: Callable[[], object], kind: type[Exception], said: str) -> None:
     with pytest.raises(kind) as caught:

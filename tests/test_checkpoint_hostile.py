@@ -56,12 +56,12 @@ def exported(path: Path) -> None:
     torch.export.save(torch.export.export(nn.Linear(4, 2), (torch.randn(3, 4),)), path)
 
 
-def replaced(path: Path, marker: Path, pattern: str) -> None:
-    """The same archive with hostile pickles in place of the members whose names hold `pattern`."""
+def replaced(path: Path, marker: Path, *patterns: str) -> None:
+    """The same archive with hostile pickles in place of the members whose names hold one of `patterns`."""
     old = path.with_suffix(".old")
     shutil.move(path, old)
     with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
-        hits = [name for name in source.namelist() if pattern in name]
+        hits = [name for name in source.namelist() if any(p in name for p in patterns)]
         assert hits
         for name in source.namelist():
             target.writestr(name, blob(marker) if name in hits else source.read(name))
@@ -83,10 +83,10 @@ def hostile(kind: str, folder: Path, marker: Path) -> Path:
         torch.save({"state_dict": nn.Linear(4, 2).state_dict(), "extra": Bomb(marker)}, path)
     elif kind == "pt2 weights":
         exported(path)
-        replaced(path, marker, "data/weights/weight_")
+        replaced(path, marker, "data/weights/weight_", "serialized_state_dict")
     elif kind == "pt2 inputs":
         exported(path)
-        replaced(path, marker, "sample_inputs")
+        replaced(path, marker, "sample_inputs", "serialized_example_inputs")  # the latter up to torch 2.7
     elif kind == "old pt2":
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("version", "8.1")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from populations import values
 
 from calibcli.columns import SMALL, ClassBins, bin_index, columns
-from calibcli.metrics import values
 from calibcli.predictions import MappedScores, Predictions
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from curvature_models import INPUTS, MODELS, Focal, K, dense, flat, relu, setup
+from curvature_models import INPUTS, MODELS, Focal, K, Once, dense, flat, relu, setup
 from torch import Tensor, nn
 
 from calibcli.errors import InputError, UsageError
@@ -382,18 +382,6 @@ def test_an_interrupt_returns_what_is_known() -> None:
 
 
 # refusals
-
-
-class Once(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, g):  # type: ignore[no-untyped-def]
-        return 3 * ctx.saved_tensors[0] ** 2 * g
 
 
 class Detached(Once):

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from curvature_models import dense
+from curvature_models import Wrong, dense
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
 from calibcli.hessian import measure
 from calibcli.losses import CrossEntropy
-
-
-class Wrong(torch.autograd.Function):
-    """x², whose second derivative is taken to be 1."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * (x := ctx.saved_tensors[0]) + g * x.detach()
 
 
 class Layer(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from calibcli.errors import InputError
 from calibcli.hessian import Tensors, measure, selftest
+from calibcli.hessian.certificate import certify
 from calibcli.hessian.estimates import closeness
 from calibcli.hessian.indexed_data import normal
 from calibcli.hessian.lanczos import Lanczos
@@ -118,3 +120,51 @@ def test_an_eigenvalue_that_stands_out_takes_four_products() -> None:
     assert stops(torch.cat([bulk, torch.tensor([400.0])]), 1e-3) == 4
     assert stops(torch.cat([bulk, torch.tensor([400.0, 150.0])]), 1e-3) >= 6  # not by so much
     assert stops(torch.cat([bulk, torch.tensor([1.2])]), 0.3) >= 6  # a loose tolerance does not make it stand out
+
+
+def test_groups_hold_one_graph_and_one_product_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop lets go of its last value only after the next is made: of 16 groups that would be two of each."""
+    made: dict[str, list[weakref.ref[Tensor]]] = {"gradients": [], "product": []}
+    most = dict.fromkeys(made, 0)
+
+    def watched(name: str) -> Any:
+        plain = getattr(Problem, name)
+
+        def noted(*args: Any, **kwargs: Any) -> list[Tensor]:
+            most[name] = max(most[name], sum(one() is not None for one in made[name]))
+            found: list[Tensor] = plain(*args, **kwargs)
+            made[name].append(weakref.ref(found[0]))
+            return found
+
+        return noted
+
+    for name in made:
+        monkeypatch.setattr(Problem, name, watched(name))
+    one = problem(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), 32, 4, memory="low")
+    hessian = SecondDerivative(one, hessian_scalar(CrossEntropy()))
+    vectors = normal(hessian.size, 0, 0).float()[None]
+    certify(hessian, vectors, torch.ones(1))
+    assert len(made["product"]) == 16
+    assert most == {"gradients": 0, "product": 0}
+
+
+def test_the_self_test_holds_one_wide_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the model; directions and products stay in its precision."""
+    seen: list[list[Tensor]] = []
+    plain = selftest._Along.disagreement
+
+    def noted(self: Any, exact: list[Tensor], *args: Any) -> float:
+        seen.extend([self.v, exact])
+        return plain(self, exact, *args)
+
+    monkeypatch.setattr(selftest._Along, "disagreement", noted)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    one = problem(model, 16, 4)
+    before = [t.clone() for t in one.tensors]
+    selftest.check(one, CrossEntropy())
+    assert {t.dtype for pieces in seen for t in pieces} == {torch.float32}
+    assert all(torch.equal(a, b) for a, b in zip(before, one.tensors))
+    wide = problem(model.double(), 16, 4)
+    before = [t.clone() for t in wide.tensors]
+    selftest.check(wide, CrossEntropy())
+    assert all(torch.equal(a, b) for a, b in zip(before, wide.tensors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 import torch
 from test_checkpoint_hostile import Bomb, blob, marker  # noqa: F401 (marker is a fixture)
 from torch import nn
+from torch.utils.checkpoint import checkpoint as checkpoint_once
 
 from calibcli import device
 from calibcli.cli.app import main
+from calibcli.errors import InputError
+from calibcli.hessian import measure
 from calibcli.inputs import checkpoint
 
 ARCH = "mlp:inputs=4,hidden=5,classes=3"
@@ -139,7 +143,7 @@ def test_refused(
     assert "bug" not in err
 
 
-@pytest.mark.parametrize("where", ["pickle", "weight_0", "sample_inputs/model.pt"])
+@pytest.mark.parametrize("where", ["pickle", "weight_0|state_dict", "sample_inputs/model.pt|example_inputs"])
 def test_hostile_files_are_not_executed(
     files: Path,
     capsys: pytest.CaptureFixture[str],
@@ -153,9 +157,9 @@ def test_hostile_files_are_not_executed(
         name = "evil.pt2"
         torch.export.save(torch.export.export(nn.Linear(4, 3), (torch.zeros(3, 4),)), "good.pt2")
         with zipfile.ZipFile("good.pt2") as source, zipfile.ZipFile(name, "w") as target:
-            assert any(where in member for member in source.namelist())
+            assert any(re.search(where, member) for member in source.namelist())
             for member in source.namelist():
-                target.writestr(member, blob(marker) if where in member else source.read(member))
+                target.writestr(member, blob(marker) if re.search(where, member) else source.read(member))
     code, out, err = run(capsys, name, "--data", "data.npz")
     assert (code, out) == (4, "")
     assert "nothing was executed" in err
@@ -179,3 +183,51 @@ def test_smaller_batches_where_memory_runs_out(files: Path, capsys: pytest.Captu
     code, out, err = run(capsys, *net("wide"))
     assert code == 0, err
     assert "micro-batches of 4 rows" in out
+
+
+class Unseen(nn.Module):
+    """Its first layer counts in the outputs and has no gradient."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.first, self.spare, self.head = how, nn.Linear(4, 8), nn.Linear(2, 2), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "no_grad":
+            with torch.no_grad():
+                h = self.first(x).tanh()
+        elif self.how == "float32":
+            h = self.first(x.float()).tanh()
+        else:
+            h = checkpoint_once(lambda x: self.first(x).tanh(), x, use_reentrant=True)
+        return self.head(h)  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("how", ["no_grad", "reentrant"])
+def test_parameters_without_a_gradient_are_named(how: str) -> None:
+    """One that the outputs do not depend on is none of them."""
+    rows = torch.randn(8, 4), torch.arange(8) % 3
+    with pytest.raises(InputError, match=r"'first\.weight', but have no gradient in it") as caught:
+        measure(Unseen(how), rows, "grad_norm")
+    assert "use_reentrant=False" in caught.value.fix
+    assert measure(Unseen(how), rows, "grad_norm", params="head.*,spare.*").estimates[0].value is not None
+
+
+def test_a_model_that_does_not_run_in_float64() -> None:
+    rows = torch.randn(8, 4), torch.arange(8) % 3
+    with pytest.raises(InputError, match="does not run in float64") as caught:
+        measure(Unseen("float32"), rows, "grad_norm", dtype=torch.float64)
+    assert "--dtype float32" in caught.value.fix
+
+
+@pytest.mark.parametrize("make", ["script", "trace"])
+def test_torchscript_in_float64(make: str) -> None:
+    torch.manual_seed(0)
+    model, rows = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), (torch.randn(20, 4), torch.arange(20) % 3)
+    one = torch.jit.script(model) if make == "script" else torch.jit.trace(model, rows[0][:2])  # type: ignore[no-untyped-call]
+    what = ("lambda_max", "trace:probes=4", "grad_norm")
+    found, plain = (measure(m, rows, *what, dtype=torch.float64) for m in (one, model))
+    for a, b in zip(found.estimates, plain.estimates):
+        assert a.value == pytest.approx(b.value, rel=1e-9)
+    assert found.facts["self_test"]["difference"] < 1e-5

@@ -10,7 +10,7 @@ from curvature_models import dense, setup
 from scipy import stats
 from torch import Tensor, nn
 
-from calibcli.hessian import measure
+from calibcli.hessian import measure, tuning
 from calibcli.hessian import trace as traces
 from calibcli.hessian.loss import Pairs, logit_hessian
 from calibcli.losses import CrossEntropy, final
@@ -93,8 +93,39 @@ def test_probes_are_planned_for_the_interval(wish: float) -> None:
     dof = float(variance.sum() ** 2 / (variance.square() / (count - 1)).sum())
     half = float(stats.t.ppf(0.975, dof) * variance.sum().sqrt())
     assert half < 1.15 * 1.96 * wish  # the guess counts for a little in the spread
-    assert count[3] >= 3
+    assert count[3] >= tuning.HEAVY  # that two agree by chance is likely, that eight do is not
     assert int(count.sum() - count[3]) == 2 * 31  # the others get no more for it
+
+
+def test_a_spread_from_few_probes_leans_to_the_guess() -> None:
+    """Half of the cells hold everything by the guess, and their two probes happened to agree."""
+    forms = torch.tensor([[2.0, 2.0, 2.0], [2.0, 0.0, 8.0]]).double().repeat(8, 1)  # variances of a probe 0 and 8
+    probes = traces.Probes(forms, torch.zeros(16, 0, 3), 4)
+    guess = (torch.arange(64) // 4 % 2 == 0).double()
+    plain, leaning = traces.summarise(probes, 64), traces.summarise(probes, 64, guess)
+    assert leaning.value == plain.value
+    assert plain.se == pytest.approx((8 * 8 / 2) ** 0.5 / 64)
+    assert leaning.se == pytest.approx(plain.se)  # shared out otherwise: as much in all
+    assert leaning.dof != plain.dof
+    few = traces.Probes(forms * torch.tensor([2.0, 1.0]).repeat(8)[:, None], torch.zeros(16, 0, 3), 4)
+    assert traces.summarise(few, 64, guess).se < plain.se  # cells of four probes are to hold most of it
+    assert traces.summarise(few, 64, 1 - guess).se == pytest.approx(plain.se)
+
+
+def test_one_row_that_holds_the_rest_is_covered() -> None:
+    """Two probes of the one cell that counts told a spread of next to nothing, or took a Student factor of 12.7."""
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).double(), torch.randn(64, 4).double()
+    y = between(model, x, 40)
+    h, _, _ = dense(model, x, y, CrossEntropy())
+    errors, halves = [], []
+    for seed in range(30):
+        (e,) = measure(model, (x, y), "trace:precision=0.05", seed=seed).estimates
+        low, high = float(e.detail["estimator_low"]), float(e.detail["estimator_high"])  # type: ignore[arg-type]
+        halves.append((high - low) / 2)
+        errors.append(abs(float(e.value) - float(h.trace())))  # type: ignore[arg-type]
+    assert sum(error > half for error, half in zip(errors, halves)) <= 5
+    assert max(halves) < 0.07 * float(h.trace())
 
 
 def test_a_precision_that_was_missed_is_said() -> None:
@@ -110,14 +141,19 @@ def one_row(n: int = 64) -> tuple[nn.Module, Tensor, Tensor]:
     """All rows but row 14, which lies between two classes, are predicted surely."""
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double(), torch.randn(n, 4).double()
+    return model, x, between(model, x, 200)
+
+
+def between(model: nn.Sequential, x: Tensor, sure: float) -> Tensor:
+    """Labels as predicted, after every row was made sure but row 14, which was put between two classes, in place."""
     with torch.no_grad():
-        model[2].weight.mul_(200)
+        model[2].weight.mul_(sure)  # type: ignore[operator,union-attr]
         classes = model(x).argmax(1)
         low, high = x[0], x[int((classes != classes[0]).nonzero()[0])]
         for _ in range(60):
             x[14] = (low + high) / 2
             low, high = (x[14].clone(), high) if model(x[14:15]).argmax() == classes[0] else (low, x[14].clone())
-        return model, x, model(x).argmax(1)
+        return model(x).argmax(1)
 
 
 def test_a_dominating_row_is_named_and_no_interval_goes_below_what_is_proved() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibcli.errors import InputError
 from calibcli.hessian import ggn, loss, measure, problem
@@ -44,6 +47,39 @@ def test_trace_in_blocks_of_rows_covers_the_closed_form(small_parts: None) -> No
         assert "draws" in e.how
     assert sum(hits) >= 4
     assert found.facts["nll"] == pytest.approx(float(nn.functional.cross_entropy(model(x), y).detach()), rel=1e-6)
+
+
+class Sizes(TorchDispatchMode):
+    """Bytes of every tensor that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.seen += [(t.nbytes, str(func)) for t in (made if isinstance(made, tuple | list) else [made]) if _is(t)]
+        return made
+
+
+def _is(made: Any) -> bool:
+    return isinstance(made, Tensor)
+
+
+def test_nothing_is_larger_than_the_outputs(small_parts: None) -> None:
+    """No wide copy of rows x classes is made."""
+    model, x, y = head()
+    with Sizes() as sizes:
+        (e,) = measure(model, (x, y), "trace_ggn:precision=0.01", batch_size=8).estimates
+    assert "draws" in e.how
+    assert max(sizes.seen)[0] <= 4 * N * K, max(sizes.seen)
+
+
+def test_a_draw_makes_no_copy_of_its_row() -> None:
+    weight = torch.rand(8, 250)
+    with Sizes() as sizes:
+        _Rest(weight, torch.zeros(1)).draw(np.random.default_rng(0), 5000)
+    assert sum(size for size, _ in sizes.seen) < 8 * 5000 + 4 * weight.nbytes
 
 
 @pytest.mark.parametrize("spec", ["ce", "focal:gamma=2"])

@@ -88,14 +88,15 @@ def says_what_it_raises(target: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.extra if name.endswith(" parquet") else ()) for name in EXAMPLES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.extra if name.endswith((" parquet", " arrow")) else ()) for name in EXAMPLES],
 )
 def test_the_example_is_true(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
     target = EXAMPLES[name]
-    if name.endswith(" parquet"):
+    if name.endswith((" parquet", " arrow")):
         pytest.importorskip("pyarrow")
     module = target if inspect.ismodule(target) else sys.modules[target.__module__]
     names = {**vars(module), **shared(), "folder": tmp_path}

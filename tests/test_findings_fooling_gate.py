@@ -117,7 +117,7 @@ def test_every_metric_refuses_limits_outside_its_values(capsys: pytest.CaptureFi
         for side in ("--max", "--min"):
             for limit in (values.low - 1e-6, values.high + 1e-6):
                 if np.isfinite(limit):
-                    assert "is never there" in refused(capsys, "check", "t.npz", side, f"{entry.name}={limit!r}")
+                    assert "never lies there" in refused(capsys, "check", "t.npz", side, f"{entry.name}={limit!r}")
             if {"--max": "higher", "--min": "lower"}[side] == better:
                 assert "is better" in refused(
                     capsys, "check", "t.npz", side, f"{entry.name}={1 if entry.name == 'nll_wrong' else 0.5}"
@@ -140,7 +140,7 @@ def test_a_limit_at_the_end_of_what_a_metric_can_be_is_refused(
         for side, limit, bad in (("--max", values.high, "higher"), ("--min", values.low, "lower")):
             if np.isfinite(limit) and better != bad:
                 said = refused(capsys, *command, side, f"{entry.name}={limit!r}")
-                assert "cannot fail" in said or "is never there" in said, said
+                assert "cannot fail" in said or "never lies there" in said, said
     for side in ("max", "limit"):
         Path("calib.toml").write_text(f'[[gate]]\nmetric = "ece"\n{side} = 1\n')
         said = refused(capsys, "check", "t.npz")

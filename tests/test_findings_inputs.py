@@ -18,7 +18,8 @@ from calibcli.cli.app import main
 from calibcli.errors import Exit, InputError
 from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.files import pickles
-from calibcli.inputs.files.source import Source, is_pickle
+from calibcli.inputs.files.pickles import is_pickle
+from calibcli.inputs.files.source import Source
 from calibcli.inputs.scores import recorded
 
 RNG = np.random.default_rng(3)

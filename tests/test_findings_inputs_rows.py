@@ -40,12 +40,16 @@ def question(i: int, scores: list[float], target: Any, choices: list[Any], **mor
 
 @pytest.mark.finding("1.9")
 @pytest.mark.parametrize("acc", [True, False])
-def test_winogrande_is_refused_by_name(acc: bool) -> None:
+def test_winogrande_takes_its_labels_from_acc_or_is_refused_by_name(acc: bool) -> None:
     rows = [
         question(i, [-1.0 - i % 3, -2.0], "was big.", [("The cat", " was big."), ("The dog", " was big.")])
         | ({"acc": float(i % 3 == 0)} if acc else {})
         for i in range(20)
     ]
+    if acc:  # the first choice is the better one in every third row, the other one else: so it is never right
+        wanted = [int(not (-1.0 - i % 3 > -2.0) if i % 3 == 0 else -1.0 - i % 3 >= -2.0) for i in range(20)]
+        assert recorded.read(lines("a.jsonl", rows)).labels.tolist() == wanted
+        return
     with pytest.raises(InputError, match="winogrande") as caught:
         recorded.read(lines("a.jsonl", rows))
     assert "label" in caught.value.fix
@@ -53,18 +57,24 @@ def test_winogrande_is_refused_by_name(acc: bool) -> None:
 
 @pytest.mark.finding("1.9")
 @pytest.mark.parametrize("how", ["key", "metrics", "texts"])
-def test_mutual_information_is_refused_by_name(how: str) -> None:
+def test_mutual_information_is_known_and_read_as_its_first_half(how: str) -> None:
     choices = [("Q: 2+2? A:", f" {c}") for c in "abcd"] + [("", f" {c}") for c in "abcd"]
-    more: dict[str, Any] = {"key": {"acc_mutual_info": 1.0}, "metrics": {"metrics": ["acc", "acc_mutual_info"]}}
-    rows = [question(i, RNG.normal(size=8).tolist(), "2", choices, **more.get(how, {})) for i in range(9)]
-    with pytest.raises(InputError, match=r"8 log-likelihoods.*acc_mutual_info") as caught:
-        recorded.read(lines("a.jsonl", rows))
-    assert "first half" in caught.value.fix
+    more: dict[str, Any] = {"key": {"acc_mutual_info": None}, "metrics": {"metrics": ["acc", "acc_mutual_info"]}}
+    scores = RNG.normal(size=(9, 8))
+    rows = [question(i, scores[i].tolist(), "2", choices, **more.get(how, {})) for i in range(9)]
+    np.testing.assert_array_equal(recorded.read(lines("a.jsonl", rows)).logits, scores[:, :4])
+    pmi = recorded.read(lines("a.jsonl", rows), lm_norm="pmi")
+    np.testing.assert_allclose(pmi.logits, scores[:, :4] - scores[:, 4:])
+    if how != "texts":  # it says that it has two halves, but they are of other choices
+        odd = [question(i, scores[i].tolist(), "2", [*choices[:7], ("", " z")], **more[how]) for i in range(9)]
+        with pytest.raises(InputError, match=r"8 log-likelihoods are not of 4 choices") as caught:
+            recorded.read(lines("a.jsonl", odd))
+        assert "first half" in caught.value.fix
 
 
 @pytest.mark.finding("1.9")
 def test_labels_agree_with_the_harness() -> None:
-    """One target that was changed, or digits that name texts instead of places, contradict `acc`."""
+    """One target that was changed contradicts `acc`; digits that name texts instead of places are read as texts."""
     texts = [("Q", f" {digit}") for digit in (2, 3, 0, 1)]
     scores = RNG.normal(size=(200, 4))
     place = RNG.integers(0, 4, 200)
@@ -76,8 +86,7 @@ def test_labels_agree_with_the_harness() -> None:
     with pytest.raises(InputError, match=rf"row {wrong} .*has acc 1, but its target reads"):
         recorded.read(lines("a.jsonl", rows))
     named = [question(i, scores[i].tolist(), texts[place[i]][1].strip(), texts, acc=acc[i]) for i in range(200)]
-    with pytest.raises(InputError, match="disagree"):
-        recorded.read(lines("a.jsonl", named))
+    np.testing.assert_array_equal(recorded.read(lines("a.jsonl", named)).labels, place)
 
 
 @pytest.mark.finding("1.9")

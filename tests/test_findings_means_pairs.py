@@ -257,6 +257,59 @@ def test_covariance_of_gaps_under_weights(seed: int, kind: str) -> None:
     off = np.hstack(rows) - found.d
     assert np.allclose(found.d, np.average(np.hstack(rows), axis=0, weights=w))
     assert np.allclose(found.covariance, (off.T * (w if kind == "count" else w * w)) @ off / w.sum() ** 2)
+    third = (w if kind == "count" else w**3) @ np.hstack(rows) ** 3 / w.sum() ** 3
+    assert np.allclose(found.skewness * found.sigma**3, third)
+    assert found.groups == np.inf
+
+
+def skewed(rng: np.random.Generator, n: int) -> paired_bins.Gaps:
+    """Two overconfident models whose few bins of many rows are nearly sure."""
+    p = rng.beta(6, 0.5, n)
+    hit = rng.random(n) < 1 - (1 - p) ** 0.5
+    views = [BinaryOutcomes(c, 1 - c, hit, None, False, None) for c in (p, 1 - (1 - p) ** 1.5)]
+    return paired_bins._gaps((views[0], views[1]), (views[0].width_bins(15, "right"), views[1].width_bins(15, "right")))
+
+
+def test_standard_errors_move_with_skewed_gaps() -> None:
+    """Noise that leaves them where they are makes the difference spread 1.17 times as far as it does."""
+    rng = np.random.default_rng(0)
+    truth = skewed(rng, 400_000).d
+    found = [skewed(rng, 200) for _ in range(600)]
+    spread = float(np.std([g.difference(g.d) for g in found]))
+    fixed, moving = [], []
+    for g in found[:60]:
+        values, vectors = np.linalg.eigh(g.covariance)
+        noise = rng.standard_normal((800, len(g.d))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+        fixed.append(g.difference(truth + noise).var())
+        moving.append(g.difference(truth + noise, noise).var())
+    assert np.sqrt(np.mean(moving)) == pytest.approx(spread, rel=0.08)
+    assert np.sqrt(np.mean(fixed)) > 1.1 * spread
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["by confidence", "at random"])
+def test_groups_that_meet_in_few_bins_have_no_interval_and_say_why(ordered: bool) -> None:
+    """30 groups of 100 rows: sorted by confidence, two or three of them share a bin."""
+    rng = np.random.default_rng(4)
+    z = 2 * rng.standard_normal((3000, 10))
+    y = drawn(softmax(z), rng)
+    groups: Any = np.arange(3000) // 100
+    if ordered:
+        z, y = (a[np.argsort(softmax(z).max(1))] for a in (z, y))
+    pair = [Predictions.of(a, y, groups=groups) for a in (z, 1.5 * z)]
+    found = compare.scores(pair, ["a", "b"], ["ece", "nll"])
+    ece, nll = found.estimates
+    assert ece.value is not None
+    assert nll.low is not None
+    assert (ece.low is None) == ordered
+    assert ("effective groups each" in ece.reason) == ordered
+
+
+def test_effective_groups_of_a_bin() -> None:
+    held = np.array([[2.0, 0, 1], [2, 0, 3], [0, 5, 3]])
+    each = [sum(m**2) ** 2 / sum(m**4) for m in held.T]
+    sigma = np.array([0.1, 0.3, 0.0])
+    assert paired_bins._in_a_bin(held, sigma) == pytest.approx(0.4 / (0.1 / each[0] + 0.3 / each[1]))
+    assert paired_bins._in_a_bin(held, 0 * sigma) == np.inf
 
 
 @pytest.mark.finding("2.10")

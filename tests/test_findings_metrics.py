@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import populations
 import pytest
 
-from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.errors import Exit
 from calibcli.inputs.scores.from_arrays import of_arrays
@@ -247,11 +247,11 @@ def test_every_metric_of_two_classes_is_of_the_event(name: str) -> None:
     p, y, _ = screening(1)
     p = np.clip(p, 1e-4, 1 - 1e-4)
     two, one = (of_arrays(np.stack([1 - p, p], axis=1), y), of_arrays(p, y))
-    found = [metrics.values(q, [name])[name] for q in (two, one)]
+    found = [populations.values(q, [name])[name] for q in (two, one)]
     assert found[0] == pytest.approx(found[1], rel=1e-9)
-    assert metrics.values(one, [f"{name}:of=positive"])[f"{name}:of=positive"] == found[1]
+    assert populations.values(one, [f"{name}:of=positive"])[f"{name}:of=positive"] == found[1]
     if name != "spiegelhalter_z":  # which is that of the Brier score, the same for both
-        assert metrics.values(one, [f"{name}:of=top"])[f"{name}:of=top"] != pytest.approx(found[0], rel=1e-3)
+        assert populations.values(one, [f"{name}:of=top"])[f"{name}:of=top"] != pytest.approx(found[0], rel=1e-3)
 
 
 @pytest.mark.finding("1.5")
@@ -277,9 +277,9 @@ def test_one_brier_score_in_one_output(k: int) -> None:
 def test_condensed_columns_know_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     p, y, _ = screening(2, 3000)
     found = of_arrays(p, y)
-    wanted = metrics.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
+    wanted = populations.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
     monkeypatch.setattr("calibcli.columns.MANY", 1000)
-    got = metrics.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
+    got = populations.values(found, ["ece", "brier", "confidence_gap", "ece:of=top"])
     for name in wanted:
         assert got[name] == pytest.approx(wanted[name], abs=1e-4)
 
@@ -291,7 +291,7 @@ def test_labels_of_one_name_alone(capsys: Any) -> None:
     assert read("a.csv").event == "malignant"
     table("b.csv", p, ["benign"] * N, site, "prob")
     assert read("b.csv", event="malignant").event == "malignant"
-    assert metrics.values(read("b.csv", event="malignant"), ["confidence_gap"])["confidence_gap"] == pytest.approx(
+    assert populations.values(read("b.csv", event="malignant"), ["confidence_gap"])["confidence_gap"] == pytest.approx(
         float(p.mean()), rel=1e-6
     )
     assert main(["metrics", "b.csv", "-q"]) == Exit.REFUSED

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from populations import values
 from scipy import stats
 
 import calibcli
@@ -19,7 +19,7 @@ from calibcli.inputs.scores.from_arrays import of_arrays
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report
 from calibcli.metrics.tables import smooth_curve
-from calibcli.numerics import FEW, groups_by_rank, student_quantile
+from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
 from calibcli.render import numbers
 from calibcli.result import Estimate
@@ -93,13 +93,11 @@ def test_objective_of_a_temperature_is_the_metric(objective: str, k: int, weight
     q = Predictions.of(np.log(p), rng.integers(0, k, 300), weights=w, weight_kind="count" if weighted else "sampling")
     fit = scalers.fit(f"temperature:objective={objective}", q)
     found = fit.estimates[0]
-    at = [metrics.values(scalers.apply(fit.scaler, q), [objective])[objective]]
+    at = [values(scalers.apply(fit.scaler, q), [objective])[objective]]
     assert found.detail["objective"] == pytest.approx(at[0], abs=1e-12)
     grid = np.arange(1, 101) / 10
     every = [
-        metrics.values(Predictions.of(np.log(p) / t, q.labels, weights=w, weight_kind=q.weight_kind), [objective])[
-            objective
-        ]
+        values(Predictions.of(np.log(p) / t, q.labels, weights=w, weight_kind=q.weight_kind), [objective])[objective]
         for t in grid
     ]
     assert found.detail["objective"] == pytest.approx(min(every), abs=1e-12)
@@ -116,7 +114,7 @@ def test_objective_puts_a_probability_on_an_edge_where_the_metric_does(k: int) -
     p[turned], y[turned] = p[turned][:, ::-1], k - 1 - y[turned]
     q = Predictions.of(np.log(p), y)
     fit = scalers.fit("temperature:objective=ece", q)
-    each = {t: metrics.values(Predictions.of(np.log(p) / t, y), ["ece"])["ece"] for t in np.arange(1, 101) / 10}
+    each = {t: values(Predictions.of(np.log(p) / t, y), ["ece"])["ece"] for t in np.arange(1, 101) / 10}
     best = min(each, key=lambda t: each[t])
     assert (fit.estimates[0].value, fit.estimates[0].detail["objective"]) == (
         best,
@@ -136,7 +134,7 @@ def test_student_for_any_degrees(level: float, degrees: float) -> None:
 
 
 @pytest.mark.finding("1.16")
-@pytest.mark.parametrize("n", [600, 3 * FEW])
+@pytest.mark.parametrize("n", [600, 50_000])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_order_of_the_classes_does_not_matter_to_equal_mass_bins(n: int, weighted: bool) -> None:
     rng = np.random.default_rng(0)
@@ -145,28 +143,27 @@ def test_order_of_the_classes_does_not_matter_to_equal_mass_bins(n: int, weighte
     y = rng.integers(0, 7, n)
     w = rng.random(n) + 0.5 if weighted else None
     specs = ["adaece", "adaece:bins=7", "ece2_debiased"]
-    wanted = metrics.values(Predictions.of(z, y, weights=w), specs)
+    wanted = values(Predictions.of(z, y, weights=w), specs)
     for order in (np.arange(7)[::-1], rng.permutation(7), rng.permutation(7)):
         turned = Predictions.of(z[:, order], np.argsort(order)[y], weights=w, predicted=np.argsort(order)[z.argmax(1)])
-        got = metrics.values(turned, specs)
+        got = values(turned, specs)
         for spec in specs:
             assert got[spec] == pytest.approx(wanted[spec], rel=1e-9, abs=1e-13), spec
 
 
 def test_ranks_are_those_of_a_sort() -> None:
-    rng = np.random.default_rng(3)
-    p = np.concatenate(
-        [rng.random(FEW), 1 - rng.random(FEW) * 1e-12, np.full(FEW, 0.5), 1 - 10.0 ** -rng.uniform(0, 17, FEW)]
-    )
-    for bins in (2, 15, 100):
-        first = np.round(np.linspace(0, len(p), bins + 1)).astype(np.int64)
-        group, rows, ranks = groups_by_rank(p, first)
-        assert np.array_equal(np.bincount(group, minlength=bins), np.diff(first))
-        assert np.array_equal(p[rows], np.sort(p)[ranks])
-        for low, high in pairwise(range(bins)):
-            assert p[group == low].max() <= p[group == high].min()
-        for cut in np.sort(p)[first[1:-1]]:  # all that are tied with a cut are among the sorted rows
-            assert np.isin(np.flatnonzero(np.abs(p - cut) < 1e-12), rows).all()
+    rng, n = np.random.default_rng(3), 5_000
+    p = np.concatenate([rng.random(n), 1 - rng.random(n) * 1e-12, np.full(n, 0.5), 10.0 ** -rng.uniform(0, 20, n), [0]])
+    complement = np.concatenate([1 - p, 10.0 ** -rng.uniform(0, 400, n)])  # with all its digits, down to 0
+    p = np.append(p, 1 - complement[-n:])
+    hit = rng.random(len(p)) < p
+    ranked = BinaryOutcomes(p, complement, hit, None, False, None).ranked
+    order = np.lexsort([-complement, p])
+    np.testing.assert_allclose(ranked.p, p[order], rtol=1e-15)
+    np.testing.assert_allclose(ranked.complement, complement[order], rtol=1e-15, atol=2e-300)
+    for value in (0.0, 0.5, 1.0):
+        assert ranked.hit[np.isclose(ranked.p, value, 1e-15)].sum() == hit[np.isclose(p, value, 1e-15)].sum()
+    np.testing.assert_allclose(ranked.residual.sum(), (p - hit).sum(), rtol=1e-12)
 
 
 @pytest.mark.finding("1.17")

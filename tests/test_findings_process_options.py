@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperOption
 
 from calibcli.cli.app import main
-from calibcli.cli.run import COMMANDS, build
+from calibcli.cli.run import COMMANDS
+from calibcli.cli.typed import build
 from calibcli.training.state import differences
 
 ROOT = Path(__file__).parent.parent

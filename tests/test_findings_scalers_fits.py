@@ -76,6 +76,33 @@ def test_groups_widen_the_interval_and_counts_are_rows() -> None:
     assert count.se == pytest.approx(free.se, rel=1e-9)
 
 
+def test_groups_and_counts_in_the_intervals_of_gamma_and_its_gain() -> None:
+    """Every row three times: as groups or as counts it is known what that is worth."""
+    p = draw_focal(300)
+    again = [np.repeat(a, 3, axis=0) for a in (p.logits, p.labels, np.arange(300))]
+    thrice = {
+        "alone": p,
+        "grouped": Predictions.of(again[0], again[1], groups=again[2]),
+        "counted": Predictions.of(p.logits, p.labels, weights=np.full(300, 3.0), weight_kind="count"),
+    }
+    gamma = {name: scalers.fit("focal", data).estimates[0] for name, data in thrice.items()}
+    assert gamma["alone"].se is not None
+    assert gamma["grouped"].se == pytest.approx(gamma["alone"].se, rel=1e-6)
+    assert gamma["counted"].se == pytest.approx(gamma["alone"].se / 3**0.5, rel=0.01)
+    few = Predictions.of(p.logits, p.labels, groups=np.arange(300) // 60)
+    for spec, name in (("focal", "gamma"), ("focal_temperature", "focal_gain")):
+        estimate = next(e for e in scalers.fit(spec, few).estimates if e.name == name)
+        assert estimate.value is not None
+        assert (estimate.low, estimate.high) == (None, None)
+        assert "5 groups" in estimate.reason
+
+
+def draw_focal(n: int) -> Predictions:
+    rng = np.random.default_rng(3)
+    z = rng.standard_normal((n, 4)) * 2
+    return Predictions.of(z, (log_phi(z, 1.0) + rng.gumbel(size=z.shape)).argmax(axis=1))
+
+
 @pytest.mark.finding("2.7")
 @pytest.mark.parametrize("seed", [0, 7, 9])
 def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> None:

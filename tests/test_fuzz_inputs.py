@@ -62,13 +62,28 @@ def program(code: str) -> int:
 @pytest.mark.slow
 @pytest.mark.finding("5 ru_maxrss")
 @pytest.mark.finding("4 Python warnings on stderr")
-@pytest.mark.parametrize(("kind", "examples"), [("files", 1400), ("arrays", 500), ("results", 200), ("torch", 300)])
+@pytest.mark.parametrize(
+    ("kind", "examples"), [("files", 1400), ("evals", 500), ("arrays", 500), ("results", 200), ("torch", 300)]
+)
 def test_damaged_files(kind: str, examples: int, here: Path) -> None:
     if kind == "torch":
         pytest.importorskip("torch")
     found = alone(kind, examples)
     assert found["said"] == []
     assert 0.01 < found["read"] < 0.9  # the damage is neither fatal nor harmless throughout
+    assert found["grown"] < 60_000
+    assert found["slowest"] < 5
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+def test_damaged_files_of_other_packages(here: Path) -> None:
+    """Arrow, parquet and Zstandard, whose readers are not ours."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("zstandard")
+    found = alone("packages", 300)
+    assert found["said"] == []
+    assert 0.01 < found["read"] < 0.9
     assert found["grown"] < 60_000
     assert found["slowest"] < 5
 

@@ -134,6 +134,20 @@ def test_results_are_compared_unpaired(capsys: Any) -> None:
     assert [row[-1] for row in found["tables"][1]["rows"]] == ["b is better", "unknown"]
 
 
+def test_results_under_other_losses_are_compared_with_a_note() -> None:
+    def result(*losses: str) -> Result:
+        scopes = ["", *(f"loss={loss}" for loss in losses[1:])]
+        estimates = [Estimate(name="lambda_max", value=5.0, low=4.0, high=7.0, level=0.95, scope=s) for s in scopes]
+        return Result(command="curvature", estimates=estimates, facts={"losses": list(losses)})
+
+    ce, focal, both = result("ce"), result("focal:gamma=2"), result("ce", "focal:gamma=2")
+    for others, differ in (((ce, ce), False), ((ce, both), False), ((ce, focal), True), ((focal, both, ce), True)):
+        notes = compare.results(others, [f"model {i}" for i in range(len(others))]).notes
+        assert any("losses differ" in note for note in notes) == differ
+    [note] = [n for n in compare.results((ce, focal), ["a", "b"]).notes if "losses" in n]
+    assert "ce (a), focal:gamma=2 (b)" in note
+
+
 def test_refusals(capsys: Any) -> None:
     saved()
     a, b, y = pair(1500, 0)
@@ -144,6 +158,7 @@ def test_refusals(capsys: Any) -> None:
     np.savez("id.npz", logits=a, labels=y, id=ids)
     np.savez("id2.npz", logits=b, labels=np.roll(y, 1), id=ids)
     Path("r.json").write_text(Result(command="x", estimates=[Estimate(name="m", value=1.0)]).to_json())
+    Path("r2.json").write_text(Path("r.json").read_text())
     Path("s.json").write_text(Result(command="x", estimates=[Estimate(name="k", value=1.0)]).to_json())
     for arguments, code, said in (
         (["a.npz", "fewer.npz"], 4, "numbers differ"),
@@ -151,6 +166,7 @@ def test_refusals(capsys: Any) -> None:
         (["a.npz", "three.npz"], 4, "3 classes"),
         (["id.npz", "id2.npz"], 4, "another label"),
         (["r.json", "s.json"], 4, "no number in common"),
+        (["r.json", "r2.json", "-m", "m"], 2, "compared as they are"),
         (["a.npz"], 2, "one input"),
         (["a.npz", "a.npz"], 2, "same input twice"),
         (["a.npz", "r.json"], 2, "scores and results"),

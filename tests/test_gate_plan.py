@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from populations import ece_bounds
 
+import calibcli
 from calibcli.cli.app import main
 from calibcli.gate.plan import EcePopulation, mean_power, rows_for, synthetic_logits
 from calibcli.metrics.reliability import BinaryOutcomes
@@ -49,14 +50,35 @@ def test_the_sizes_that_are_known(capsys: Any) -> None:
 
 
 def test_mean_power_and_search() -> None:
-    chance = mean_power(0.5, 1.0, 0.6, better="lower", alpha=0.05)
+    chance = mean_power(0.5, 1.0, 0.6, side="max", alpha=0.05)
     n = rows_for(lambda n: chance(n)[0], 0.8)
     assert n == pytest.approx(((1.6448536 + 0.8416212) / 0.1) ** 2, rel=2e-3)
     assert chance(100)[1] < 0.01
-    higher = mean_power(0.5, 1.0, 0.4, better="higher", alpha=0.05)
+    higher = mean_power(0.5, 1.0, 0.4, side="min", alpha=0.05)
     assert higher(1000) == pytest.approx(chance(1000))
+    assert mean_power(0.05, 0.0, 0.1, side="zero", alpha=0.05)(10) == (1, 0)
+    assert mean_power(-0.2, 0.0, 0.1, side="zero", alpha=0.05)(10) == (0, 1)
     assert rows_for(lambda n: 0.0, 0.8) is None
     assert rows_for(lambda n: float(n >= 12345), 0.8) == pytest.approx(12345, rel=1e-3)
+
+
+@pytest.mark.parametrize(("truth", "verdict"), [(-0.075, "fail"), (0.0, "pass"), (-0.02, "pass")])
+def test_a_distance_from_zero_is_planned_as_it_is_judged(truth: float, verdict: str, capsys: Any) -> None:
+    """`check` holds both ends of `confidence_gap <= 0.05` against the limit, so `plan` counts rows for both."""
+    said = planned(capsys, "--max", "confidence_gap=0.05", "--truth", f"{truth}", "--accuracy", "0.8")
+    assert said["tables"][0]["rows"][0][:2] == ["|confidence_gap| <= 0.05", verdict.upper()]
+    n, runs = int(said["estimates"][0]["value"]), 150
+    rng, reached = np.random.default_rng(3), 0
+    z, _ = synthetic_logits(0.8)
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    c = p.max(1)
+    hit = c - truth * c * (1 - c) / np.mean(c * (1 - c))  # the chance that the top label is right, within 0 and 1
+    for _ in range(runs):
+        rows = rng.integers(0, len(p), n)
+        y = np.where(rng.random(n) < hit[rows], p[rows].argmax(1), p[rows].argmin(1))
+        [check] = calibcli.check(p[rows], y, max={"confidence_gap": 0.05}, min_n=2).checks
+        reached += check.outcome == verdict
+    assert reached / runs == pytest.approx(0.8, abs=0.03 + 3 * (0.16 / runs) ** 0.5)
 
 
 def test_share_is_planned_with_the_spread_of_its_bound(capsys: Any) -> None:

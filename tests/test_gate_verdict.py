@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,11 +13,12 @@ from scipy import stats
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
-from calibcli.gate.verdict import Claim, at_level, judge, rule, scaled
+from calibcli.gate.verdict import Claim, at_level, claim, judge, rule, scaled
 from calibcli.metrics import paired
 from calibcli.metrics.gain import folds_of
 from calibcli.metrics.intervals import Rows
 from calibcli.predictions import Predictions
+from calibcli.render.numbers import level
 from calibcli.result import Estimate
 
 
@@ -105,6 +107,19 @@ def test_levels() -> None:
     assert at_level(two, 0.025 / 10) == (None, None)
     assert at_level(upper, 0.05) == (None, 2.0)
     assert at_level(Estimate(name="m", value=1.0), 0.05) == (None, None)
+
+
+def test_a_stored_interval_keeps_its_level() -> None:
+    """Two sides of 95 % are bounds of 97.5 % each, whatever was asked for."""
+    two = Estimate(name="m", value=1.0, low=0.0, high=2.0, level=0.95)
+    for alpha in (0.025, 0.05, 0.1):
+        found = claim(two, alpha, two, alpha)
+        assert level([found.estimate]) == "97.5 % each"
+        assert level([judge(found, "max", 3.0).estimate]) == "97.5 % each"
+    upper = Estimate(name="m", value=1.0, high=2.0, level=0.99, sided="upper")
+    assert level([claim(upper, 0.05, upper, 0.05).estimate]) == "99 % each"
+    far = dataclasses.replace(two, low=-1.0, high=3.0, level=0.98)
+    assert level([judge(claim(two, 0.05, far, 0.01), "max", 5.0).estimate]) == "97.5 % for PASS, 99 % for FAIL"
 
 
 def test_mean_against_definitions() -> None:

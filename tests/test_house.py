@@ -34,6 +34,7 @@ LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 HEAVY = {
     "torch": (
         "device",
+        "columns/tensors",
         "derivatives",
         "losses",
         "hessian",

@@ -6,7 +6,6 @@ import io
 import subprocess
 import sys
 from dataclasses import fields
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def test_every_command_has_the_same_reading_options() -> None:
     options = {field.name for field in fields(Reading) if field.metadata}
     assert {field.name for field in fields(Reading)} - options == {"need_labels"}
     for module in (check, compare, inspect, metrics, scale):
-        names = set(signature(module.command).parameters)
+        names = set(module.command.options)
         assert options <= names, module.__name__
         assert "reading" not in names
 

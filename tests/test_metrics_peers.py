@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from populations import values
 
 from calibcli import metrics
 from calibcli.predictions import Predictions
@@ -25,7 +26,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def value(z: np.ndarray, y: np.ndarray, spec: str, **fields: object) -> float:
-    return metrics.values(Predictions.of(z, y, **fields), [spec])[spec]
+    return values(Predictions.of(z, y, **fields), [spec])[spec]
 
 
 class TestTorchmetrics:

@@ -6,16 +6,18 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from calibcli.numerics import (
     SMALLEST_P,
+    binomial_tail,
     bisect,
     clopper_pearson,
     effective_groups,
     effective_rows,
     log_sigmoid,
     normal_quantile,
+    normal_share,
     root,
     score_bound,
     student_quantile,
@@ -38,6 +40,42 @@ def test_student_without_degrees() -> None:
 def test_clopper_pearson(hits: int, n: int) -> None:
     wanted = stats.binomtest(hits, n).proportion_ci(0.9, "exact")
     assert clopper_pearson(hits, n, 0.05) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 20, 997.5, 1e5, 1e8])
+@pytest.mark.parametrize("share", [1e-6, 0.01, 0.5, 0.999, 1])
+@pytest.mark.parametrize("alpha", [1e-9, 0.025, 0.3])
+def test_clopper_pearson_of_any_size(n: float, share: float, alpha: float) -> None:
+    hits = min(n, max(0.5, share * n))
+    low = special.betaincinv(hits, n - hits + 1, alpha)
+    high = special.betainccinv(hits + 1, n - hits, alpha) if hits < n else 1.0
+    assert clopper_pearson(hits, n, alpha) == pytest.approx((low, high), rel=1e-8)
+
+
+@pytest.mark.parametrize("degrees", [0.3, 1, 2.5, 996, 1e5])
+@pytest.mark.parametrize("t", [1e-6, 0.5, 1.3, 10, 1e5])
+def test_both_tails_of_student(t: float, degrees: float) -> None:
+    assert two_sided(t, degrees) == pytest.approx(max(SMALLEST_P, 2 * stats.t.sf(t, degrees)), rel=1e-8)
+
+
+def test_tails_at_the_ends() -> None:
+    assert two_sided(1e200, 3.0) == two_sided(math.inf, 3.0) == SMALLEST_P
+    assert two_sided(-2.0, 3.0) == two_sided(0.0) == 1.0
+    assert student_quantile(0.95, math.inf) == normal_quantile(0.95)
+    assert student_quantile(0.9, 1e-3) == math.inf
+    assert student_quantile(0.5, 3.0) == 0
+
+
+@pytest.mark.parametrize("level", [1e-300, 1e-17, 0.001, 0.3, 0.5, 0.7, 0.975, 1 - 1e-12])
+def test_normal(level: float) -> None:
+    z = normal_quantile(level)
+    assert z == pytest.approx(stats.norm.ppf(level), rel=1e-12)
+    assert normal_share(z) == pytest.approx(level, rel=1e-12)
+
+
+@pytest.mark.parametrize(("hits", "n", "p"), [(0, 5, 0.3), (1, 5, 0.3), (5, 5, 0.3), (501, 997, 0.5), (600, 997, 0.5)])
+def test_binomial_tail(hits: int, n: int, p: float) -> None:
+    assert binomial_tail(hits, n, p) == pytest.approx(stats.binom.sf(hits - 1, n, p), rel=1e-11)
 
 
 def test_weighted_mean() -> None:

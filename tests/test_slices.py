@@ -11,7 +11,6 @@ from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import resolved
 from calibcli.gate.sources import Scores
 from calibcli.metrics.report import Options, report
-from calibcli.numerics import bisect, bisect_falling
 from calibcli.predictions import ArrayScores, PickedScores, Predictions
 
 RNG = np.random.default_rng(5)
@@ -23,12 +22,12 @@ SITE = np.array(["b", "", "10", "9", "é"])[RNG.integers(0, 5, N)]
 
 
 class Stored:
-    """Scores that are read, as from a file; `rows` counts them."""
+    """Scores that are read, as from a file; `seen` counts them."""
 
-    shape, dtype, rows = (N, K), Z.dtype, 0
+    shape, dtype, seen = (N, K), Z.dtype, 0
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        Stored.rows += min(stop, N) - start
+        Stored.seen += min(stop, N) - start
         return Z[start:stop]
 
 
@@ -80,9 +79,9 @@ def test_scores_are_read_twice_whatever_the_number_of_slices(monkeypatch: pytest
     monkeypatch.setattr("calibcli.columns.SMALL", N * K - 1)
     for count in (2, 90):
         for specs, passes in ((("ece", "nll"), 2), (("classwise_ece",), 2)):
-            Stored.rows = 0
+            Stored.seen = 0
             report(lazy(slices={"site": (np.arange(N) % count).astype(str)}), Options(specs=specs, diagram=False))
-            assert Stored.rows <= passes * N, (count, specs)
+            assert Stored.seen <= passes * N, (count, specs)
 
 
 @pytest.mark.parametrize("metric", ["smece", "classwise_ece", "ece", "accuracy"])
@@ -96,18 +95,3 @@ def test_a_judged_slice_keeps_its_estimates_only(metric: str) -> None:
         source.claim(rule, part, 0.05, len(parts))
         assert not part.samples
         assert "columns" not in vars(part)
-
-
-@pytest.mark.parametrize("halvings", [1, 6, 14, 28])
-@pytest.mark.parametrize("at", [0.0, 1e-9, 0.3, 0.50001, 1.0])
-def test_falling_bracket_is_that_of_bisection_with_fewer_evaluations(at: float, halvings: int) -> None:
-    seen: list[float] = []
-
-    def falls(x: float) -> float:
-        seen.append(x)
-        return float(np.expm1(3 * (at - x)))
-
-    wanted = bisect(falls, 0.0, 1.0, halvings)
-    seen.clear()
-    assert bisect_falling(falls, 0.0, 1.0, halvings) == wanted
-    assert len(seen) <= halvings + 3

@@ -122,6 +122,15 @@ def test_a_shelf_finds_the_files_of_its_package(tmp_path: Path, monkeypatch: pyt
     assert things.choose("two")() == "two"
 
 
+def test_a_shelf_lists_what_is_used_most_first_and_the_rest_by_name() -> None:
+    from calibcli.metrics import DEFAULT, METRICS, choose
+
+    names = list(METRICS.entries)
+    assert names[: len(DEFAULT)] == list(DEFAULT)
+    assert names[len(DEFAULT) :] == sorted(set(names) - set(DEFAULT))
+    assert [choice.name for choice in choose(["all"], 10)] == names
+
+
 @pytest.mark.parametrize("room", ["metrics", "scalers", "losses", "architectures"])
 def test_every_entry_of_a_room_is_found(room: str) -> None:
     """As many entries as the files of the room put on its shelves."""

@@ -56,14 +56,14 @@ def fit_scaler(
         level: confidence level of the intervals.  seed: of what is random.  progress: called with (fraction, text).
 
     Raises:
-        InputError: arrays that are refused, or that the method cannot be fitted to.  UsageError: an unknown method.
+        InputError: arrays that are refused, or that the method cannot be fitted to.
+        UsageError: an unknown method; `by` or `multilabel`, as one map is fitted to all rows.
         TypeError: an unknown keyword, or a method that is not a text.
     """
     if not isinstance(spec, str):
         raise TypeError(f"a method is a text, not {type(spec).__name__}: fit_scaler(scores, labels, 'temperature')")
-    return scalers.fit(
-        spec, given(fit_scaler, scores, labels, how, progress), level=level, seed=seed, progress=progress
-    )
+    rows = given(fit_scaler, scores, labels, how, progress, whole=True)
+    return scalers.fit(spec, rows, level=level, seed=seed, progress=progress)
 
 
 @spread

@@ -15,7 +15,6 @@ from calibcli.gate import compare as comparing
 from calibcli.gate import session
 from calibcli.gate.input_files import read_result
 from calibcli.gate.request import Request
-from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions, Progress
@@ -69,7 +68,7 @@ def check(
         seed: of what is random.  progress: called with (fraction, text).
 
     Raises:
-        InputError: an input that is refused.  UsageError: a rule that cannot be meant.
+        InputError: an input that is refused.  UsageError: a rule without a meaning.
     """
     request = Request(
         max=_rules(max),
@@ -134,14 +133,18 @@ def compare(
         raise UsageError(f"{len(inputs)} models, {len(named)} names", "name each model")
     kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and Path(i).suffix == ".json") for i in inputs}
     if kinds == {True}:
+        if metrics or any(value for value in how.values()):
+            problem = "results are compared as they are: metrics and how files are read were chosen when they were made"
+            raise UsageError(problem, "leave these options out, or pass the scores")
         read = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
         files = [entry for _, entry in read if entry]
         result = comparing.results([one for one, _ in read], named, alpha)
         return dataclasses.replace(result, provenance={"inputs": files, "seed": 0})
     if len(kinds) > 1:
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
-    Reading(**cast(dict[str, Any], how)).whole("compare")
-    found = [one if isinstance(one, Predictions) else given(compare, one, None, how) for one in inputs]  # type: ignore[arg-type]
+    if all(isinstance(one, Predictions) for one in inputs):
+        given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
+    found = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
     files = [entry for predictions in found for entry in recorded.provenance(predictions)]
     result = comparing.scores(found, named, list(metrics) if metrics else None, alpha)
     return dataclasses.replace(result, provenance={"inputs": files, "seed": 0})

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, Unpack, cast
 import numpy.typing as npt
 
 from calibcli.errors import check_keywords
+from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import multilabel, recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
@@ -51,16 +52,23 @@ def given(
     how: How | None = None,
     progress: Progress | None = None,
     need_labels: bool = True,
+    whole: bool = False,
 ) -> Predictions:
     """Predictions of what a function, which has `spread` keywords, was given: themselves, a file, or arrays.
 
+    Args:
+        whole: the function takes the rows of one problem together.
+
     Raises:
         InputError: a file or arrays that are refused.
+        UsageError: rows that `by` or `multilabel` split, where they are taken as a whole.
         TypeError: labels that are missing or too many, or an unknown keyword.
     """
     how = how or {}
     name = function.__name__
     check_keywords(how, inspect.signature(function).parameters, name)
+    if whole:
+        Reading(**cast(dict[str, Any], how)).whole(name)
     if isinstance(scores, Predictions):
         if labels is not None or how:
             raise TypeError(f"{name}(predictions) takes neither labels nor options of arrays: these are read already")

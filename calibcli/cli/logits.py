@@ -8,7 +8,6 @@ from calibcli import device as devices
 from calibcli.cli.run import Run, takes
 from calibcli.files import known_suffix
 from calibcli.inputs import opening
-from calibcli.numerics import clopper_pearson
 from calibcli.result import Estimate, Result
 from calibcli.spec import Rows, argument, option
 
@@ -72,6 +71,8 @@ def command(
 
 def accuracy(correct: int, rows: int) -> Estimate:
     """Share of rows whose largest logit is the label, with its 95 % interval (Clopper and Pearson 1934)."""
+    from calibcli.numerics import clopper_pearson
+
     p = correct / rows
     low, high = clopper_pearson(correct, rows, 0.025)
     return Estimate(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from calibcli.columns.condense import NAMES, Cells
 from calibcli.columns.softmax import Block, Buffer
+from calibcli.columns.tensors import TensorBlock, TensorScores
 from calibcli.errors import InputError
 from calibcli.numerics import DOUBLE, SINGLE, bin_index
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
@@ -24,7 +24,7 @@ from calibcli.spec import Edges
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
-MANY = 10_000_000  # rows; beyond, columns are condensed to a fine histogram
+MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Columns:
     def take(self, rows: Array) -> Columns:
         """The given rows (indices or mask); without class tables, which are sums over all rows."""
         picked: dict[str, Any] = {
-            name: value[rows]
+            name: value[rows] if len(value) else value
             for name, value in vars(self).items()
             if isinstance(value, np.ndarray) and name in self.__dataclass_fields__
         }
@@ -120,6 +120,7 @@ def columns(
     predictions: Predictions,
     *,
     class_bins: Sequence[ClassBins] = (ClassBins(),),
+    lean: bool = False,
     threads: int | None = 1,
     progress: Progress | None = None,
     double: bool = False,
@@ -129,19 +130,22 @@ def columns(
     Args:
         predictions: what to measure.
         class_bins: class tables to fill on the way (none: leave them out).
+        lean: leave the columns from `nll` to `entropy` empty.
         threads: worker threads; None for one per processor. The result does not depend on it.
         progress: called with (fraction done, text).
         double: in double precision however many the scores are.
     """
     n, k = predictions.n, predictions.k
-    step = chunk_rows(predictions.scores)
+    scores = predictions.scores
+    step = scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
     spans = [(start, min(start + step, n)) for start in range(0, n, step)]
     cells = Cells(k, predictions.top_only) if n > MANY else None
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
         raise InputError(problem, "measure the shards or slices one by one")
     rows = 0 if cells else n
-    out: dict[str, Any] = {name: np.empty(rows) for name in NAMES}
+    names = NAMES[: 2 if lean and not cells else None]
+    out: dict[str, Any] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _Work(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in class_bins]
@@ -156,7 +160,7 @@ def columns(
     if cells:
         return Columns(**cells.columns(), classes=classes, precision=work.precision)
     return Columns(
-        **out,
+        **{name: out.get(name, np.empty(0)) for name in NAMES},
         precision=work.precision,
         predicted=predicted,
         correct=predicted == predictions.labels,
@@ -176,6 +180,8 @@ def _in_order(work: _Work, spans: Sequence[tuple[int, int]], threads: int | None
     if count <= 1:
         yield from map(work, spans)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(count) as pool:
         for first in range(0, len(spans), 4 * count):  # bounded, as a part may be large
             yield from pool.map(work, spans[first : first + 4 * count])
@@ -205,31 +211,34 @@ class _Work:
         return DOUBLE if self.wide or self.predictions.scores.dtype.itemsize > 4 else SINGLE
 
     def __call__(self, span: tuple[int, int]) -> _Part:
-        here = slice(*span)
-        scores = read(self.predictions.scores, *span)
-        if self.wide:
-            scores = scores.astype(np.float64, copy=False)
+        here, held = slice(*span), self.predictions.scores
+        dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
+        scores: Any
+        if on_device := isinstance(held, TensorScores):
+            scores = held.part(here, self.wide)
+        else:
+            scores = read(held, *span).astype(dtype, copy=False)
         n, k = scores.shape
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
         given = self.predictions.weights
         weights = None if given is None else given[here]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
-        buffer = Buffer(n, k, scores.dtype, min(map(least, self.class_bins), default=0.0))
+        buffer = Buffer(0 if on_device else n, k, dtype, min(map(least, self.class_bins), default=0.0))
         if self.into is None:
             out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
         else:
             out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
         masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
-        for first in range(0, n, buffer.height):
-            part = slice(first, first + buffer.height)
+        kind, height = (TensorBlock, n) if on_device else (Block, buffer.height)
+        for first in range(0, n, height):
+            part = slice(first, first + height)
             w = None if weights is None else weights[part]
-            block = Block(
-                scores[part], labels[part], buffer, {name: column[part] for name, column in out.items()}, w, masked
-            )
+            columns_here = {name: column[part] for name, column in out.items()}
+            block = kind(scores[part], labels[part], buffer, columns_here, w, masked)
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)
-        if k == 2:
+        if k == 2 and "brier" in out:
             out["brier"] *= 0.5
         tables = []
         if sums:

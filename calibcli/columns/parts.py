@@ -50,7 +50,7 @@ def columns_by(
             end = i + _fit(parts[i:], ROWS)
             again = np.sort(np.concatenate([parts[j] for j in range(i, end) if few[j]]))
             some = whole if len(again) == whole.n else whole.with_rows(again, PickedScores(whole.scores, again))
-            fine = columns(some, class_bins=(), threads=threads, double=True)
+            fine = columns(some, class_bins=(), lean=not len(measured.nll), threads=threads, double=True)
         yield fine.take(np.searchsorted(again, rows))
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.predictions import NARROW, Array, Floats, Ints
+from calibcli.columns.pieces import NARROW
+from calibcli.predictions import Array, Floats, Ints
 
-PIECE = 1 << 17  # scores worked on at once: they and their exponentials about fill the second-level cache
+PIECE = 1 << 17  # float32 scores worked on at once: they and their exponentials about fill the second-level cache
 ROWS = 1 << 13  # rows at most whose numbers are worked out together
 ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
@@ -30,6 +31,7 @@ class Block:
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.
+        lean: nothing but `confidence` and `rest` is asked for.
         found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
         mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
@@ -47,8 +49,14 @@ class Block:
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
         self.found: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
+        self.lean, self.least, self.masked = "nll" not in out, buffer.least, masked
         with np.errstate(invalid="ignore", under="ignore", divide="ignore"):
-            r, squares, first, gap, deep = (self._narrow if buffer.narrow else self._wide)(z)
+            r, squares, first, gap, deep = self._sums(z)
+            if self.lean:
+                np.divide(1, r + 1, out=out["confidence"])
+                np.multiply(r, out["confidence"], out=out["rest"])
+                self._label(gap, out["confidence"])
+                return
             odd = np.flatnonzero(~np.isfinite(first))
             if len(odd):  # 0 * -inf of a class with probability 0
                 first[odd] = _first_moment(z[odd], self.top[odd])
@@ -56,6 +64,10 @@ class Block:
             if masked and len(without):
                 deep[without] = _deepest(z[without])
             self._columns(r, squares, first, gap, deep, out)
+
+    def _sums(self, z: Array) -> tuple[Floats, ...]:
+        """Sums over the other classes, as `_columns` takes them; from the top score to that of the label, the least."""
+        return (self._narrow if self.buffer.narrow else self._wide)(z)
 
     def _columns(
         self, r: Floats, squares: Floats, first: Floats, gap: Floats, deep: Floats, out: Mapping[str, Floats]
@@ -75,26 +87,32 @@ class Block:
         np.subtract(log_sum, first, out=out["entropy"])
         np.multiply(rest, rest, out=brier)
         brier += squares
-        self.miss = miss = np.flatnonzero(self.top != self.labels)
-        top = confidence[miss]
-        self.p_label = np.exp(-gap[miss].astype(self.buffer.dtype, copy=False)) * top
-        brier[miss] = squares[miss] + top * top - 2 * self.p_label + 1
+        top = self._label(gap, confidence)
+        brier[self.miss] = squares[self.miss] + top * top - 2 * self.p_label + 1
+
+    def _label(self, gap: Floats, confidence: Floats) -> Floats:
+        """Finds the rows whose label is not the top class, and its probability there; returns that of the top class."""
+        self.miss = np.flatnonzero(self.top != self.labels)
+        top = confidence[self.miss]
+        self.p_label = np.exp(-gap[self.miss].astype(self.buffer.dtype, copy=False)) * top
+        return top
 
     def _wide(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
         self.top = np.empty(n, np.int64)
         sums, gap, deep = np.empty((5, n), z.dtype), np.empty(n), np.empty(n)
         listed: list[tuple[Ints, Array]] = []
-        step = max(1, PIECE // k)
+        step = max(1, self.buffer.piece // k)
         for start in range(0, n, step):
             rows = slice(start, start + step)
             listed += self._piece(z[rows], start, sums[:, rows], self.top[rows], gap[rows], deep[rows])
         r, squares, first, own, shift = sums.astype(np.float64)
         r /= own
         scale = 1 / (own * (1 + r))
-        squares *= scale * scale
-        first *= scale
-        first -= shift * r / (1 + r)
+        if not self.lean:
+            squares *= scale * scale
+            first *= scale
+            first -= shift * r / (1 + r)
         if listed:
             at, p = np.concatenate([part[0] for part in listed]), np.concatenate([part[1] for part in listed])
             row = at // k
@@ -114,7 +132,8 @@ class Block:
         at_top = here + top
         z_top = z_flat[at_top]
         np.subtract(z_top, z_flat[here + self.labels[rows]], out=gap, dtype=np.float64)
-        np.subtract(z_top, z.min(axis=1), out=deep, dtype=np.float64)
+        if not self.lean:
+            np.subtract(z_top, z.min(axis=1), out=deep, dtype=np.float64)
         if z_top.min() >= -SAFE and z_top.max() <= SAFE:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
@@ -123,8 +142,9 @@ class Block:
         own[:] = flat[at_top]
         flat[at_top] = 0
         np.dot(e, buffer.ones, out=r)
-        np.vecdot(e, e, out=squares)
-        np.vecdot(e, d, out=first)
+        if not self.lean:
+            np.vecdot(e, e, out=squares)
+            np.vecdot(e, d, out=first)
         if not buffer.least:
             return []
         total = r + own
@@ -152,12 +172,14 @@ class Block:
             np.maximum(z_top, d[c], out=z_top)
         self.top = top.astype(np.int64)
         d -= z_top
-        deep = -d.min(axis=0).astype(np.float64)
         rows = buffer.rows[:n]
         gap = -d.reshape(-1)[self.labels * n + rows].astype(np.float64)
+        deep = gap if self.lean else -d.min(axis=0).astype(np.float64)
         np.exp(d, out=e)
         e.reshape(-1)[self.top * n + rows] = 0
         r = (buffer.ones @ e).astype(np.float64)
+        if self.lean and not buffer.least:
+            return r, r, r, gap, deep
         confidence = 1 / (1 + r)
         e *= confidence.astype(e.dtype)
         if buffer.least:
@@ -202,8 +224,9 @@ class Buffer:
 
     def __init__(self, rows: int, k: int, dtype: np.dtype[Any], least: float) -> None:
         self.narrow, self.dtype = k <= NARROW, dtype
-        self.height = min(rows, max(1, PIECE // k) if self.narrow else ROWS)
-        size = self.height * k if self.narrow else min(self.height, max(1, PIECE // k)) * k
+        self.piece = PIECE if dtype.itemsize <= 4 else PIECE // 4
+        self.height = min(rows, max(1, self.piece // k) if self.narrow else ROWS)
+        size = self.height * k if self.narrow else min(self.height, max(1, self.piece // k)) * k
         self.least = least * (1 - 1e-5)
         self.scores = np.empty(size, dtype)
         self.differences = np.empty(size if self.narrow else 0, dtype)

@@ -9,7 +9,7 @@ norms are right in 2.13; they are here because older versions and fused kernels 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,19 +27,27 @@ WRONG = ("BatchNorm", "LayerNorm", "GroupNorm", "RmsNorm", "RMSNorm")
 """Parts of the names of autograd nodes with such a second derivative."""
 
 
-def batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if not training:  # an affine map
-        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    return train_norm(input, running_mean, running_var, weight, bias, momentum, eps)[0]
+def batch_norm_with(train: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`F.batch_norm` with another function in train mode: of its arguments without `training`."""
+
+    def batch_norm(
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not training:  # an affine map
+            return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        return train(input, running_mean, running_var, weight, bias, momentum, eps)
+
+    return batch_norm
+
+
+batch_norm = batch_norm_with(lambda *args: train_norm(*args)[0])
 
 
 def train_norm(

@@ -111,21 +111,16 @@ class ConvolutionBackward(Function):
         return to_g, to_x, to_weight, None, None, None
 
 
-def batch_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+def train_norm(
+    x: Tensor, mean: Any, var: Any, weight: Tensor | None, bias: Tensor | None, momentum: float, eps: float
 ) -> Tensor:
-    """`torch.nn.functional.batch_norm`."""
-    if not training or weight is None or bias is None or x.dtype != weight.dtype:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    y: Tensor = BatchNorm.apply(x, weight, bias, running_mean, running_var, momentum, eps)[0]  # type: ignore[no-untyped-call]
+    if weight is None or bias is None or x.dtype != weight.dtype:
+        return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
+    y: Tensor = BatchNorm.apply(x, weight, bias, mean, var, momentum, eps)[0]  # type: ignore[no-untyped-call]
     return y
+
+
+batch_norm = normalisation.batch_norm_with(train_norm)
 
 
 class BatchNorm(normalisation.BatchNorm):

@@ -121,7 +121,7 @@ class Rows(Keys):
         """What `pack` made.
 
         Raises:
-            InputError: not that.
+            InputError: these are not packed rows.
         """
         fix = "write the baseline again with --keep-rows"
         packed: Packed = wellformed.read(data, Packed, source, fix, "facts.rows")

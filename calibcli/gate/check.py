@@ -35,7 +35,7 @@ def check(source: Source, config: Config, rows: Judged | None = None, progress: 
         rows: how to get at a baseline; needed by gates that have one.
 
     Raises:
-        UsageError: a gate that cannot be meant (unknown metric, no direction).
+        UsageError: a gate without a meaning (an unknown metric, or one that is better at neither end).
     """
     checks: list[Check] = []
     notes: dict[str, None] = {}

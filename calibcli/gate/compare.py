@@ -70,8 +70,12 @@ def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05)
         for name, own in zip(names[1:], values[1:], strict=True)
         for a, b in zip(values[0], own, strict=True)
     ]
-    note = "results are compared as independent: pass the scores of the same rows for paired, narrower intervals"
-    return _result(differences, values, names, alpha, [note], {"pairing": "unpaired"})
+    notes = ["results are compared as independent: pass the scores of the same rows for paired, narrower intervals"]
+    losses = [next(iter(r.facts.get("losses") or []), None) for r in inputs]
+    if len(set(losses)) > 1 and not all("loss=" in scope for _, scope in shared):
+        each = ", ".join(f"{loss} ({name})" for loss, name in zip(losses, names, strict=True))
+        notes.append(f"the losses differ: {each}; differences of their curvature are not of the models alone")
+    return _result(differences, values, names, alpha, notes, {"pairing": "unpaired"})
 
 
 def _aligned(inputs: Sequence[Predictions], names: Sequence[str], choices: Sequence[Choice]) -> tuple[list[Model], str]:

@@ -58,7 +58,9 @@ def difference(first: Model, second: Model, choice: Choice, own: Sequence[Estima
     if change is None:
         return combined(own[0], own[1], name, second.name)
     if isinstance(change, str):
-        return Difference(second.name, Estimate(**common, value=None, reason=change, n=first.predictions.n))
+        value = float(own[1].value or 0) - float(own[0].value or 0)
+        known = value if math.isfinite(value) and change != paired.SAME else None
+        return Difference(second.name, Estimate(**common, value=known, reason=change, n=first.predictions.n))
     estimate = change.estimate(LEVEL, **common, se=change.se, n=first.predictions.n)
     return Difference(second.name, estimate, change.p if change.bounded else None)
 

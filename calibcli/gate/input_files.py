@@ -60,13 +60,13 @@ def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
 def read_scores(path: str | Path, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
     """Recorded outputs with those of the columns `by` that the file has."""
     how = Reading(**{**reading, "by": ()})
-    sources = recorded.open_all(path, how.shards)
+    sources = recorded.open_all(path, how)
     contents = [recorded.load(source) for source in sources]
 
     there = []
     for name in dict.fromkeys(by):
         with contextlib.suppress(CalibError):
-            keys.named(contents[0], name, "by", "")
+            keys.column(contents[0], name, "by", "")
             there.append(name)
     return recorded.predictions(contents, sources, dataclasses.replace(how, by=tuple(there)))
 
@@ -108,7 +108,8 @@ class Baselines:
     def own(self) -> Rows | None:
         """Rows of the input; None of a result that was written without them."""
         if isinstance(self.source, Scores):
-            return baseline.rows(self.source.predictions, self.source.whole.columns)
+            found, table = self.source.predictions, self.source.whole.columns
+            return baseline.rows(found, table if len(table.nll) else columns(found, class_bins=()))
         return kept_rows(self.source.result, self.source.source)
 
     def _read(self, path: str) -> Rows | str:

@@ -1,4 +1,4 @@
-"""Rules that mean something: which side of which limit, within what the metric can be, and where it gets worse."""
+"""What a gate's rule means: which side of which limit, among the values of its metric, and which end is better."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def resolved(gate: Gate, better: str, k: int | None = None) -> Rule:
     text = rule(gate.metric, side, limit)
     if not values.low <= limit <= values.high:
         fix = _percent(limit, values.high) or f"write a limit that is {values}"
-        raise UsageError(f"{gate.at}{text}: {gate.name} is never there, it is {values}", fix)
+        raise UsageError(f"{gate.at}{text}: {gate.name} never lies there: it is {values}", fix)
     if {"max": "higher", "min": "lower"}[side] == better:
         other, good = ("min", "high") if side == "max" else ("max", "low")
-        problem = f"{gate.at}{text} asks for a bad {gate.name}: {gate.name} is better {good}"
+        problem = f"{gate.at}{text} limits the better side of {gate.name}: {gate.name} is better {good}"
         raise UsageError(problem, f"write --{other} {gate.metric}={limit:g}, or {other} = {limit:g}")
     if gate.limit is not None and better not in SIDES:
         raise UsageError(f"{gate.at}neither end of {gate.metric} is better", "write max or min instead of limit")

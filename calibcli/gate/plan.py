@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import Edges, bin_index
+from calibcli.gate.verdict import Side
 from calibcli.links import log_softmax
 from calibcli.metrics import bounds
 from calibcli.metrics.bounds import Method, norm_quantile
@@ -140,7 +141,7 @@ def mean_power(
     sd: float,
     limit: float,
     *,
-    better: str,
+    side: Side,
     alpha: float,
     family: int = 1,
     at_limit: float | None = None,
@@ -151,23 +152,30 @@ def mean_power(
 
     Args:
         truth, sd: mean and standard deviation of one row.
-        better: `lower` (limit is a maximum) or `higher` (a minimum).
+        side: which side of the limit passes; `zero` judges both, so that each bound of FAIL has half the error.
         at_limit: standard deviation that the bounds take (that of a share equal to the limit); None: `sd`.
-        reach: how far from the truth, on the worse and on the better side, a row that was not drawn may lie.
+        reach: how far above and below the truth a row that was not drawn may lie.
         lost: what n times the bounds are further off for, in the unit of the mean times rows.
     """
-    sign = 1.0 if better == "lower" else -1.0
     used = sd if at_limit is None else at_limit
-    z, z_fail = normal_quantile(1 - alpha), normal_quantile(1 - alpha / family)
+    z, z_fail = normal_quantile(1 - alpha), normal_quantile(1 - alpha / family / (2 if side == "zero" else 1))
+    least = {"max": -math.inf, "min": limit, "zero": -limit}[side]  # what passes lies from here
+    most = {"max": limit, "min": math.inf, "zero": limit}[side]  # to here
 
     def chance(n: float) -> tuple[float, float]:
         if sd == 0:
-            return float(sign * (limit - truth) >= 0), float(sign * (truth - limit) > 0)
-        distance, spread = sign * (limit - truth), used * used / n
-        above = score_bound(lost / n, z, reach[0] / n, spread)
-        below = score_bound(lost / n, z_fail, reach[1] / n, spread)
-        root = math.sqrt(n) / sd
-        return normal_share((distance - above) * root), normal_share((-distance - below) * root)
+            passes = least <= truth <= most
+            return float(passes), float(not passes)
+        root, spread = math.sqrt(n) / sd, used * used / n
+        (above, below), (above_fail, below_fail) = (
+            [score_bound(lost / n, at, one / n, spread) for one in reach] for at in (z, z_fail)
+        )
+
+        def share(distance: float) -> float:
+            return normal_share(distance * root)
+
+        passed = share(most - above - truth) - share(least + below - truth)
+        return max(passed, 0.0), share(least - above_fail - truth) + share(truth - most - below_fail)
 
     return chance
 

@@ -75,7 +75,7 @@ class Need:
     others: Sequence[Power] = ()
 
     def __post_init__(self) -> None:
-        if self.truth == self.limit:
+        if (abs(self.truth) if self.side == "zero" else self.truth) == self.limit:
             problem = f"{self.rule}: the truth assumed is the limit itself, which no number of rows decides"
             raise UsageError(problem, "pass --truth")
 
@@ -86,7 +86,8 @@ class Need:
     @property
     def verdict(self) -> Literal["PASS", "FAIL"]:
         """The one that is true."""
-        return "PASS" if (self.truth < self.limit) == (self.side == "max") else "FAIL"
+        good = {"max": self.truth < self.limit, "min": self.truth > self.limit, "zero": abs(self.truth) < self.limit}
+        return "PASS" if good[self.side] else "FAIL"
 
     def rows(self, power: float, chance: Power | None = None) -> int | None:
         """The fewest rows that reach this verdict with this chance; None beyond 10⁹."""
@@ -153,8 +154,7 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         return _against_baseline(gate, a)
     choice = choose([gate.metric], k, a.pilot is not None and a.pilot.top_only)[0]
     asked = limits.resolved(gate, str(choice.traits.get("better", "")), k)
-    side: Side = "min" if asked.side == "min" else "max"
-    limit = asked.limit
+    side, limit = asked.side, asked.limit
     if choice.name == "ece":
         return _ece(choice.options, choice.spec, limit, a)
     pilot = _rows_of(a)
@@ -164,11 +164,10 @@ def _need(gate: Gate, a: Assumptions) -> Need:
         raise UsageError(f"{gate.metric} cannot be planned", "plan one of: accuracy, ece, nll, brier, temperature_gain")
     truth = e.value if a.truth is None else a.truth
     sd = (e.se or 0.0) * math.sqrt(e.n)
-    at_limit, reach = sd, _reach(choice(sample), truth, side)
+    at_limit, reach = sd, _reach(choice(sample), truth)
     if choice.name == "accuracy":  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
-    how: dict[str, Any] = {"better": "lower" if side == "max" else "higher", "at_limit": at_limit}
-    how |= {"alpha": a.alpha, "family": a.family, "reach": reach}
+    how: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.family, "reach": reach}
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
     chance, *others = (mean_power(truth + z * own, sd, limit, **how) for z in ((0, -NINTH, NINTH) if own else (0,)))
     source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.classes} classes"
@@ -216,7 +215,7 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     old, new = (baseline.rows(*both) for both in zip(models, tables, strict=True))
     low, high = baseline.reach(new, old, baseline.Pairing(new=every, base=every, how=""), gate.metric)
     lost, cost = (baseline.FITTED * old.cost * len(y), CROSS_FITTED) if gain else (0.0, 1.0)
-    how: dict[str, Any] = {"better": "lower", "alpha": a.alpha, "family": a.family, "lost": lost}
+    how: dict[str, Any] = {"side": "max", "alpha": a.alpha, "family": a.family, "lost": lost}
 
     def chance_of(truth: float) -> Power:
         of_mean = mean_power(truth, sd, margin, reach=(max(high - truth, 0.0), max(truth - low, 0.0)), **how)
@@ -230,13 +229,12 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     return Need(metric=name, side="max", limit=margin, truth=truth, assumed=said, chance=chance, others=others)
 
 
-def _reach(statistic: Statistic, truth: float, side: Side) -> tuple[float, float]:
-    """How far on the worse and on the better side of the truth a row that was not drawn may lie; 0 for exact bounds."""
+def _reach(statistic: Statistic, truth: float) -> tuple[float, float]:
+    """How far above and below the truth a row that was not drawn may lie; 0 for exact bounds."""
     if not isinstance(statistic, MeanOf) or statistic.share:
         return 0.0, 0.0
     low, high = statistic.range
-    ends = max(high - truth, 0.0), max(truth - low, 0.0)
-    return ends if side == "max" else (ends[1], ends[0])
+    return max(high - truth, 0.0), max(truth - low, 0.0)
 
 
 def _rows_of(a: Assumptions) -> Predictions:

@@ -20,7 +20,7 @@ from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.bounds import Bounds, table_bounds
-from calibcli.metrics.sample import reads_scores
+from calibcli.metrics.sample import lean, reads_scores
 from calibcli.predictions import Ints, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -40,7 +40,18 @@ class Scores:
 
     @cached_property
     def whole(self) -> Part:
-        return Part(columns(self.predictions, class_bins=()), lambda: self.predictions, self.config.seed)
+        table = columns(self.predictions, class_bins=(), lean=self._lean)
+        return Part(table, lambda: self.predictions, self.config.seed)
+
+    @property
+    def _lean(self) -> bool:
+        """Whether every gate reads how often a probability comes true, and nothing else."""
+        if any(gate.baseline for gate in self.config.gates):
+            return False
+        try:
+            return lean([self.judged(gate) for gate in self.config.gates])
+        except UsageError:  # said where that gate is judged
+            return False
 
     @property
     def files(self) -> list[dict[str, Any]]:

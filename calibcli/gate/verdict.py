@@ -119,7 +119,7 @@ def at_level(e: Estimate, alpha: float, *, widen: bool = False) -> tuple[float |
     """
     if e.value is None or e.level is None:
         return None, None
-    error = 1 - e.level if e.sided in ("lower", "upper") else (1 - e.level) / 2
+    error = _error(e.level, e.sided)
     stretch = 1.0
     if error > alpha * (1 + 1e-9):
         if not widen:
@@ -131,8 +131,19 @@ def at_level(e: Estimate, alpha: float, *, widen: bool = False) -> tuple[float |
 
 
 def claim(e: Estimate, alpha: float, far: Estimate, error: float) -> Claim:
-    """With the bounds of one estimate at 1 - alpha, and those of another of the same number at 1 - error."""
+    """With the bounds of one estimate at 1 - alpha, and those of another of the same number at 1 - error.
+
+    Bounds that are surer than asked keep their own level.
+    """
     low, high = at_level(e, alpha)
     far_low, far_high = at_level(far, error)
+    alpha, error = (
+        at if one.level is None else min(at, _error(one.level, one.sided)) for one, at in ((e, alpha), (far, error))
+    )
     shown = dataclasses.replace(e, low=low, high=high, level=1 - 2 * alpha, sided="each")
     return Claim(estimate=shown, low=far_low, high=far_high, error=error)
+
+
+def _error(level: float, sided: str) -> float:
+    """The error probability of each bound of an interval."""
+    return 1 - level if sided in ("lower", "upper") else (1 - level) / 2

@@ -21,7 +21,7 @@ from calibcli.hessian.indexed_data import IndexedData, Tensors
 from calibcli.hessian.loss import LogitLoss, Placed, name
 from calibcli.hessian.outputs import independent
 from calibcli.hessian.problem import Forward, Memory, Problem
-from calibcli.hessian.quantities import QUANTITIES, Found
+from calibcli.hessian.quantities import DEFAULT, QUANTITIES, Found
 from calibcli.hessian.selftest import SelfTest, check
 from calibcli.hessian.settings import held_together, memory_said, plain_recurrence, second_order
 from calibcli.losses import final
@@ -30,8 +30,6 @@ from calibcli.result import Cell, Estimate, Result, Table
 from calibcli.shelves import Choice
 
 __all__ = ["DEFAULT", "QUANTITIES", "IndexedData", "LogitLoss", "Tensors", "measure"]
-
-DEFAULT = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
 
 
 def measure(

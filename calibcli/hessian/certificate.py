@@ -85,6 +85,7 @@ def _product(
             total.add(operator.problem.pieces(products.sum(0) if len(products) > 1 else products[0]))
             here = slice(first, first + len(products))
             forms[here], sketches[here] = dots(products), sketch(products)
+            del products  # memory
         return total.value(), forms, sketches
 
     return operator.problem.guard(work)

@@ -198,6 +198,7 @@ class Engine:
             if found is None:
                 if not self._small:
                     self.hessian.drop()  # memory: products by group have graphs of their own
+                    devices.trim()
                 chosen = [index % m, *near[: max(1, NEAR // (self._storage.itemsize * self.problem.size))]]
                 found = certify(self.hessian, self.krylov.vectors(chosen), ritz.values[chosen])
             rounding = ROUNDING * torch.finfo(self.problem.dtype).eps * float(ritz.values.abs().max())
@@ -235,7 +236,7 @@ class Engine:
     @cached_property
     def default_precision(self) -> float:
         """0.3 of Tr(G)'s relative sampling error, taken as if the Jacobians' norms did not vary: known beforehand."""
-        mass = self.pairs[0].mass.sum(1, dtype=torch.float64)
+        mass = self.pairs[0].rows
         mean = float(mass.mean())
         return max(SHARE * float(mass.std(unbiased=False)) / mean / len(mass) ** 0.5, 1e-3) if mean > 0 else 1e-3
 

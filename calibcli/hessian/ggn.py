@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from calibcli import device as devices
-from calibcli.hessian.loss import PART, Pairs, parts
+from calibcli.hessian.loss import PART, Pairs, row_sums
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import Problem
 from calibcli.hessian.tuning import FEWEST, FLOOR, MOST, OPEN, PILOT
@@ -95,20 +95,21 @@ class _Rest:
 
     def __init__(self, weight: torch.Tensor, left_out: torch.Tensor) -> None:
         self.weight, self.left_out = weight, left_out
-        self.rows = weight.sum(1, dtype=torch.float64)
+        self.rows = row_sums(weight)
         self.total = float(self.rows.sum())
 
     def draw(self, stream: np.random.Generator, count: int) -> torch.Tensor:
         """(count,) pairs with replacement: a row, then one of its pairs."""
         n, k = self.weight.shape
         chance = self.rows.numpy()
-        row = torch.from_numpy(stream.choice(n, count, p=chance / chance.sum()))
-        at = torch.from_numpy(stream.random(count))
-        found = []
-        for s in parts(count, k):
-            sums = self.weight[row[s]].double().cumsum(1)
-            found.append(torch.searchsorted(sums, at[s, None] * sums[:, -1:], right=True)[:, 0].clamp(max=k - 1))
-        return row * k + torch.cat(found)
+        row = stream.choice(n, count, p=chance / chance.sum())
+        at = stream.random(count)
+        order = np.argsort(row, kind="stable")
+        found = np.empty(count, np.int64)
+        for own in np.split(order, np.diff(row[order]).nonzero()[0] + 1):  # the draws of a row: one sum over its pairs
+            sums = np.cumsum(self.weight[row[own[0]]].numpy(), dtype=np.float64)
+            found[own] = np.searchsorted(sums, at[own] * sums[-1], side="right")
+        return torch.from_numpy(row * k + np.minimum(found, k - 1))
 
 
 class _Work:
@@ -127,7 +128,7 @@ class _Work:
         looked at, of Tr(G). That much, (1 + tensors,) in units of N Tr(G), enters the error.
         """
         mass = self.pairs.mass
-        rows = mass.sum(1, dtype=torch.float64)
+        rows, heaviest = self.pairs.rows, mass.argmax(1)
         order = rows.argsort(descending=True, stable=True)
         order = order[rows[order] > 0]
         after = rows[order].flip(0).cumsum(0).flip(0) - rows[order]  # mass of the rows after each
@@ -136,7 +137,7 @@ class _Work:
         while True:
             count = min(1 + int((after > allowed).sum()), len(order))
             more = order[len(square) : count]
-            pairs = order[:count] * self.k + mass[order[:count]].argmax(1)
+            pairs = order[:count] * self.k + heaviest[order[:count]]
             square = torch.cat([square, self._known(known, more, pairs[len(square) :])])
             each = self.weights[pairs, None].double().abs() * square / self.mass[pairs, None]
             steepest = torch.cat([each.sum(1).amax(0)[None], each.amax(0)])
@@ -216,9 +217,9 @@ class _Work:
 
     def scales(self, first: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         """(N,) each row's |l| ‖Jᵀu‖² / mass from its first pair; the mean where none was taken, and a floor."""
-        chosen, mass = first // self.k, self.pairs.mass
+        chosen = first // self.k
         scale = found / self.mass[first]
-        held = mass[chosen].sum(1, dtype=torch.float64)
+        held = self.pairs.rows[chosen]
         mean = (scale * held).sum() / held.sum()
         out = mean.repeat(self.n)
         out[chosen] = scale + FLOOR * mean
@@ -239,8 +240,8 @@ class _Work:
         mine = (row >= problem.layout.local.start) & (row < problem.layout.local.stop)
         out = torch.zeros(len(wanted), len(problem.tensors), dtype=torch.float64)
         own = mine.nonzero()[:, 0]
-        for s in parts(len(own), problem.classes):
-            some = own[s]
+        step, chunk = max(1, PART // problem.classes), self.norms.chunk
+        for some in torch.split(own, max(step - step % chunk, min(step, chunk))):  # whole micro-batches, if they fit
             out[some] = self.norms(row[some], self.pairs.cotangents(row[some], wanted[some] % self.k))
         return devices.all_sum_of_host(out, problem.device)[back]
 

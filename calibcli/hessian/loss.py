@@ -95,6 +95,7 @@ class Pairs:
     Attributes:
         weights: (N, pairs) coefficients l, in float64 or, beyond `PART` of them, in the precision of the logits.
         mass: (N, pairs) |l_c| ‖u_c‖², the size of a pair's part of the trace when the Jacobian does not vary.
+        rows: (N,) float64 sums of `mass`.
     """
 
     def __init__(self, loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -105,6 +106,7 @@ class Pairs:
             z = logits.double()
             self.weights, self.vectors = torch.linalg.eigh(logit_hessian(loss, z, labels))
             self.mass = self.weights.abs()
+            self.rows = self.mass.sum(1)
             return
         if k == 2:  # both vectors are multiples of (1, -1): one pair says it all
             self.vectors = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64, device=logits.device).expand(n, 2, 1)
@@ -121,6 +123,7 @@ class Pairs:
                 self.weights[s] = known
                 rest = (p * p).sum(1, keepdim=True) - p * p
                 self.mass[s] = known.abs() * ((1 - p).square() + rest)
+        self.rows = row_sums(self.mass)
 
     def cotangents(self, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
         """(n, K) the u of pairs (row, column), float64."""
@@ -134,6 +137,12 @@ def parts(n: int, k: int) -> Iterator[slice]:
     """Runs of rows of at most `PART` of (n, k) numbers, at least one row each."""
     step = max(1, PART // k)
     return (slice(i, i + step) for i in range(0, n, step))
+
+
+def row_sums(array: torch.Tensor) -> torch.Tensor:
+    """(n, k) to (n,) sums in float64, of which no wide copy is made."""
+    sums = [array[s].sum(1, dtype=torch.float64) for s in parts(*array.shape)]
+    return torch.cat([array.new_zeros(0, dtype=torch.float64), *sums])
 
 
 def logit_hessian(loss: LogitLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

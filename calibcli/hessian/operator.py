@@ -92,8 +92,15 @@ class SecondDerivative:
         if self.groups.mapped and self.groups.at_once:
             return self.groups(vector.to(problem.device, problem.dtype))
         pieces = problem.split(vector)
-        graphs = self._graphs(min(problem.layout.micro, problem.layout.group))
-        return grouped(problem, ((rows, problem.product(gradients, pieces)) for rows, gradients in graphs))
+
+        def products() -> Iterator[tuple[range, Sequence[torch.Tensor]]]:
+            for rows, gradients in self._graphs(min(problem.layout.micro, problem.layout.group)):
+                found = problem.product(gradients, pieces)
+                del gradients  # memory, here and below: the next is made before a loop lets go of the last one
+                yield rows, found
+                del found
+
+        return grouped(problem, products())
 
     def gradients(self) -> Iterator[Part]:
         """Sums of the gradients over each group's rows, for the groups of this rank in order."""
@@ -132,6 +139,7 @@ class SecondDerivative:
                 if problem.keep and micro == problem.layout.micro:
                     self._kept[rows] = gradients
             yield rows, gradients
+            del gradients
 
 
 def grouped(problem: Problem, parts: Iterable[tuple[range, Sequence[torch.Tensor]]]) -> Iterator[Part]:
@@ -144,9 +152,11 @@ def grouped(problem: Problem, parts: Iterable[tuple[range, Sequence[torch.Tensor
         part = torch.cat([piece.reshape(-1) for piece in pieces])
         del pieces  # memory
         total = part if total is None else total.double().add_(part)
+        del part
         if rows.stop % size == 0 or rows.stop == problem.layout.n:
-            yield rows.start // size, total[None]
-            total = None
+            done, total = total[None], None
+            yield rows.start // size, done
+            del done
 
 
 class Total:

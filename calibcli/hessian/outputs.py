@@ -39,16 +39,15 @@ def read(
         found = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64)
         for rows in problem.layout.batches():
             at = slice(rows.start, rows.stop)
-            part = found.new_full((len(rows), k + found.shape[1]), torch.nan, device=problem.device)
+            part = found.new_full((len(rows), found.shape[1]), torch.nan, device=problem.device)
             if heaviest and bool(heaviest[2].by_layer.all()):
                 loss, labels, norms = heaviest
-                choose = partial(_choose, loss, labels[at], part)
-                part[:, k + 1 :] = norms.chosen(rows, choose)
+                seen: list[torch.Tensor] = []
+                part[:, 1:] = norms.chosen(rows, partial(_choose, loss, labels[at], part[:, 0], seen))
+                logits[at], found[at] = seen[0].cpu(), part.cpu()
             else:
                 with torch.no_grad():
-                    part = problem.logits(rows)[0]
-            part = part.cpu()
-            logits[at], found[at] = part[:, :k], part[:, k:] if part.shape[1] > k else torch.nan
+                    logits[at], found[at] = problem.logits(rows)[0].cpu(), torch.nan
         return logits, found
 
     logits, found = (devices.all_sum_of_host(part, problem.device) for part in problem.guard(work))
@@ -79,17 +78,17 @@ def independent(problem: Problem) -> None:
         raise InputError("the model's output for a row depends on the rows beside it", fix)
 
 
-def _choose(loss: LogitLoss, labels: torch.Tensor, part: torch.Tensor, z: torch.Tensor) -> torch.Tensor | None:
-    """Cotangents (n, K) of these rows' heaviest pairs, or None; logits and classes are noted in `part`."""
-    k = z.shape[1]
-    part[:, :k] = z.detach()
-    logits, labels = part[:, :k], labels.to(part.device)
-    if known_weights(loss, logits[:1], labels[:1]) is None:
+def _choose(
+    loss: LogitLoss, labels: torch.Tensor, chosen: torch.Tensor, seen: list[torch.Tensor], z: torch.Tensor
+) -> torch.Tensor | None:
+    """Cotangents (n, K) of these rows' heaviest pairs, or None; logits are noted in `seen`, classes in `chosen`."""
+    logits, labels = (z if z.dtype.itemsize >= 4 else z.float()).detach(), labels.to(z.device)
+    seen.append(logits)
+    if known_weights(loss, logits[:1].double(), labels[:1]) is None:
         return None
     pairs = Pairs(loss, logits, labels)
-    mass = pairs.mass.sum(1)
-    if not bool(logits.isfinite().all() & ((mass > FAINT * mass.mean()).double().mean() >= 0.5)):
+    if not bool(logits.isfinite().all() & ((pairs.rows > FAINT * pairs.rows.mean()).double().mean() >= 0.5)):
         return None
     column = pairs.mass.argmax(1)
-    part[:, k] = column
+    chosen.copy_(column)
     return pairs.cotangents(torch.arange(len(column), device=column.device), column).to(z)

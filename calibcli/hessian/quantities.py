@@ -22,7 +22,9 @@ from calibcli.result import Estimate, Table
 from calibcli.shelves import Shelf
 from calibcli.spec import Positive, Range
 
-QUANTITIES = Shelf("curvature quantity")
+DEFAULT = ("lambda_max", "lambda_min", "top", "trace", "trace_ggn", "density", "grad_norm")
+"""What is measured when nothing is asked for."""
+QUANTITIES = Shelf("curvature quantity", package="calibcli.hessian", first=DEFAULT)
 
 Precision = Annotated[float, Range(1e-12, 1)]
 Probes = Annotated[int, Range(1, 1_000_000)]
@@ -140,7 +142,7 @@ def trace(
         if fixed is None:
             return _nothing()
         drawn = fixed
-    mean = traces.summarise(drawn, layout.n)
+    mean = traces.summarise(drawn, layout.n, engine.steepness)
     how = f"{drawn.each:.0f} Hutchinson probes of H"
     if part:
         on = f"{int(engine.has_curvature.sum())} of {len(engine.problem.tensors)}"

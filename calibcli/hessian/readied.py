@@ -24,7 +24,8 @@ def readied(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
     """
     model = getattr(model, "_orig_mod", model)  # torch.compile's products have no second derivative
     try:
-        made: nn.Module = copy.deepcopy(model).to(device)._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+        made = copied(model).to(device)
+        made._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
         raise InputError(
             f"the model cannot be copied ({str(error).splitlines()[0]})",
@@ -46,6 +47,16 @@ def readied(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
             )
     nn.Module.train(made, False)  # unbound: exported modules override eval() to refuse
     affine_norm(made)
+    return made
+
+
+def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
+    """A deep copy, its parameters leaves: those of a TorchScript module remember what they were copied from, and that
+    gradients have its dtype."""
+    made = copy.deepcopy(model, memo)
+    for parameter in made.parameters():
+        if not parameter.is_leaf:
+            parameter.detach_().requires_grad_()
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,12 +15,15 @@ from calibcli.errors import InputError
 from calibcli.hessian.indexed_data import normal, signs
 from calibcli.hessian.loss import LogitLoss
 from calibcli.hessian.operator import hessian_scalar
+from calibcli.hessian.per_row_gradients import UNMAPPED
 from calibcli.hessian.problem import Problem, free_bytes, second
+from calibcli.hessian.readied import copied
 from calibcli.hessian.settings import AttentionWatch
 
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
 CLOSE = 1e-3  # up to which it is taken to be right at the first try
 ASIDE = (1e-3, 0.1)  # of the root mean square parameter: how far away it is tried again
+FIRST = (1e-7,)  # move of the differences at the first try, which crosses few kinks
 STEPS = (1e-6, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
 LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
 SHARE = 4  # of the free memory, one part of which a float64 copy may take
@@ -41,6 +45,7 @@ def check(problem: Problem, loss: LogitLoss, by_group: bool = True) -> SelfTest:
         InputError: any of them is not as it must be.
     """
     found = problem.guard(lambda: _check(problem, loss))
+    devices.trim()
     problem.plan(by_group)
     return found
 
@@ -51,8 +56,9 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
     logits = _outputs(problem, rows, found)
     _labels(problem, logits.shape[1])
     moved = _moved(problem)
-    v, w = _directions(problem, moved)
-    hv, hw = _products(problem, rows, loss, logits, moved, [v, w])
+    both = _directions(problem, moved)
+    hv, hw = _products(problem, rows, loss, logits, moved, both)
+    v, w = ([p[i] for p in both] for i in range(2))
     length = sum(p.numel() for p in v) ** 0.5  # of v and w
     scale = (_norm(hv) + _norm(hw)) * length / 2
     found.asymmetry = abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
@@ -62,9 +68,10 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
             "use operations whose backward pass is differentiable and deterministic (a custom autograd function may"
             " not be)",
         )
-    del w, hw  # memory
-    unit, image = ([*torch._foreach_div(pieces, length)] for pieces in (v, hv))
-    found.difference, kinks = _difference(problem, rows, loss, moved, unit, image)
+    unit = [*torch._foreach_div(v, length)]
+    del both, v, w, hw  # memory
+    torch._foreach_div_(hv, length)
+    found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv)
     if kinks:
         found.notes.append(
             "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
@@ -106,24 +113,31 @@ def _moved(problem: Problem) -> list[int]:
     return sorted(found)
 
 
-def _directions(problem: Problem, moved: list[int]) -> list[list[torch.Tensor]]:
-    """Two of random signs, a piece for each tensor that is moved."""
+def _directions(problem: Problem, moved: list[int]) -> list[torch.Tensor]:
+    """Two of random signs, (2, *shape) for each tensor that is moved."""
     tensors = [problem.tensors[i] for i in moved]
     sizes = [t.numel() for t in tensors]
     drawn = signs(sum(sizes), 0, 0, range((1 << 31) + 1, (1 << 31) + 3)).to(problem.device).to(tensors[0].dtype)
-    found = [[p.view_as(t) for p, t in zip(torch.split(v, sizes), tensors)] for v in drawn]
+    found = [p.view(2, *t.shape) for p, t in zip(torch.split(drawn, sizes, 1), tensors)]
     kinds = nn.Embedding, nn.EmbeddingBag
     padding = {id(m.weight): m.padding_idx for m in problem.model.modules() if isinstance(m, kinds)}
-    for pieces in found:
-        for piece, tensor in zip(pieces, tensors):
-            if (row := padding.get(id(tensor))) is not None:
-                piece[row] = 0  # an embedding's row for padding has no gradient by definition
+    for piece, tensor in zip(found, tensors):
+        if (row := padding.get(id(tensor))) is not None:
+            piece[:, row] = 0  # an embedding's row for padding has no gradient by definition
     return found
 
 
 def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
-    with torch.no_grad(), AttentionWatch() as watch:
-        logits, _ = problem.logits(rows)
+    try:
+        with torch.no_grad(), AttentionWatch() as watch:
+            logits, _ = problem.logits(rows)
+    except RuntimeError as error:
+        if problem.dtype != torch.float64 or not any(word in str(error) for word in ("dtype", "scalar type", "Double")):
+            raise
+        raise InputError(
+            f"the model does not run in float64 ({str(error).splitlines()[-1]})",
+            "pass --dtype float32, or take float(), dtype= and constants in float32 out of its forward pass",
+        ) from None
     if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
         found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):
@@ -146,10 +160,10 @@ def _products(
     loss: LogitLoss,
     logits: torch.Tensor,
     moved: list[int],
-    vectors: list[list[torch.Tensor]],
+    vectors: list[torch.Tensor],
 ) -> list[list[torch.Tensor]]:
-    """H v for each, in the tensors that are moved. The pass counts what its graph holds, and its outputs are those
-    (`logits`) of the first call."""
+    """H v for each of two, in the tensors that are moved. The pass counts what its graph holds, and its outputs are
+    those (`logits`) of the first call."""
     again: list[torch.Tensor] = []
 
     def scalar(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -163,8 +177,9 @@ def _products(
             raise InputError(
                 "the model's outputs change from call to call", "switch off dropout and noise in eval mode"
             )
+        _unseen(problem, rows, logits, gradients)
         some, tensors = [gradients[i] for i in moved], [problem.tensors[i] for i in moved]
-        return [second(some, tensors, v) for v in vectors]
+        return _of_each(problem, some, tensors, vectors)
     except RuntimeError as error:
         if devices.is_out_of_memory(error):
             raise
@@ -177,6 +192,38 @@ def _products(
             f"the model has no second derivative ({str(error).splitlines()[0]})",
             "use operations whose backward pass is differentiable, or --params to leave out those that lack it",
         ) from None
+
+
+def _unseen(problem: Problem, rows: range, logits: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+    """Refuse parameters that the outputs depend on without a gradient: its second derivatives would be wrong too."""
+    for name, tensor, gradient in zip(problem.names, problem.tensors, gradients):
+        if gradient.grad_fn is not None or bool(gradient.any()):
+            continue
+        with torch.no_grad():
+            before = tensor.clone()
+            tensor.mul_(1.1).add_(0.01)
+            moved = problem.logits(rows)[0]
+            tensor.copy_(before)
+        if not torch.allclose(logits, moved, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
+            raise InputError(
+                f"the model's outputs depend on parameter '{name}', but have no gradient in it",
+                "leave no_grad(), detach() and reentrant checkpointing (use_reentrant=False does) out of its forward"
+                " pass, or leave the parameter out by --params",
+            )
+
+
+def _of_each(
+    problem: Problem, gradients: list[torch.Tensor], tensors: list[torch.Tensor], vectors: list[torch.Tensor]
+) -> list[list[torch.Tensor]]:
+    """Second derivatives times each of two vectors: one after the other, on a device together where `vmap` can."""
+    if problem.device.type != "cpu" and all(g.requires_grad for g in gradients):
+        try:
+            found = torch.autograd.grad(gradients, tensors, vectors, retain_graph=True, is_grads_batched=True)
+            return [[p[i] for p in found] for i in range(2)]
+        except UNMAPPED as error:
+            if devices.is_out_of_memory(error):
+                raise
+    return [second(gradients, tensors, [p[i] for p in vectors]) for i in range(2)]
 
 
 def _difference(
@@ -193,16 +240,10 @@ def _difference(
     """
     if 8 * sum(p.numel() for p in problem.model.parameters()) > free_bytes(problem.device) // SHARE:
         return None, False
-    twin = copy.copy(problem)
     try:
-        twin.model = copy.deepcopy(problem.model).double()
-        twin.dtype = torch.float64
-        chosen = dict(twin.model.named_parameters())
-        twin.tensors = [chosen[problem.names[i]] for i in moved]
-        for still in set(chosen.values()) - set(twin.tensors):
-            still.requires_grad_(False)
-        along = _Along(twin, rows, loss, [p.double() for p in v])
-        here = along.disagreement([p.double() for p in hv], (1e-6,))
+        twin = _twin(problem, moved)
+        along = _Along(twin, rows, loss, v)
+        here = along.disagreement(hv, FIRST)
         if here <= CLOSE:
             return here, False
         here = along.disagreement(along.product())
@@ -222,6 +263,24 @@ def _difference(
     return here, False
 
 
+def _twin(problem: Problem, moved: list[int]) -> Problem:
+    """The problem in float64, in the tensors that are moved."""
+    twin = copy.copy(problem)
+    memo: dict[int, Any] = {}  # wide copies at once: after narrow ones they would be twice the launches
+    for tensor in (*problem.model.parameters(), *problem.model.buffers()):
+        if tensor.is_floating_point():
+            wide = tensor.detach().to(torch.float64, copy=True)
+            memo[id(tensor)] = nn.Parameter(wide) if isinstance(tensor, nn.Parameter) else wide
+    twin.model, twin.dtype = copied(problem.model, memo).double(), torch.float64
+    chosen = dict(twin.model.named_parameters())
+    twin.tensors = [chosen[problem.names[i]] for i in moved]
+    for still in chosen.values():
+        still.requires_grad_(False)
+    for tensor in twin.tensors:
+        tensor.requires_grad_()
+    return twin
+
+
 @dataclass
 class _Along:
     """Derivatives of a float64 model along a direction, a piece for each of its tensors."""
@@ -233,7 +292,7 @@ class _Along:
 
     def product(self) -> list[torch.Tensor]:
         gradients = self.twin.gradients(self.rows, hessian_scalar(self.loss))
-        return second(gradients, self.twin.tensors, self.v)
+        return second(gradients, self.twin.tensors, [p.double() for p in self.v])
 
     def disagreement(self, exact: list[torch.Tensor], steps: tuple[float, ...] = STEPS) -> float:
         """Relative error at the point where the model is, which is moved by rounding only.
@@ -250,8 +309,8 @@ class _Along:
                 self._move(side - place)
                 place = side
                 sides.append(self.twin.gradients(self.rows, hessian_scalar(self.loss), graph=False))
-            slope = _norm(sides[0])
-            slopes = torch._foreach_sub(*sides)
+            slope, slopes = _norm(sides[0]), sides[0]
+            torch._foreach_sub_(slopes, sides.pop())
             torch._foreach_div_(slopes, 2 * step)
             torch._foreach_sub_(slopes, exact)
             error = _norm(slopes)

@@ -216,8 +216,9 @@ def allocate(found: Probes, rows: torch.Tensor, se: float, most: int, cell: int,
     """(cells,) numbers of probes that bring the mean over rows to the interval of a standard error, in proportion to a
     cell's spread.
 
-    At most `most` a cell on average, and at least two. Where few cells hold the variance, few probes of them would do
-    for the standard error, and Student's factor would be large: there are as many as half the interval needs.
+    At most `most` a cell on average, and at least two; a cell that holds much of the variance gets a few more,
+    for a spread told from two is next to nothing too often. Where few cells hold the variance, few probes of them
+    would do for the standard error, and Student's factor would be large: there are as many as half the interval needs.
 
     Args:
         found: probes so far, of cells no smaller.
@@ -230,18 +231,19 @@ def allocate(found: Probes, rows: torch.Tensor, se: float, most: int, cell: int,
     index = torch.arange(n)
     of = index // found.cell
     variance, freedom = moments(found.forms)[1] * count, count - 1  # of one probe
-    guess = torch.zeros_like(variance).index_add_(0, of, rows)
-    expected = guess * (variance.sum() / guess.sum().clamp(min=1e-300))
-    variance = (freedom * variance + tuning.SIMILAR * expected) / (freedom + tuning.SIMILAR)
+    guess = _of_cells(rows, found)
+    variance = _leaning(variance, freedom, guess)
     each = variance[of] * torch.where(guess[of] > 0, rows / guess[of].clamp(min=1e-300), 1 / found.cell)
     spread = torch.zeros(-(-n // cell), dtype=torch.float64).index_add_(0, index // cell, each).sqrt()
     wish = spread * spread.sum() / max(se * n, 1e-300) ** 2
     if not bool((spread > 0).any()):
         return wish.clamp(min=2).long()
+    heavy = spread.square() > tuning.HOLDS * spread.square().sum()
+    least = torch.where(heavy, max(2, min(tuning.HEAVY, most)), 2)
 
     def counts(factor: float) -> torch.Tensor:
         more = wish * factor**2
-        return (more * min(1.0, most / max(float(more.mean()), 1e-300))).round().clamp(min=2).long()
+        return (more * min(1.0, most / max(float(more.mean()), 1e-300))).round().long().maximum(least)
 
     def short(factor: float) -> float:
         """By how much half the interval exceeds the one that is wished for, with so many times fewer errors."""
@@ -263,17 +265,33 @@ class Mean:
     dof: float
 
 
-def summarise(probes: Probes, n: int) -> Mean:
+def summarise(probes: Probes, n: int, rows: torch.Tensor | None = None) -> Mean:
     """Mean over rows of vᵀM_n v; cells have probes of their own, so their variances v add.
 
-    Degrees of freedom after Satterthwaite, (Σv)² / Σ(v²/f), with v² replaced by v² f / (f + 2) and (Σv)² less by twice
-    that sum: the squares of variances from few probes are too large.
+    With a guess `rows` (N,), as for `allocate`, a cell's variance leans to it: where forms are skewed, few probes give
+    too small a value and too small a spread together. Degrees of freedom after Satterthwaite, (Σv)² / Σ(v²/f), with v²
+    replaced by v² f / (f + 2) and (Σv)² less by twice that sum: the squares of variances from few probes are too large.
     """
     mean, variance = moments(probes.forms)
-    variance, freedom = variance / n**2, (probes.forms[:, 0] - 1).clamp(min=1)
+    count, freedom = probes.forms[:, 0], (probes.forms[:, 0] - 1).clamp(min=1)
+    if rows is not None:
+        variance = _leaning(variance * count, freedom, _of_cells(rows, probes)) / count.clamp(min=1)
+    variance = variance / n**2
     total, squares = float(variance.sum()), float((variance.square() / (freedom + 2)).sum())
     dof = max(1.0, total**2 / squares - 2) if squares > 0 else float(freedom.max())
     return Mean(float(mean.sum()) / n, total**0.5, dof)
+
+
+def _of_cells(rows: torch.Tensor, probes: Probes) -> torch.Tensor:
+    """(cells,) sums over a cell's rows."""
+    of = torch.arange(len(rows)) // probes.cell
+    return torch.zeros(len(probes.forms), dtype=torch.float64).index_add_(0, of, rows)
+
+
+def _leaning(variance: torch.Tensor, freedom: torch.Tensor, guess: torch.Tensor) -> torch.Tensor:
+    """Variances of one probe (cells,), between what was found and what it is proportional to by a guess."""
+    expected = guess * (variance.sum() / guess.sum().clamp(min=1e-300))
+    return (freedom * variance + tuning.SIMILAR * expected) / (freedom + tuning.SIMILAR)
 
 
 def by_tensor(probes: Probes, n: int) -> tuple[torch.Tensor, torch.Tensor]:

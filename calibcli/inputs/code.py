@@ -35,7 +35,9 @@ def from_module(name: str, attribute: str) -> Callable[..., Any]:
             raise InputError(f"module '{name}' needs '{error.name}', which is not installed", "install it") from None
         raise UsageError(f"no module '{name}' here or installed", "pass module:function, or a file") from None
     except FAILURES as error:
-        raise InputError(f"module '{name}' cannot be imported ({type(error).__name__}: {error})", "mend it") from None
+        raise InputError(
+            f"module '{name}' cannot be imported ({type(error).__name__}: {error})", "correct the module"
+        ) from None
     return _attribute(module, attribute, name)
 
 
@@ -50,7 +52,7 @@ def from_file(path: Path, attribute: str) -> Callable[..., Any]:
         raise UsageError(f"no Python file {path}", "pass FILE.py:function")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles look their module up
-    with refusing(FAILURES, lambda e: f"{path} cannot be imported ({type(e).__name__}: {e})", "mend it"):
+    with refusing(FAILURES, lambda e: f"{path} cannot be imported ({type(e).__name__}: {e})", "correct the file"):
         spec.loader.exec_module(module)
     return _attribute(module, attribute, str(path))
 

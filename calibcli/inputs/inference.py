@@ -50,7 +50,7 @@ def check(data: Dataset, model: nn.Module) -> int:
         if devices.is_out_of_memory(error):
             raise InputError("out of memory with two rows", "pass --device cpu, or free memory") from None
         if "'indices'" in str(error):  # of torch.embedding
-            problem = "the model looks tokens up in a table, and its inputs came as real numbers"
+            problem = "the model expects whole numbers (tokens), and its inputs are real numbers"
             raise InputError(problem, "call their array tokens or input_ids (in Python: a dict by name)") from None
         raise InputError(_misfit(data, model, error), "pass --layout, or a data set made for this model") from None
     finally:

@@ -46,7 +46,16 @@ class Reading:
     by: Sequence[str] = option(
         (), "Also measure the rows of each value of this array. Repeatable.", metavar="KEY", kind=tuple[str, ...]
     )
+    no_header: bool = option(False, "A text table without a header row: columns are called 0, 1, ...")
     shards: bool = option(False, "Several files are parts of one data set.")
+    tasks: bool = option(False, "Several files are tasks of one evaluation: each beside all, and their mean.")
+    lm_norm: Literal["sum", "char", "byte", "pmi"] | None = option(
+        None,
+        "Log-likelihoods of lm-eval: summed (default), per character, per byte, or less those without the question.",
+    )
+    choices: str | Sequence[str] | None = option(
+        None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
+    )
     need_labels: bool = True
 
     def whole(self, command: str) -> Reading:
@@ -60,6 +69,20 @@ class Reading:
         if self.by:
             raise UsageError(f"{command} takes all rows together, --by splits them", "write a file for each slice")
         return self
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said that readers are to know.
+
+    Attributes:
+        no_header: the first row of a text table is one of its rows.
+        lm_norm: how log-likelihoods are made comparable, "" for the default.  choices: what the model chose from.
+    """
+
+    lm_norm: str = ""
+    choices: tuple[str, ...] = ()
+    no_header: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

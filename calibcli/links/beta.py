@@ -183,7 +183,7 @@ class _Run:
     def __init__(self, source: Source, n: int, sample: Block, arrays: Block | None, scale: float | None = None) -> None:
         self.source, self.n, self.sample, self.arrays = source, n, sample, arrays
         self.passes = 0.0 if arrays is not None else 1.0
-        self.scale = scale or _scale(sample[0])
+        self.scale = scale or spread(sample[0])
         self.cap, self.floor = max(1e3 / self.scale, 1e-290), max(1e-6 / self.scale, 1e-300)
 
     def fit(self, start: float | None) -> BetaFit:
@@ -287,7 +287,8 @@ class _Run:
         return BetaFit(float(beta), status, math.ceil(self.passes), hessian, se, self.n, self.scale)
 
 
-def _scale(logits: NDArray[Any]) -> float:
+def spread(logits: NDArray[Any]) -> float:
+    """Median standard deviation of the (finite) logits of a row, over some rows; 1 where every row is constant."""
     z = np.asarray(logits[:: max(1, len(logits) // 500)][:500], np.float64)
     there = np.isfinite(z)
     spread = z.std(axis=1) if there.all() else np.nanstd(np.where(there, z, np.nan), axis=1)

@@ -139,6 +139,21 @@ def cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: An
     Raises:
         InputError: a true label has logit -inf.
     """
+    return by_rows(lambda z, y: _cumulants(z, y, beta, dtype), logits, labels)
+
+
+def by_rows(
+    function: Callable[[NDArray[Any], NDArray[Any]], list[Array]],
+    logits: NDArray[Any],
+    labels: NDArray[Any],
+    elements: int = BLOCK,
+) -> list[Array]:
+    """Numbers per row, worked out on rows that stay in the cache."""
+    parts = [function(z, y) for z, y, _ in chunks((logits, labels, None), elements)]
+    return parts[0] if len(parts) == 1 else [np.concatenate(each) for each in zip(*parts, strict=True)]
+
+
+def _cumulants(logits: NDArray[Any], labels: NDArray[Any], beta: float, dtype: Any) -> list[Array]:
     shifted, own, axis = shift(logits, labels, dtype)
     powers = _powers(shifted, beta, axis)
     if not np.isfinite(powers[-1].sum()):  # -inf logits (or squares that overflow): they have probability zero
@@ -164,20 +179,27 @@ def _from_powers(s0: Array, s1: Array, s2: Array, s3: Array, s4: Array, own: Arr
 
 def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Array:
     """E z - z_y of each row under softmax(β z), in float64."""
-    d, own, axis = shift(logits, labels, np.float64)
-    e = np.exp(d * beta)
-    if np.isneginf(d).any():
-        d = np.where(e > 0, d, 0.0)
-    return np.asarray(np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own)
+
+    def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
+        d, own, axis = shift(z, y, np.float64)
+        e = np.exp(d * beta)
+        if np.isneginf(d).any():
+            d = np.where(e > 0, d, 0.0)
+        return [np.einsum("ij,ij->j" if axis == 0 else "ij,ij->i", e, d) / e.sum(axis=axis) - own]
+
+    return by_rows(some, logits, labels)[0]
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
     """E z - z_y and κ2, κ3, κ4 of each row as a float32 pass over a file of such rows computes them."""
-    if logits.dtype == np.float32:
-        found = _Powers(logits.shape[1], beta)(np.ascontiguousarray(logits), labels)
-        if found is not None:
-            return found[1:]
-    return cumulants(logits, labels, beta, np.float32)[1:]
+    if logits.dtype != np.float32:
+        return cumulants(logits, labels, beta, np.float32)[1:]
+    powers = _Powers(logits.shape[1], beta)
+
+    def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
+        return (powers(np.ascontiguousarray(z), y) or _cumulants(z, y, beta, np.float32))[1:]
+
+    return by_rows(some, logits, labels, min(SPAN, ROWS * logits.shape[1]))
 
 
 def shift(logits: NDArray[Any], labels: NDArray[Any], dtype: Any) -> tuple[NDArray[Any], Array, int]:

@@ -15,7 +15,7 @@ from calibcli.losses.logspace import margin
 from calibcli.shelves import Shelf
 from calibcli.spec import Range
 
-LOSSES = Shelf("loss", package="calibcli.losses")
+LOSSES = Shelf("loss", package="calibcli.losses", first=("ce", "label_smoothing", "focal", "brier"))
 PENALTIES = Shelf("penalty", package="calibcli.losses")
 
 Gamma = Annotated[float, Range(0, 1000)]

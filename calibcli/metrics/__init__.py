@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from calibcli.metrics.sample import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, measure, values
+from calibcli.metrics.sample import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, measure
 
-__all__ = ["DEFAULT", "METRICS", "Sample", "choose", "columns_of", "estimates", "known", "measure", "values"]
+__all__ = ["DEFAULT", "METRICS", "Sample", "choose", "columns_of", "estimates", "known", "measure"]

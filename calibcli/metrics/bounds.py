@@ -26,7 +26,7 @@ import numpy as np
 
 from calibcli.metrics.intervals import FEWEST_GROUPS
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.numerics import effective_groups, normal_quantile, normals, score_bound, student_quantile
+from calibcli.numerics import effective_groups, normal_quantile, normals, quantile, score_bound, student_quantile
 from calibcli.predictions import Floats
 
 EVENTS = 10.0  # effective rows behind a bin's variance, below which its bias is not counted on
@@ -292,7 +292,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         root = vectors * np.sqrt(np.maximum(values, 0))
         norms = np.abs(normals((DRAWS, len(variance)), seed) @ root.T).sum(axis=1)
     if (1 - level) * DRAWS >= FEWEST_BEYOND:
-        return float(np.quantile(norms, level))
+        return quantile(norms, level)
     # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
     steepest = math.sqrt(float(np.abs(covariance).sum()))
     return float(np.median(norms)) + steepest * normal_quantile(level)

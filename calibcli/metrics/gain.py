@@ -7,17 +7,19 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import columns
-from calibcli.links import cross_fit_beta, fit_beta, nll_rows
-from calibcli.links.moments import Block, Source, cumulants, evaluate, expectation, series
+from calibcli.columns.pieces import Piece
+from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
+from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
-from calibcli.numerics import bisect
+from calibcli.numerics import bisect, root
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -25,11 +27,11 @@ LEAST_BETA, MOST_BETA = 1e-4, 1e3  # in units of the logits' spread
 FEWEST = 5_000  # rows that are always used; beyond, as many as hold SCORES scores
 SCORES = 500_000
 WIDENED = 1 << 20  # scores up to which derivatives are in float64
-START = 1 << 18  # scores of the rows whose optimum is the first guess
-NEAR = 0.05  # |ln β| from where the derivatives are to the optimum
+START = 1 << 17  # scores of the rows whose optimum is the first guess
+NEAR = 0.02  # |ln β| from where the derivatives are to the optimum
 PASSES = 4
 REACH = 0.1  # |ln β| from an optimum up to which each row's derivatives there serve
-NARROWED = 8  # halvings of that
+FOUND = 1e-10  # to which an end is looked for there: rounding of the rows must not show
 
 
 def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
@@ -50,30 +52,51 @@ def _scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def gains(predictions: Predictions, folds: int = FOLDS) -> tuple[Floats, list[float]]:
-    """(N,) nll(z_i) - nll(z_i / T), T fitted on the other folds, in nats; and the T of each fold.
+def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = None) -> Gains:
+    """nll(z_i) - nll(z_i / T), T fitted on the other folds: NaN throughout where a fold would be empty.
 
-    NaN throughout where a fold would be empty.
+    Args:
+        before: (N,) nll(z_i), where it is known.
     """
     fold = folds_of(predictions, folds)
     present, fold = np.unique(fold, return_inverse=True)
     if len(present) < 2:
-        return np.full(predictions.n, np.nan), []
+        return Gains(np.full(predictions.n, np.nan), [])
     z, y, w = predictions.logits, predictions.labels, predictions.weights
     if predictions.n >= FEWEST:
-        betas = _leave_out(z, y, w, fold)
-        if betas is not None:
-            return _nll(z, y) - _nll(z * betas[fold].astype(z.dtype)[:, None], y), (1 / betas).tolist()
+        found = _leave_out(z, y, w, fold)
+        if found is not None:
+            betas, centre, near = found
+            gain = (_nll(z, y) if before is None else before) - _nll(z, y, betas[fold])
+            return Gains(gain, (1 / betas).tolist(), centre, near)
     gain, fits = cross_fit_beta(z, y, fold, w)
-    return gain, [fit.temperature for fit in fits]
+    return Gains(gain, [fit.temperature for fit in fits])
 
 
-def _nll(z: Array, y: Ints) -> Floats:
-    return columns(Predictions.of(z, y), class_bins=()).nll
+class Gains(NamedTuple):
+    """(N,) gain of each row in nats, T of each fold; and a β near the optimum with F' to F'''' of each row there."""
+
+    gain: Floats
+    temperatures: list[float]
+    centre: float = 0.0
+    near: Floats | None = None
 
 
-def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> Floats | None:
-    """β fitted without each fold; None where a few passes over all rows do not find them.
+def _nll(z: Array, y: Ints, beta: float | Floats = 1.0) -> Floats:
+    if z.size <= WIDENED:
+        return nll_rows(z, y, beta)
+    factor = np.asarray(beta, z.dtype)
+    return columns(Predictions.of(z * (factor[:, None] if factor.ndim else factor), y), class_bins=()).nll
+
+
+def _derivatives(z: Array, y: Ints, beta: float) -> Floats:
+    """(4, N) F' to F'''' of each row."""
+    return np.array(cumulants(z, y, beta, np.float64)[1:] if z.size <= WIDENED else series(z, y, beta))
+
+
+def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats, float, Floats] | None:
+    """β fitted without each fold, and the β from which they come, with each row's derivatives there; None where a few
+    passes over all rows do not find them.
 
     From the first four derivatives of each fold's NLL, at a β so near to all of them (the optimum of some rows, or the
     previous step) that what the expansion leaves out, its fourth power, is nothing beside the noise of the rows.
@@ -82,23 +105,17 @@ def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> Floats | None
     fit = fit_beta(z[some], y[some], None if w is None else w[some])
     if fit.status != "ok":
         return None
-    parts = [np.flatnonzero(fold == k) for k in range(int(fold.max()) + 1)]
-    data = [(z[rows], y[rows], None if w is None else w[rows]) for rows in parts]
     beta = fit.beta
     for _ in range(PASSES):
-        sums = [evaluate(_source(part), beta, np.float64 if z.size <= WIDENED else z.dtype.type) for part in data]
-        each = np.array([part.derivatives for part in sums])
+        near = _derivatives(z, y, beta)
+        each = np.array([np.bincount(fold, row if w is None else w * row) for row in near]).T
         step = _root(each.sum(axis=0))
         if abs(step) <= NEAR * beta:
             betas = np.array([beta + _root(rest) for rest in each.sum(axis=0) - each])
             if np.all(np.abs(betas / beta - 1) <= 2 * NEAR):
-                return betas
+                return betas, beta, near
         beta *= math.exp(min(max(step / beta, -1.0), 1.0))
     return None
-
-
-def _source(block: Block) -> Source:
-    return lambda: (block,)
 
 
 def _root(f: Floats) -> float:
@@ -111,25 +128,20 @@ def _root(f: Floats) -> float:
     return step
 
 
-def _subset(sample: Sample) -> Predictions:
-    """The rows used: all, or one drawn from each of equal stretches of the file."""
-    predictions = sample.predictions
-    assert predictions is not None
-    most = max(FEWEST, SCORES // predictions.k)
-    if predictions.n <= most:
-        return predictions
-    rng = np.random.default_rng([sample.seed, 5])
-    rows = ((np.arange(most) + rng.random(most)) * (predictions.n / most)).astype(np.int64)
-    return predictions.take(rows)
-
-
-def _gains(sample: Sample) -> tuple[Predictions, Rows, list[float]]:
-    """The rows used, the gain of each, and the temperature of each fold."""
-    subset = _subset(sample)
-    if not np.isfinite(sample.columns.nll).all():
-        return subset, Rows(np.full(1, np.nan), None, False, None), [1.0]
-    gain, temperatures = gains(subset)
-    return subset, Rows(gain, subset.weights, sample.counts, subset.groups), temperatures
+def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
+    """The rows used (all, or one drawn from each of equal stretches of the file), gains, and the NLL of each."""
+    subset, nll = sample.predictions, sample.columns.nll
+    assert subset is not None
+    most = max(FEWEST, SCORES // subset.k)
+    if not np.isfinite(nll).all():
+        return subset, Rows(np.full(1, np.nan), None, False, None), Gains(nll, [1.0]), nll
+    if subset.n > most:
+        rng = np.random.default_rng([sample.seed, 5])
+        rows = ((np.arange(most) + rng.random(most)) * (subset.n / most)).astype(np.int64)
+        subset, nll = subset.take(rows), nll[:0] if sample.columns.condensed else nll[rows]
+    nll = nll if len(nll) else _nll(subset.logits, subset.labels)
+    found = gains(subset, before=nll)
+    return subset, Rows(found.gain, subset.weights, sample.counts, subset.groups), found, nll
 
 
 @METRICS.add(values=ANY, better="lower", unit="nats", needs_scores=True)
@@ -164,14 +176,15 @@ class Gain(Statistic):
         return self.sample.once(_gains)[1].value
 
     def interval(self, level: float) -> Interval:
-        subset, rows, temperatures = self.sample.once(_gains)
+        subset, rows, found, nll = self.sample.once(_gains)
+        temperatures = found.temperatures
         if not math.isfinite(self.value):
             return Interval(reason=IMPOSSIBLE if temperatures else "needs at least 2 folds with rows")
         if rows.lacking:
             return Interval(reason=rows.lacking)
         if math.isinf(high(self.sample.columns.most, UNSEEN)):
             return Interval(reason=BOUNDLESS)
-        ends = _Profile(subset, rows, (1 - level) / 2, float(np.median(temperatures))).ends()
+        ends = _Profile(subset, rows, (1 - level) / 2, found, nll).ends()
         if ends[1] <= 0:
             return Interval(reason="no temperature changes these probabilities: each class is as likely in every row")
         how = f"Bregman divergence over the 1/T that are not refuted{rows.clustered}; value: {FOLDS} folds"
@@ -192,29 +205,41 @@ class Gain(Statistic):
 class _Profile:
     """The β that rows do not refute, each end at error `alpha`, and the divergences between them.
 
-    Near 1 / `temperature`, an optimum, ψ of each row comes from its first derivatives there; elsewhere it is worked out
-    anew.
+    Near an optimum F and ψ of the rows come from the derivatives there; elsewhere they are worked out anew.
+
+    Args:
+        nll: (N,) of each row at β = 1.
     """
 
-    def __init__(self, data: Predictions, rows: Rows, alpha: float, temperature: float) -> None:
-        self.z, self.y, self.rows, self.alpha = data.logits, data.labels, rows, alpha
-        self.centre = centre = 1 / temperature if 0 < temperature < math.inf else 1.0
-        self.precise = self.z.size <= WIDENED
-        at = cumulants(self.z, self.y, centre, np.float64)[1:] if self.precise else series(self.z, self.y, centre)
-        self.near = np.array(at)
-        there = self.z if np.isfinite(self.z.min()) else np.where(np.isfinite(self.z), self.z, np.nan)
-        least, top = np.fmin.reduce(there, axis=1), np.fmax.reduce(there, axis=1)
+    def __init__(self, data: Predictions, rows: Rows, alpha: float, found: Gains, nll: Floats) -> None:
+        self.z, self.y, self.rows, self.alpha, self.one = (
+            data.logits,
+            data.labels,
+            rows,
+            alpha,
+            average(nll, rows.weights),
+        )
+        if found.near is None:
+            temperature = float(np.median(found.temperatures))
+            self.centre = 1 / temperature if 0 < temperature < math.inf else 1.0
+            self.near = _derivatives(self.z, self.y, self.centre)
+        else:
+            self.centre, self.near = found.centre, found.near
+        top, least = _ends(self.z)
         own = self.z[np.arange(len(self.y)), self.y].astype(np.float64)
         self.up, self.down = own - least, own - top  # to z_y from the least and the largest logit
-        some = there[:: max(1, there.size // START)].astype(np.float64)
-        self.scale = max(float(np.median(np.nanstd(some, axis=1))), 1e-12)
+        self.scale = max(spread(self.z), 1e-12)
         self.seen: dict[float, tuple[Rows, float, float]] = {}
+
+    def _step(self, beta: float) -> float | None:
+        """From the centre to β, where derivatives there serve."""
+        return beta - self.centre if abs(math.log(beta / self.centre)) <= REACH * (1 + 1e-9) else None
 
     def slope(self, beta: float, share: float = 1.0) -> tuple[float, float, float]:
         """F'(β) and its bounds, each at error `share` of alpha."""
         if beta not in self.seen:
-            step = beta - self.centre
-            if abs(math.log(beta / self.centre)) <= REACH * (1 + 1e-9):
+            step = self._step(beta)
+            if step is not None:
                 psi = self.near[0] + step * (self.near[1] + step * (self.near[2] / 2 + step * self.near[3] / 6))
             else:
                 psi = expectation(self.z, self.y, beta)
@@ -236,22 +261,33 @@ class _Profile:
     def _root(self, bound: int, share: float = 1.0) -> float:
         """β where a bound of F' passes 0 (F' rises with β); the end of the range where it does not."""
 
-        def falls(t: float) -> float:
-            return -self.slope(math.exp(t), share)[bound]
+        def rises(t: float) -> float:
+            return self.slope(math.exp(t), share)[bound]
 
         around = math.log(self.centre)
-        if falls(around - REACH) > 0 >= falls(around + REACH):
-            return math.exp(bisect(falls, around - REACH, around + REACH, NARROWED)[0])
-        return math.exp(bisect(falls, math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale))[0])
+        if rises(around - REACH) < 0 <= rises(around + REACH):
+            return math.exp(root(rises, around - REACH, around + REACH, FOUND))
+        ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
+        return math.exp(bisect(lambda t: -rises(t), *ends)[0])
 
     @cached_property
-    def _one(self) -> float:
-        return self._nll(1.0)
-
-    def _nll(self, beta: float) -> float:
-        if self.precise:
-            return average(nll_rows(self.z, self.y, beta), self.rows.weights)
-        return average(_nll(self.z * self.z.dtype.type(beta), self.y), self.rows.weights)
+    def _means(self) -> list[float]:
+        """F and its first four derivatives at the centre."""
+        return [average(rows, self.rows.weights) for rows in (_nll(self.z, self.y, self.centre), *self.near)]
 
     def _divergence(self, beta: float) -> float:
-        return max(self._one - self._nll(beta) - self.slope(beta)[0] * (1 - beta), 0.0)
+        step = self._step(beta)
+        if step is None:
+            there = average(_nll(self.z, self.y, beta), self.rows.weights)
+        else:
+            there = sum(mean * step**n / math.factorial(n) for n, mean in enumerate(self._means))
+        return max(self.one - there - self.slope(beta)[0] * (1 - beta), 0.0)
+
+
+def _ends(z: Array) -> tuple[Array, Array]:
+    """(N,) largest and smallest score of each row; -inf, which masks a class, is left out."""
+    piece = Piece(z)
+    least = piece.least
+    if not np.isfinite(least.min()):
+        least = np.fmin.reduce(np.where(np.isfinite(z), z, np.nan), axis=1)
+    return piece.top, least

@@ -19,7 +19,7 @@ import numpy as np
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import NO_GROUPS, Interval, Statistic, one_sided, percent
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal
-from calibcli.numerics import TIE, bisect, normal_quantile, normals, score_bound
+from calibcli.numerics import normal_quantile, normals, quantile, root, score_bound
 from calibcli.predictions import Floats
 
 Norm = Callable[..., Floats]
@@ -96,7 +96,7 @@ class GapNorm(Statistic):
     def null(self) -> dict[str, Any]:
         """What the norm of a calibrated model is, and of how many bins."""
         draws = self.norm(self.table, self.table.null_gaps)
-        return {"null": float(draws.mean()), "null_high": float(np.quantile(draws, 0.95)), "detail": self.detail}
+        return {"null": float(draws.mean()), "null_high": quantile(draws, 0.95), "detail": self.detail}
 
     @property
     def detail(self) -> dict[str, Any]:
@@ -140,9 +140,9 @@ class GapNorm(Statistic):
         if self.norm is l2:
             return math.sqrt(max(lower_square(table, noise, level), 0.0))
         if self.norm is not l1:
-            return max(0.0, self.value - float(np.quantile(self.norm(table, noise), level)))
-        whole = self.value - float(np.quantile(l1(table, noise), 1 - alpha / 5))
-        part = float(_one_change(table.weighted_gap) - np.quantile(_one_change(noise), 1 - alpha * 4 / 5))
+            return max(0.0, self.value - quantile(self.norm(table, noise), level))
+        whole = self.value - quantile(l1(table, noise), 1 - alpha / 5)
+        part = float(_one_change(table.weighted_gap) - quantile(_one_change(noise), 1 - alpha * 4 / 5))
         return max(0.0, whole, part)
 
 
@@ -204,11 +204,11 @@ class DebiasedSquare(GapNorm):
         A cut at the share q moves as the empirical share of rows below it, a Brownian bridge of variance q (1 - q) / n,
         and carries with it rows whose mean residual is that of the rows it passes.
         """
-        table, view = self.table, self.view
-        n, share = view.effective, view.shares[view.order]
-        last = np.append(np.diff(view.p[view.order]) > TIE, True)  # of tied rows: their order must not matter
-        below = np.append(0.0, np.cumsum(share)[last])
-        sums = np.append(0.0, np.cumsum(share * view.residual[view.order])[last])
+        table, ranked, n = self.table, self.view.ranked, self.view.effective
+        w, ends = ranked.weights, ranked.ends  # between tied rows there is no place: their order must not matter
+        sums = np.cumsum(ranked.residual if w is None else w * ranked.residual)
+        sums = np.append(0.0, sums[ends[1:] - 1]) / self.view.total
+        below = ranked.before(ends) / self.view.total
         q = np.cumsum(table.weight)[:-1]
         reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
         low, high = (np.clip(q + sign * reach, 0, 1) for sign in (-1, 1))
@@ -237,16 +237,14 @@ def lower_square(table: Bins, noise: Floats, level: float) -> float:
     are not refuted: by how much.
     """
     square = float(l2(table)) ** 2
-    across = noise**2 @ table.inverse
-    spare = square - float(np.quantile(across, level))
-    if spare <= 0:
-        return spare
-    along = noise @ table.gap / math.sqrt(square)
+    across, along = noise**2 @ table.inverse, noise @ table.gap
 
-    def refuted(t: float) -> float:
-        return square - float(np.quantile(t * t + 2 * t * along + across, level))
+    def spared(t: float) -> float:
+        """Of t in units of the estimated size."""
+        return quantile(t * t * square + 2 * t * along + across, level) - square
 
-    return bisect(refuted, 0.0, math.sqrt(square))[0] ** 2
+    least = spared(0.0)
+    return -least if least >= 0 else square * root(lambda t: spared(t) / square, 0.0, 1.0, 1e-10) ** 2
 
 
 def _one_change(d: Floats) -> Floats:

@@ -14,7 +14,7 @@ from calibcli.metrics.mesh import spread
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
 from calibcli.metrics.smooth import Noise, Noises
-from calibcli.numerics import normal_quantile, score_bound
+from calibcli.numerics import normal_quantile, quantile, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -70,12 +70,12 @@ class Mmce(Statistic):
         noise = self.view.once(Noises)
         if not self.weighted:
             draws = self._lengths(noise.null)
-            null = {"null": float(draws.mean()), "null_high": float(np.quantile(draws, 0.95))}
+            null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}
         if self.weighted or self.square:
             return Interval(reason="no bound for this form; mmce itself has one", **null)
         if self.view.groups is not None:
             return Interval(reason=NO_GROUPS, **null)
-        low = max(0.0, self.value - float(np.quantile(self._lengths(noise.seen), level)))
+        low = max(0.0, self.value - quantile(self._lengths(noise.seen), level))
         high = min(1.0, score_bound(self.value, normal_quantile(level), noise.unseen, noise.variance))
         how = f"exact, by sorted sums; one-sided bounds, each {percent(level)}; null level: normal noise"
         return one_sided(level, low, high, how, **null)

@@ -14,7 +14,7 @@ from calibcli.metrics.gap_norms import GapNorm, l1
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, MeanOf, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample, known
-from calibcli.numerics import SMALLEST_P, clopper_pearson, normal_quantile
+from calibcli.numerics import SMALLEST_P, binomial_tail, clopper_pearson, normal_quantile
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -178,6 +178,8 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
         return None
     same = _same(before, after)
     values = None if same else paired_bins.difference((view, after.view), (before.table, after.table), level)
+    if isinstance(values, str):
+        return values
     return SAME if values is None else Paired(*values, "joint spread of the gaps, centred whatever their signs")
 
 
@@ -189,10 +191,8 @@ def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float,
     the sign of an end is that of its 2θ - 1, the interval leaves out 0 exactly if p < 1 - level. δ is taken at its
     bound on the far side, at the level z tan(φ/2), sin φ = 2θ - 1, which adds the two distances as their squares.
     """
-    from scipy.special import bdtr
-
     differ = gained + lost
-    p = 1.0 if differ == 0 else min(1.0, max(2 * float(bdtr(min(gained, lost), differ, 0.5)), SMALLEST_P))
+    p = 1.0 if differ == 0 else min(1.0, max(2 * binomial_tail(max(gained, lost), differ, 0.5), SMALLEST_P))
     tail = (1 - level) / 2
     chance = clopper_pearson(gained, differ, tail) if differ else (0.0, 1.0)
     z = normal_quantile(1 - tail)

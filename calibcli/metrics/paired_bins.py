@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibcli.metrics.intervals import Rows
+from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.numerics import normals, student_quantile, two_sided
+from calibcli.numerics import effective_groups, normals, student_quantile, two_sided
 from calibcli.predictions import Floats, Ints
 
 SIZES = np.array([-1.35, -0.76, 0.65, 2.15, 2.93, 2.96, 2.85, 2.8, 4.0])
@@ -21,23 +21,38 @@ UNSURE = 3.0  # standard errors up to which a gap has it
 SCALES = (1.0, 4.0, 16.0, 64.0)  # squared sizes that gaps may have, in squared standard errors
 SMOOTH = 4.0  # bins over which gaps are alike, where they are alike at all
 NOTHING = 1e-10  # of the largest variance: rounding
+LEAST = 0.1  # of a variance that moves with its gap: it stays positive
 DRAWS = 800
 WIDEST = 1000  # bins of both models whose covariance is taken
 
 
 class Gaps(NamedTuple):
-    """(B,) signed gaps of the first model's bins, then the second's; standard errors; weights; -1 or 1; (B, B)."""
+    """(B,) signed gaps of the first model's bins, then the second's; standard errors; weights; -1 or 1; (B, B).
+
+    Also (B,) skewness of the gaps, and harmonic mean over bins of their effective groups.
+    """
 
     d: Floats
     sigma: Floats
     weight: Floats
     model: Floats
     covariance: Floats
+    skewness: Floats | float = 0.0
+    groups: float = math.inf
 
-    def difference(self, d: Floats) -> Floats:
-        """(...,) Σ σ g(|d|/σ) of the second model less that of the first, of (..., B) gaps."""
-        x = np.abs(d) / np.where(self.sigma > 0, self.sigma, 1)
-        sizes = np.where(x < SURE, np.interp(x, np.arange(len(SIZES)) / 2, SIZES), x) * self.sigma
+    def difference(self, d: Floats, noise: Floats | None = None) -> Floats:
+        """(...,) Σ σ g(|d|/σ) of the second model less that of the first, of (..., B) gaps.
+
+        With the noise in them σ² is what rows with that noise would show, σ² (1 + skewness · noise / σ) to first order:
+        the rows that move a gap also move its standard error (Johnson 1978), as σ̂² has covariance Σ r³ with d̂ = Σ r.
+        """
+        scale = np.where(self.sigma > 0, self.sigma, 1.0)
+        sigma = self.sigma
+        if noise is not None:
+            sigma = sigma * np.sqrt(np.maximum(1 + self.skewness * noise / scale, LEAST))
+            scale = np.where(self.sigma > 0, sigma, 1.0)
+        x = np.abs(d) / scale
+        sizes = np.where(x < SURE, np.interp(x, np.arange(len(SIZES)) / 2, SIZES), x) * sigma
         return np.asarray(np.where(self.sigma > 0, sizes, np.abs(d)) @ self.model)
 
     @property
@@ -69,7 +84,7 @@ class Gaps(NamedTuple):
         """Of `difference`, were the gaps the expected ones."""
         values, vectors = np.linalg.eigh(self.covariance)
         noise = normals((DRAWS, len(self.d)), 0) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-        return float(self.difference(self.expected + noise).var())
+        return float(self.difference(self.expected + noise, noise).var())
 
     @property
     def bias(self) -> float:
@@ -84,8 +99,11 @@ class Gaps(NamedTuple):
 
 def difference(
     views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins], level: float
-) -> tuple[float, float, float, float] | None:
+) -> tuple[float, float, float, float] | str | None:
     """Value, interval and p-value of Σ|d| of the second model less that of the first; None: gaps without spread.
+
+    Groups that meet in few bins say why there is none: g is of |d̂|/σ̂, and a σ̂ from e groups is off by (2/e)^½ of
+    itself. (With 2 to 3 groups in a bin a calibrated model's gap is one standard error by definition.)
 
     Σ|d̂| is too large by up to .8 standard errors a bin where a model is calibrated, by less where it is nearly so, and
     which of them it is the gaps do not tell. So a gap enters as σ g(|d̂|/σ), g the function whose worst bias over all d
@@ -101,6 +119,11 @@ def difference(
     The interval is Student's with (V + b²/3)^½, and reaches to the plain difference where that lies outside.
     """
     gaps = _gaps(views, tables)
+    if gaps.groups < FEWEST_GROUPS:
+        return (
+            f"the bins hold {gaps.groups:.1f} effective groups each, and the spread of a gap needs {FEWEST_GROUPS}: "
+            "fewer bins hold more of them"
+        )
     error = math.sqrt(gaps.variance + gaps.bias**2 / 3)
     if error == 0:
         return None
@@ -152,13 +175,15 @@ def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins
     model = np.repeat([-1.0, 1.0], size)
     w = np.ones(base.n) if base.weights is None else base.weights
     parts = [w * v.residual for v in views]
+    units = None
     if base.groups is not None:
         rows = Rows(base.p, base.weights, base.counts, base.groups)
         member = np.unique(base.groups, return_inverse=True)[1]
         count = len(rows.shares)
         u = np.hstack([_summed(member, i, part, count, m) for i, part, m in zip(index, parts, size, strict=True)])
         u = (u / base.total - rows.shares[:, None] * d) / np.maximum(1 - rows.shares, 1e-9)[:, None]
-        covariance = u.T @ u * (count - 1) / count
+        covariance, third = u.T @ u * (count - 1) / count, (u**3).sum(axis=0)
+        units = np.hstack([_summed(member, i, w, count, m) for i, m in zip(index, size, strict=True)])
     else:
         other = [v.residual if base.counts else part for v, part in zip(views, parts, strict=True)]
         covariance = np.block(
@@ -168,9 +193,24 @@ def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins
         mean = np.concatenate([np.bincount(i, part, m) for i, part, m in zip(index, heavy, size, strict=True)])
         crossed = np.outer(mean, d) / base.total**2
         covariance = covariance / base.total**2 - crossed - crossed.T + np.outer(d, d) / base.effective
+        cubes = [(w if base.counts else w**3) * v.residual**3 for v in views]
+        third = np.concatenate([np.bincount(i, c, m) for i, c, m in zip(index, cubes, size, strict=True)])
+        third = third / base.total**3
     sigma = np.sqrt(np.maximum(np.diag(covariance), 0))
     weight = np.concatenate([t.weight for t in tables])
-    return Gaps(d, sigma, weight, model, covariance)
+    skewness = np.divide(third, sigma**3, out=np.zeros_like(third), where=sigma > 0)
+    return Gaps(d, sigma, weight, model, covariance, skewness, _in_a_bin(units, sigma))
+
+
+def _in_a_bin(held: Floats | None, sigma: Floats) -> float:
+    """Effective groups of a bin, from (G, B) what each group has in each: the harmonic mean, bins weighed by σ.
+
+    A gap's bias grows with σ / groups, and biases add up.
+    """
+    if held is None or not sigma.any():
+        return math.inf
+    groups = np.array([effective_groups(bin_) for bin_ in held.T])
+    return float(sigma.sum() / np.sum(sigma / np.maximum(groups, 1)))
 
 
 def _summed(i: Ints, j: Ints, values: Floats, rows: int, columns: int) -> Floats:

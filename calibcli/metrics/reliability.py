@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.numerics import CHUNK, DOUBLE, TIE, bin_index, effective_rows, groups_by_rank, ties
+from calibcli.metrics.ranked import Ranked, residual
+from calibcli.numerics import CHUNK, DOUBLE, bin_index, effective_rows, ties
 from calibcli.predictions import Floats, Ints
 from calibcli.spec import Edges
 
@@ -139,7 +140,12 @@ class BinaryOutcomes(Once):
     @cached_property
     def residual(self) -> Floats:
         """p - y."""
-        return np.where(self.hit, -self.complement, self.p)
+        return residual(self.p, self.complement, self.hit)
+
+    @cached_property
+    def ranked(self) -> Ranked:
+        order = None if self.weights is None else self.order
+        return Ranked.of(self.p, self.complement, self.hit, self.weights, order)
 
     @cached_property
     def order(self) -> Ints:
@@ -199,20 +205,16 @@ def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
 
 def _merged(view: BinaryOutcomes, bins: int) -> Bins:
     """Rows of equal weight by rank; of ties, only those across a cut matter: their hits are shared."""
-    first = view.cuts(bins).astype(np.int64)
-    group, rows, ranks = groups_by_rank(view.p, first)
-    ordered = view.p[rows]
-    edge = np.empty(bins + 1)
-    edge[0], edge[-1] = view.p.min(), view.p.max()
-    edge[1:-1] = ordered[np.searchsorted(ranks, np.minimum(first[1:-1], view.n - 1))]
-    table = _table(view, group, edge[:-1], edge[1:])
+    ranked, first = view.ranked, view.cuts(bins).astype(np.int64)
+    edge = ranked.p[np.minimum(first, view.n - 1)]
+    table = _stretches(view, first, edge)
     moved, change = np.zeros(bins), np.zeros(bins)
-    for part in ties(ordered, edge[1:-1]):
-        tied = rows[part]
-        there, hit = group[tied], view.hit[tied]
+    for tied in ties(ranked.p, edge[1:-1]):
+        hit = ranked.hit[tied]
+        there = np.searchsorted(first, np.arange(tied.start, tied.stop), side="right") - 1
         more = np.bincount(there, minlength=bins) * hit.mean() - np.bincount(there, hit, bins)
         moved += more
-        value = float(view.p[tied[0]])
+        value = float(ranked.p[tied.start])
         change += more * ((1 - value) ** 2 - value**2)
     hits = moved / view.total
     variance = table.gap_variance if view.values_only else table.gap_variance + change / view.total**2
@@ -251,15 +253,38 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
 
 def _whole(view: BinaryOutcomes, bins: int) -> Bins:
     """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
-    order, cuts = view.order, view.cuts(bins)
-    p = view.p[order]
-    tie = np.cumsum(np.diff(p, prepend=p[:1]) > TIE)
-    end = np.cumsum(np.bincount(tie, None if view.weights is None else view.weights[order]))
-    middle = (end + np.append(0.0, end[:-1])) / 2
-    index = np.empty(view.n, np.int64)
-    index[order] = np.searchsorted(cuts[1:-1], middle, side="right")[tie]
-    edge = p[np.searchsorted(tie, np.minimum(np.searchsorted(end, cuts, side="right"), tie[-1]))]
-    return _table(view, index, edge[:-1], np.append(edge[1:-1], p[-1]))
+    ranked, cuts = view.ranked, view.cuts(bins)
+    position, ends = ranked.before(ranked.ends), ranked.ends
+    inner = np.searchsorted((position[1:] + position[:-1]) / 2, cuts[1:-1])
+    first = ends[np.concatenate([[0], inner, [len(ends) - 1]])]
+    at = np.minimum(np.searchsorted(position[1:], cuts, side="right"), len(ends) - 2)
+    return _stretches(view, first, np.append(ranked.p[ends[at[:-1]]], ranked.p[-1]))
+
+
+def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
+    """Sums over the rows by rank from each of `first` to the next; (bins + 1,) edges."""
+    ranked, filled, total = view.ranked, np.diff(first) > 0, view.total
+    w = ranked.weights
+    w2 = None if w is None else w if view.counts else w * w
+
+    def sums(values: npt.NDArray[Any] | None, w: Floats | None) -> Floats:
+        found = np.zeros(len(filled))
+        weighted = values if w is None else w if values is None else w * values
+        if weighted is None:
+            return np.diff(first).astype(np.float64)
+        found[filled] = np.add.reduceat(weighted, first[:-1][filled], dtype=np.float64)
+        return found
+
+    gaps = ranked.residual
+    weight, hits, gap = (sums(values, w) / total for values in (None, ranked.hit, gaps))
+    weight_variance = sums(None, w2) / total**2
+    gap_variance, null_variance = np.zeros(len(filled)), np.zeros(len(filled))
+    if not view.values_only:
+        squares = gaps * gaps, ranked.p * ranked.complement
+        gap_variance, null_variance = (sums(values, w2) / total**2 for values in squares)
+    variances = weight_variance, gap_variance, null_variance
+    rows = np.diff(first)
+    return Bins(edge[:-1], edge[1:], rows, weight, gap + hits, hits, gap, *variances, view.effective, view.seed)
 
 
 def _mukhoti(view: BinaryOutcomes, bins: int) -> Bins:

@@ -14,8 +14,9 @@ from calibcli.columns import MANY, ClassBins, ClassTable, Columns, Edges, column
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, Sample, needed_class_bins, reads_scores
+from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
 from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
+from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions, Progress
 from calibcli.result import Cell, Estimate, Result, Table
@@ -78,7 +79,8 @@ def report(
     choices = _choices(predictions, options, ("default",))
     shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
     wanted = [*needed_class_bins(choices, k), *([shown] if options.per_class else [])]
-    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), threads=options.threads, progress=progress)
+    how: dict[str, Any] = {"lean": lean(choices), "threads": options.threads, "progress": progress}
+    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how)
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
     tables: list[Table] = []
@@ -217,6 +219,12 @@ def _slices(predictions: Predictions, measured: Columns, options: Options) -> tu
             estimates = metrics.estimates(sample, choices, level=options.level, scope=f"{column}={name}")
             found += estimates
             rows.append([str(name), sample.n, *(e.value for e in estimates)])
+        if column == TASK and "tasks" in predictions.facts:
+            mean = macro([e for e in found if e.scope.startswith(f"{column}=")], len(parts), options.level)
+            pooled = _measured(predictions, options, "")[1]
+            rows.append(["pooled", predictions.n, *(e.value for e in pooled)])
+            rows.append([MACRO, None, *(e.value for e in mean)])
+            found += mean
         heads = [column, "rows", *(choice.spec for choice in choices)]
         tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=heads, rows=rows))
     return found, tables
@@ -255,5 +263,7 @@ def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[s
         facts["groups"] = len(np.unique(predictions.groups))
     if predictions.classes is not None:
         facts["class_names"] = [str(c) for c in predictions.classes]
+    if "tasks" in predictions.facts:
+        facts["tasks"] = len(predictions.facts["tasks"])
     why = predictions.facts.get("why")
-    return facts | ({"why": why} if why else {})
+    return facts | ({"why": why} if why else {}) | dict(predictions.facts.get("evaluation", {}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 Of = Literal["auto", "top", "positive"]
 """What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
 the predicted class of more."""
-METRICS = Shelf("metric", package="calibcli.metrics")
-UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
-"""What a metric can be: its trait `values`."""
-
-
 DEFAULT = (
     "accuracy",
     "nll",
@@ -47,6 +41,9 @@ DEFAULT = (
     "calibration_p",
 )
 """What is measured when nothing is asked for."""
+METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT)
+UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
+"""What a metric can be: its trait `values`."""
 OF_TOP = {"brier": "brier_top"}
 """What stands for a metric where the probability of the predicted class is all that is known."""
 
@@ -60,7 +57,7 @@ class Sample(Once):
         weights: (N,) float64, or None for equal weights.
         counts: whether weights are frequencies.
         predictions: the scores, for metrics that need to read them again.
-        seed: of what is simulated.  values_only: values alone are wanted, no intervals.
+        seed: of what is simulated.
     """
 
     columns: Columns
@@ -68,7 +65,6 @@ class Sample(Once):
     counts: bool = False
     predictions: Predictions | None = None
     seed: int = 0
-    values_only: bool = False
 
     @classmethod
     def of(cls, columns: Columns, predictions: Predictions | None = None, seed: int = 0) -> Sample:
@@ -91,7 +87,7 @@ class Sample(Once):
     def outcomes(self, p: Floats, complement: Floats, hit: npt.NDArray[np.bool_]) -> BinaryOutcomes:
         """A probability of each row, 1 - p, and whether it came true."""
         c = self.columns
-        how = self.values_only, self.seed, c.precision
+        how = False, self.seed, c.precision
         return BinaryOutcomes(p, complement, hit, self.weights, self.counts, c.groups, *how)
 
     def view(self, of: Of = "auto") -> BinaryOutcomes:
@@ -202,14 +198,6 @@ def measure(
     return estimates(Sample.of(table, predictions, seed), choices, level=level)
 
 
-def values(predictions: Predictions, specs: Sequence[str], *, threads: int | None = 1) -> dict[str, float]:
-    """The numbers alone, by spec as it was asked for: `measure` without uncertainty. nan where one is not defined."""
-    choices = {spec: choose([spec], predictions.k, predictions.top_only)[0] for spec in specs}
-    table = columns_of(predictions, [*choices.values()], threads)
-    sample = dataclasses.replace(Sample.of(table, predictions), values_only=True)
-    return {spec: float(choice(sample)) for spec, choice in choices.items()}
-
-
 def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, scope: str = "") -> list[Estimate]:
     """The chosen metrics of a sample; metrics that read scores again are null where there are none."""
     within(level, Level, "level ")
@@ -242,4 +230,9 @@ def columns_of(
 ) -> Columns:
     """The blocked pass with the class tables that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
-    return columns(predictions, class_bins=tables, threads=threads, progress=progress)
+    return columns(predictions, class_bins=tables, lean=lean(choices), threads=threads, progress=progress)
+
+
+def lean(choices: Sequence[Choice]) -> bool:
+    """Whether these metrics read how often the top probability, or that of the event, comes true, and nothing else."""
+    return all(choice.traits.get("binned") and "class_bins" not in choice.traits for choice in choices)

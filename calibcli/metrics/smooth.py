@@ -11,6 +11,7 @@ So the coefficients serve all bandwidths, and ∫|r_σ| is exact: differences of
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal
@@ -21,7 +22,7 @@ from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one
 from calibcli.metrics.mesh import POINTS, Mesh, spread
 from calibcli.metrics.reliability import BinaryOutcomes, Once
 from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
-from calibcli.numerics import bisect, bisect_falling, normal_quantile, score_bound
+from calibcli.numerics import normal_quantile, quantile, root, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -32,6 +33,7 @@ LEAST = 1e-3  # bandwidth
 FLOOR = 0.05  # the lower bound looks at no finer bandwidth: noise grows as it shrinks
 MESH = "no bound: the mesh has an error of its own (variant=exact has bounds)"
 FEW = 40  # coefficients of noise that serve bandwidths of FLOOR and more
+FOUND = 1e-10  # to which bandwidths and bounds are found: rounding of the rows must not show
 DAMPED = 8.9  # exp(-8.9²/2) < 1e-17: terms with πkσ beyond are nothing
 
 
@@ -80,15 +82,17 @@ class Smoothed(Once):
 
     @cached_property
     def fixed_point(self) -> tuple[float, float]:
-        """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ, by bisection; σ* is at least LEAST."""
-        high, floor = 1.0, LEAST
-        while high > floor and self.ece(high / 2) < high / 2:
-            high /= 2
-        if high <= floor:
-            return self.ece(floor), floor
-        around = bisect_falling(lambda s: self.ece(s) - s, high / 2, high, 28)
-        sigma = bisect(lambda s: self.ece(s) - s, *around, 32, 1e-9)[1]
+        """(smECE at σ*, σ*), with σ* the solution of smECE_σ = σ; σ* is at least LEAST."""
+        sigma = fixed_point(self.ece, LEAST, FOUND)
         return self.ece(sigma), sigma
+
+
+def fixed_point(falling: Callable[[float], float], least: float, tolerance: float) -> float:
+    """s in [least, 1] with falling(s) = s, or the end that is nearer to it."""
+    high = 1.0
+    while high > least and falling(high / 2) < high / 2:
+        high /= 2
+    return least if high <= least else root(lambda s: s - falling(s), high / 2, high, tolerance)
 
 
 def cosine_sums(grid: Floats, cells: int) -> Floats:
@@ -163,7 +167,7 @@ class Noise(Once):
         return np.asarray(series)
 
     def _norms(self, sigma: float) -> Floats:
-        """(DRAWS,) of ∫|G_σ|, in their order.
+        """(DRAWS,) of ∫|G_σ|.
 
         Of the terms, every other one is even about the middle, where |a + b| and |a - b| add up to 2 max(|a|, |b|).
         """
@@ -172,17 +176,14 @@ class Noise(Once):
         a = series[:, :terms] * np.exp(-((math.pi * sigma * np.arange(terms)) ** 2) / 2)
         even, odd = (a[:, i::2] @ _cosines(self.CELLS, self.CELLS)[i:terms:2, :half] for i in (0, 1))
         larger = np.maximum(np.abs(even, out=even), np.abs(odd, out=odd), out=even)
-        return np.sort(larger.mean(axis=1))
+        return np.asarray(larger.mean(axis=1))
 
     def quantile(self, sigma: float, level: float) -> float:
-        norms = self.once(Noise._norms, max(sigma, 1 / self.CELLS))
-        at, share = divmod(level * (len(norms) - 1), 1)
-        low, high = norms[int(at)], norms[min(int(at) + 1, len(norms) - 1)]
-        return float(low + (high - low) * share)
+        return quantile(self.once(Noise._norms, max(sigma, 1 / self.CELLS)), level)
 
     def fixed_point(self, level: float) -> float:
         """σ with quantile(σ) = σ."""
-        return bisect_falling(lambda s: self.quantile(s, level) - s, 0.0, 1.0)[0]
+        return fixed_point(lambda s: self.quantile(s, level), 1e-5, FOUND)
 
 
 class Noises(Once):
@@ -192,7 +193,7 @@ class Noises(Once):
 
     def __init__(self, view: BinaryOutcomes) -> None:
         size = Noise.CELLS
-        cell = np.minimum((view.p * size).astype(np.int64), size - 1)
+        cell = np.minimum((view.p * (size * (1 + view.precision))).astype(np.int64), size - 1)  # an edge stays one
         variance = view.sums(cell, size, view.residual**2, 2)
         null = view.sums(cell, size, view.p * view.complement, 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
@@ -238,9 +239,9 @@ class SmoothError(Statistic):
 
         def excess(tau: float) -> float:
             s = max(tau, FLOOR)
-            return rows.ece(s) - noise.seen.quantile(s, level) - tau
+            return tau + noise.seen.quantile(s, level) - rows.ece(s)
 
-        return bisect_falling(excess, *bisect(excess, 0.0, 1.0, 6), 8)[0]
+        return root(excess, 0.0, 1.0, FOUND)
 
 
 @METRICS.add(values=UNIT, better="lower", unit="probability")

@@ -8,7 +8,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Sequence
-from json import dumps
 
 PLAIN = str.maketrans(
     {
@@ -88,4 +87,6 @@ def put(text: str, json: bool = False) -> None:
 
 def escape(text: str) -> str:
     """JSON text in ASCII: everything else only occurs inside strings, where \\u escapes say the same."""
+    from json import dumps
+
     return re.sub(r"[^\x00-\x7f]+", lambda m: dumps(m.group())[1:-1], text)

@@ -11,7 +11,8 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
-from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile, weighted_mean
+from calibcli.metrics.intervals import Rows
+from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate
@@ -88,13 +89,19 @@ def focal(predictions: Predictions, job: Job) -> Fitted:
     nll, psi = surface.scores(0.0, gamma)
     step = 1e-4
     curvature = (surface.gradient(0.0, gamma + step)[2] - surface.gradient(0.0, gamma - step)[2]) / (2 * step)
-    se = math.sqrt(float((psi[:, 1] ** 2).mean()) / rows.n) / curvature if curvature > 0 else math.nan
-    reason, width = _bound(gamma), normal_quantile((1 + job.level) / 2) * se
+    score = _rows(psi[:, 1], rows)
+    se = score.se / curvature if curvature > 0 else math.nan
+    reason, width = _bound(gamma) or score.lacking, student_quantile((1 + job.level) / 2, score.units - 1) * se
     ends: dict[str, float] = {} if reason else {"low": gamma - width, "high": gamma + width, "se": se}
     how = f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance{_of(rows, predictions)}"
     estimate = Estimate(name="gamma", value=gamma, **ends, level=job.level, n=rows.n, how=how, reason=reason)  # type: ignore[arg-type]
-    notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if reason else []
+    notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if _bound(gamma) else []
     return Fitted({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll.mean()})
+
+
+def _rows(values: Array, of: Predictions) -> Rows:
+    """(N,) values as a mean over rows of these weights and groups."""
+    return Rows(values, of.weights, of.weight_kind == "count", of.groups)
 
 
 def _bound(gamma: float) -> str:
@@ -122,18 +129,20 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
     spread = ridge.spread_at(surface, at, lambda values: units_of(few, values))
     c = spread.covariance
     correlation = -c[0, 1] / math.sqrt(c[0, 0] * c[1, 1])  # of T, so the sign of ln β turns
-    gain, gain_se = _gain(few, job.seed, best)
-    notes = _notes(best, sets, gain, gain_se, z)
+    gain = _gain(few, job.seed, best)
+    margin = math.inf if gain.lacking else student_quantile((1 + job.level) / 2, gain.units - 1) * gain.se
+    notes = _notes(best, sets, gain.value, margin, z)
     of = _of(few, predictions)
     how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
-    ends = {"low": gain - z * gain_se, "high": gain + z * gain_se, "level": job.level, "se": gain_se}
+    ends = {"low": gain.value - margin, "high": gain.value + margin, "level": job.level, "se": gain.se}
+    known = {"reason": gain.lacking} if gain.lacking else ends
     estimates = [
         _temperature(surface, best, at, spread, few, job.level, correlation, of),
         _gamma(best, sets, few.n, correlation, job.level, of),
-        Estimate(name="focal_gain", value=gain, **ends, n=few.n, unit="nats", how=how + of),  # type: ignore[arg-type]
+        Estimate(name="focal_gain", value=gain.value, **known, n=few.n, unit="nats", how=how + of),
     ]
     plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, sets, few.n)]
-    about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain, z * gain_se)}
+    about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
     return Fitted(parameters, estimates, notes, plots, facts=about)
 
 
@@ -200,14 +209,15 @@ def _gamma(
     )
 
 
-def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, se: float, z: float) -> list[str]:
+def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, margin: float, z: float) -> list[str]:
     fine = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
     notes = [f"{fine} (NLL within {z * z / 2:.3g}/n): T and gamma trade off"]
     if best.gamma in (LOW, HIGH):
         notes.append(f"gamma = {best.gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
-    if _choice(gain, z * se) == "temperature":
+    if _choice(gain, margin) == "temperature":
+        about = f" ± {margin:.2g}" if math.isfinite(margin) else ""
         notes.append(
-            f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g} ± {z * se:.2g} nats, "
+            f"plain temperature is recommended: on held-out rows gamma saves {gain:.2g}{about} nats, "
             "which is not told from nothing"
         )
     return notes
@@ -217,8 +227,8 @@ def _choice(gain: float, margin: float) -> str:
     return "focal_temperature" if gain > margin else "temperature"
 
 
-def _gain(rows: Predictions, seed: int, best: Point) -> tuple[float, float]:
-    """Held-out NLL of temperature minus that of focal temperature, 5 folds, paired; and its standard error."""
+def _gain(rows: Predictions, seed: int, best: Point) -> Rows:
+    """Held-out NLL of temperature minus that of focal temperature, 5 folds, paired, row by row."""
     folds = fold_of_rows(rows, min(5, rows.n), seed)
     gains = np.zeros(rows.n)
     for fold in range(int(folds.max()) + 1):
@@ -232,7 +242,7 @@ def _gain(rows: Predictions, seed: int, best: Point) -> tuple[float, float]:
         point = surface.optimum(surface.profile(starts, math.log(plain.beta)))
         focal_nll = Surface(outside.logits, outside.labels).scores(point.u, point.gamma)[0]
         gains[out] = nll_rows(outside.logits, outside.labels, plain.beta) - focal_nll
-    return weighted_mean(gains, rows.weights)
+    return _rows(gains, rows)
 
 
 def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fitted:

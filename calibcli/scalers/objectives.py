@@ -6,7 +6,7 @@ import numpy as np
 
 from calibcli.links import nll_rows
 from calibcli.links.moments import Source, chunks, shift
-from calibcli.predictions import ArrayScores, Predictions
+from calibcli.predictions import Array, ArrayScores, Predictions
 
 
 def block_source(predictions: Predictions) -> Source:
@@ -28,6 +28,22 @@ def nll(source: Source, beta: float) -> float:
         rows = nll_rows(z, y, beta)
         total += float(rows.sum() if w is None else rows @ w)
         weight += float(len(rows) if w is None else w.sum())
+    return total / weight
+
+
+def nll_curve(source: Source, betas: Array) -> Array:
+    """Weighted mean NLL at each β, as exact as a figure needs: in float32."""
+    total, weight = np.zeros(len(betas)), 0.0
+    for whole in source():
+        for z, y, w in chunks(whole):
+            d, own, axis = shift(z, y, np.float32)
+            e = np.empty_like(d)
+            w = np.ones(len(y)) if w is None else w
+            for i, beta in enumerate(betas):
+                np.multiply(d, np.float32(beta), out=e)
+                sums = np.exp(e, out=e).sum(axis=axis)
+                total[i] += float(w @ np.log(sums)) - beta * float(w @ own)
+            weight += float(w.sum())
     return total / weight
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibcli.device import like
 from calibcli.plots import Plot
 from calibcli.predictions import Kind
 from calibcli.result import Cell, Estimate, Numbers, Table
@@ -19,7 +20,7 @@ Array = NDArray[np.float64]
 Parameters = dict[str, NDArray[Any]]
 Progress = Callable[[float, str], None]
 
-SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers")
+SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers", first=("temperature", "focal_temperature", "vector"))
 """An entry is a function `(predictions, job, *, options) -> Fitted`, put here with the traits
 
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.
@@ -112,15 +113,15 @@ class Scaler:
             scores: (n, K) of `kind`; (n,) where the fit was on one column. Array-like, torch tensors too.
 
         Returns:
-            (n, K) float64.
+            (n, K) float64; of a tensor a tensor on its device, float32 unless it is float64, without a graph.
 
         Raises:
             InputError: another number of classes, or scores that cannot be of this kind.
         """
-        return self.map(as_logits(scores, self.kind, self.k, self.columns))
+        return cast(Array, like(self._mapped(scores), scores))
 
     def predict_proba(self, scores: ArrayLike) -> Array:
-        """Calibrated probabilities (n, K) float64 of what `__call__` takes.
+        """Calibrated probabilities (n, K) of what `__call__` takes, in the form that it returns.
 
         >>> calibcli.fit_scaler(logits, labels).scaler.predict_proba(logits[:1]).sum().round(6).item()
         1.0
@@ -128,7 +129,10 @@ class Scaler:
         Raises:
             InputError: as `__call__`.
         """
-        return np.exp(self(scores))
+        return cast(Array, like(np.exp(self._mapped(scores)), scores))
+
+    def _mapped(self, scores: ArrayLike) -> Array:
+        return self.map(as_logits(scores, self.kind, self.k, self.columns))
 
     def map(self, logits: NDArray[Any]) -> Array:
         """Calibrated log-probabilities (n, K) of scores as `Predictions` hold them: logits or log-probabilities.

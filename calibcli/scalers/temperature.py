@@ -15,7 +15,7 @@ from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate
 from calibcli.scalers import parameters, search
-from calibcli.scalers.objectives import block_source, brier, nll
+from calibcli.scalers.objectives import block_source, brier, nll_curve
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import sample
 from calibcli.spec import Count
@@ -26,6 +26,7 @@ GRIDS: dict[str, Array] = {
     "mukhoti": np.arange(1, 101) / 10,  # 0.1, 0.2, ..., 10.0 (Mukhoti et al. 2020; their 0 cannot be divided by)
     "komisarenko": np.arange(1, 101) / 20,  # 0.05, 0.10, ..., 5.00 (Komisarenko & Kull 2024)
 }
+SHOWN = 500_000  # scores that a figure is of
 FEWEST = 3  # effective rows or groups below which an interval is not given
 REASONS = {
     "separable": "no row is wrong, so the NLL falls for ever as T -> 0: no temperature is best",
@@ -195,11 +196,10 @@ def _by_brier(source: Source, exact: BetaFit) -> Fitted:
 
 
 def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
-    """NLL over T around the optimum, on at most 5,000 rows."""
-    rows = sample(predictions, 5000)
-    source = block_source(rows)
+    """NLL over T around the optimum, on at most 5,000 rows, fewer of many classes."""
+    rows = sample(predictions, min(5000, max(500, SHOWN // predictions.k)))
     factors = np.exp(np.linspace(-1, 1, 41))
-    values = [nll(source, fit.beta / f) for f in factors]
+    values = nll_curve(block_source(rows), fit.beta / factors)
     t = fit.temperature * factors
     return Plot(
         name="nll_over_t",
@@ -208,7 +208,7 @@ def _curve(predictions: Predictions, fit: BetaFit) -> Plot:
         ylabel="NLL (nats)",
         xscale="log",
         curves=[
-            Curve(label="NLL", kind="line", role="model", x=list(t), y=values),
+            Curve(label="NLL", kind="line", role="model", x=list(t), y=list(values)),
             Curve(label=f"T = {fit.temperature:.4g}", kind="vline", role="best", x=[fit.temperature]),
             Curve(label="T = 1", kind="vline", role="before", x=[1.0]),
         ],

@@ -1,4 +1,7 @@
-"""Two processes, each on its own device, against one: `fit --save` and `curvature` by the launch of torchrun."""
+"""Two processes, each on its own device, against one: `fit --save` and `curvature` by the launch of torchrun.
+
+On two real devices (with NCCL) where there are so many, else on pretended ones.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,17 @@ import numpy as np
 import pretend
 import pytest
 import torch
+from pretend import build
 
 from calibcli.cli.app import main
 
-pytestmark = pytest.mark.pretended
+REAL = build.has_cuda()
+pytestmark = pytest.mark.skipif(REAL and torch.cuda.device_count() < 2, reason="one CUDA device")
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 SECONDS = 300  # until a rank that waits for the other in vain is ended
-RANK = """
+RANK = f"""
 import sys, pretend
-pretend.load()
+{"" if REAL else "pretend.load()"}
 from calibcli.cli.app import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -58,9 +63,8 @@ def values(result: dict[str, Any]) -> list[float]:
     return [e["value"] for e in result["estimates"]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _devices() -> None:
-    assert torch.cuda.device_count() == 2
+def test_there_are_two_devices() -> None:
+    assert torch.cuda.device_count() >= 2
 
 
 def test_fit_saves_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +86,7 @@ def test_curvature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*argv, "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert values(ranks(tmp_path, *argv)) == pytest.approx(values(one), rel=1e-6)
-    assert pretend.refused() == 0
+    assert REAL or pretend.refused() == 0
 
 
 def test_two_ranks_on_one_device_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.formats import safetensors
 from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums, program
-from calibcli.inputs.files.source import Source, is_pickle
+from calibcli.inputs.files.pickles import is_pickle
+from calibcli.inputs.files.source import Source
 
 
 @dataclass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", "
 class Pictures:
     """Files of pictures of one size (once resized), as bytes (N, height, width[, 3])."""
 
-    paths: list[Path]
+    paths: Sequence[Path | zipfile.Path]
     shape: tuple[int, ...]
     resize: Resize = AS_IT_IS
 
@@ -49,7 +51,7 @@ class Pictures:
         return out
 
 
-def decode(path: Path, *, grey: bool | None = None) -> NDArray[np.uint8]:
+def decode(path: Path | zipfile.Path, *, grey: bool | None = None) -> NDArray[np.uint8]:
     """A picture's bytes, (height, width) when grey, else (height, width, 3); `grey=None` asks the picture.
 
     Raises:
@@ -61,7 +63,8 @@ def decode(path: Path, *, grey: bool | None = None) -> NDArray[np.uint8]:
     with (
         refusing(errors, lambda error: f"{path} cannot be read as a picture ({error})", "replace or remove it"),
         warnings.catch_warnings(action="ignore"),
-        Image.open(path) as picture,
+        path.open("rb") as file,
+        Image.open(file) as picture,
     ):
         if picture.width * picture.height > PIXELS:
             raise ValueError(f"{picture.width}x{picture.height}")
@@ -87,15 +90,20 @@ def read(root: Path, split: str) -> Found:
     paths = [path for files in members for path in files]
     labels = np.repeat(np.arange(len(folders)), [len(files) for files in members])
     names = [path.relative_to(root).as_posix() for path in paths]
-    listing = "".join(f"{name} {path.stat().st_size}\n" for name, path in zip(names, paths))
     return Found(
         inputs={"": Pictures(paths, (len(paths), *decode(paths[0]).shape))},
         labels=labels,
-        sha256=hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest(),
+        sha256=fingerprint(paths, root),
         ids=np.array(names),
         classes=[folder.name for folder in folders],
         notes=[f"{len(paths)} pictures of {len(folders)} classes; the fingerprint is that of their names and sizes"],
     )
+
+
+def fingerprint(paths: Sequence[Any], root: Path) -> str:
+    """Of the names and sizes of files in a folder."""
+    listing = "".join(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n" for path in paths)
+    return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
 
 
 def _pictures(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, refusing
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
-from calibcli.inputs.dataset import folder, user_code
+from calibcli.inputs.dataset import downloads, folder, user_code
 from calibcli.inputs.dataset.keys import Found, pick, pick_columns, splits_of, to_labels
 from calibcli.inputs.dataset.preprocess import Preprocess, for_array
 from calibcli.inputs.dataset.resize import Resized, needs_pillow
@@ -65,7 +65,7 @@ def load(
     for key, array in found.inputs.items():
         if array.shape[:1] != y.shape:
             rows = array.shape[0] if array.shape else 0
-            raise InputError(f"{name}: {rows} rows of {key or 'inputs'}, {len(y)} labels", "pair them up")
+            raise InputError(f"{name}: {rows} rows of {key or 'inputs'}, {len(y)} labels", "give every row one label")
         if len(array.shape) < 2:
             raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
         if array.dtype.kind not in "fuib":
@@ -105,6 +105,11 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
 
 def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool) -> Found | Dataset:
     path, split = parted(name)
+    published = downloads.read(path, split)
+    if published is not None:
+        if labels_key or inputs_key:
+            raise UsageError(f"{name} is a published data set: its inputs and labels are known", "name neither")
+        return published
     if os.path.isdir(path):
         if labels_key:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
@@ -112,7 +117,9 @@ def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool
     if not os.path.lexists(path):
         if not NAMES_CODE.fullmatch(name):
             raise InputError(f"no data set {path}", "pass a file, an image folder, or module:function")
-        with refusing(FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "mend it"):
+        with refusing(
+            FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "correct the function"
+        ):
             made = from_module(*name.split(":"))()
         return made if isinstance(made, Dataset) else user_code.read(made, name, inputs_key, labels_key)
     source = Source(path, trust)
@@ -139,6 +146,9 @@ def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
 
 def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
+    published = downloads.of(Path(source))
+    if published is not None:
+        return published[1]
     return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
 
 

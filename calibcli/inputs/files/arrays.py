@@ -28,9 +28,12 @@ class Contents:
         decimals: digits after the point of text, by name.
         ragged: names of scores whose rows are padded with -inf because they differ in length.
         classes: names of the score columns where the file tells them.
-        scores, labels, ids: names that this format's convention fixes.
+        scores, labels, ids, groups: names that this format's convention fixes.
         table: every array is a column of a table.
         about: remarks.  metadata: of the file.
+        facts: how an evaluation was read, for the result.  task: its name.
+        lacking: why there are no scores, and what would work, where the format tells.
+        used: fields of `Asked` that took effect.
     """
 
     format: str
@@ -42,9 +45,14 @@ class Contents:
     scores: str = ""
     labels: str = ""
     ids: str = ""
+    groups: str = ""
     table: bool = False
     about: Sequence[str] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    task: str = ""
+    lacking: tuple[str, str] | None = None
+    used: frozenset[str] = frozenset()
 
 
 class Memory(ArrayScores):

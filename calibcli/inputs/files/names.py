@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,14 @@ SCORES = {
     **dict.fromkeys(("logits", "y_logits", "test_logits"), "logits"),
     **dict.fromkeys(("probs", "probabilities", "y_prob", "y_proba"), "probabilities"),
     **dict.fromkeys(("predictions", "preds", "y_pred", "scores", "outputs"), ""),
-    "log_probs": "log_probabilities",
+    **dict.fromkeys(("log_probs", "logprobs", "log_probabilities"), "log_probabilities"),
 }
 LABELS = ("labels", "label", "y_true", "y", "targets", "target", "label_ids", "ground_truth", "test_y")
+WEAK_LABELS = (
+    "true_label", "true_labels", "true_class", "truth", "true", "actual", "gold", "gold_label", "answer",
+    "correct_answer", "outcome", "gt", "gts", "y_test", "class", "category", "diagnosis",
+)  # fmt: skip
+"""Labels where nothing else is."""
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
 
@@ -31,9 +35,11 @@ def class_names(given: str | Sequence[str]) -> list[str]:
     if "," in given or not os.path.isfile(given):
         return [name.strip() for name in given.split(",")]
     errors = (OSError, ValueError, RecursionError)
-    with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "one name per line"):
+    with refusing(errors, lambda e: f"cannot read class names from {given} ({str(e)[:80]})", "write one name per line"):
         text = Path(given).read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("["):
+            import json
+
             return [str(name) for name in json.loads(text)]
     return [line.strip() for line in text.splitlines() if line.strip()]
 

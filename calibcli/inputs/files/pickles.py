@@ -36,16 +36,25 @@ TO_MARK = {"APPENDS", "SETITEMS", "ADDITEMS"}
 MADE_OF_MARK = {"TUPLE", "LIST", "DICT", "FROZENSET", "INST", "OBJ"}
 
 
-def names(stream: IO[bytes], where: str) -> set[str]:
+def is_pickle(head: bytes) -> bool:
+    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
+    if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
+        return False
+    return chr(head[2]) in {opcode.code for opcode in pickletools.opcodes}
+
+
+def names(stream: IO[bytes], where: str, most: int = MOST) -> set[str]:
     """The globals that the pickles in a stream name, after a look at how much work they ask for.
+
+    At most `most` bytes are followed.
 
     Raises:
         InputError: more opcodes than `OPCODES`, or a container of more than `SPREAD` values.
     """
     found: set[str] = set()
-    data, at, total = stream.read(MOST), 0, 0
+    data, at, total = stream.read(most), 0, 0
     for _ in range(PICKLES):
-        walk = Walk(data, at, total)
+        walk = Walk(data, at, total, most)
         walk.follow(where)
         at, total = walk.at, walk.total
         found |= walk.globals
@@ -62,8 +71,8 @@ def plain(found: set[str]) -> bool:
 class Walk:
     """The stack, the memo and the containers of one pickle; containers by number, 0 is anything else."""
 
-    def __init__(self, data: bytes, at: int, total: int) -> None:
-        self.data, self.stream = data, io.BytesIO(data)
+    def __init__(self, data: bytes, at: int, total: int, most: int = MOST) -> None:
+        self.data, self.stream, self.most = data, io.BytesIO(data), most
         self.at, self.total, self.ended = at, total, False
         self.globals: set[str] = set()
         self.stack: list[int] = []
@@ -85,7 +94,7 @@ class Walk:
                     self.at = self.stream.tell()
                     self.ended = code.name == "STOP"
                     self._take(code, argument)
-        if self.total > OPCODES or self.at >= MOST or self._spread() > SPREAD:
+        if self.total > OPCODES or self.at >= self.most or self._spread() > SPREAD:
             problem = f"{where} would be unpickled into too many objects"
             raise InputError(problem, "save tensors alone, and names as short lists")
 

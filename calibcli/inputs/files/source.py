@@ -24,15 +24,12 @@ import io
 import itertools
 import os
 import pkgutil
-import shutil
 import stat
 import sys
-import tempfile
 import threading
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -40,17 +37,19 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
 
 from calibcli.errors import InputError, printable, refusing
-from calibcli.inputs.files import formats
+from calibcli.inputs.files import formats, packed
+from calibcli.inputs.opening import Asked
 
 if TYPE_CHECKING:
     from calibcli.inputs.files.arrays import Contents
 
+TEXT = 6  # bytes in memory for a byte of text, at least: what a compressed file may unpack to
 MEMORY = 8 << 30  # most bytes that what must be decoded (compressed, text) may take in memory
 COPY = 1 << 20
 NAME = 100  # longest name of an array that is shown whole
 NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
 OTHERS = {
-    b"\x1f\x8b": ("compressed with gzip", "unpack it first, or pipe it: gunzip -c FILE | calib metrics -"),
+    b"\x1f\x8b": ("compressed with gzip, twice or more", "unpack it first"),
     b"\x89HDF": ("an HDF5 file", "save the arrays with np.savez"),
 }
 PIECEWISE = "save the scores as .npy or uncompressed .npz: these are read piece by piece"
@@ -79,15 +78,6 @@ def refuse_large(size: int, what: str, fix: str = PIECEWISE) -> None:
         raise InputError(f"{what}, more than the {limit / 1e9:.3g} GB allowed here", fix)
 
 
-def is_pickle(head: bytes) -> bool:
-    """Whether a file starts as pickles do: the opcode PROTO, a protocol from 2 to 5, and another opcode."""
-    if len(head) < 3 or head[0] != 0x80 or head[1] not in range(2, 6):
-        return False
-    from pickletools import opcodes
-
-    return chr(head[2]) in {opcode.code for opcode in opcodes}
-
-
 @dataclass(frozen=True)
 class Stored:
     """Bytes start..stop of a file, whose CRC-32 the file itself tells."""
@@ -101,17 +91,20 @@ class Stored:
 class Source:
     """An open file. Pipes and stdin (`-`) are first copied to an unnamed temporary file, so that all can be read twice.
 
+    So is what a compressed file (.gz, .bz2, .xz, .zst) holds: names and digests are those of the compressed one.
+
     Args:
         path: file name, or `-` for stdin.
         trust: whether code in the file may run; None where no option allows it.
+        asked: for the readers of evaluations.
 
     Raises:
         InputError: missing, a folder, not readable, or empty.
     """
 
-    def __init__(self, path: str | Path, trust: bool | None = None) -> None:
-        self.path, self.trust = str(path), trust
-        self.digest = ""
+    def __init__(self, path: str | Path, trust: bool | None = None, asked: Asked | None = None) -> None:
+        self.path, self.trust, self.asked = str(path), trust, asked or Asked()
+        self.digest = self.digest_packed = ""
         self.stored: list[Stored] = []
         self.name = "stdin" if self.path == "-" else self.path
         errors = (OSError, ValueError, AttributeError)  # a NUL in the name; a closed stdin
@@ -129,10 +122,23 @@ class Source:
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "was it written to the end?")
+        head = os.pread(self.file.fileno(), 10, 0)
+        if head.startswith(packed.STARTS) and (kind := packed.kind_of(head)):
+            most = memory_limit() // TEXT
+            self.file, self.digest_packed = packed.spooled(self.file, kind, most, self.name)
+            self.size = os.fstat(self.file.fileno()).st_size
+            if self.size == 0:
+                raise InputError(f"{self.name} holds nothing", "was it written to the end?")
+
+    @property
+    def plain(self) -> Path:
+        """The path without the suffix of a compressed file."""
+        path = Path(self.path)
+        return path.with_suffix("") if self.digest_packed and path.suffix.lower() in packed.SUFFIXES else path
 
     @property
     def stem(self) -> str:
-        return Path(self.path).stem
+        return self.plain.stem
 
     def pread(self, size: int, offset: int) -> bytes:
         """Exactly `size` bytes at `offset`.
@@ -180,7 +186,7 @@ class Source:
                         raise self._damaged(part)
                     waiting.pop()
                     crc = 0
-            self.digest = digest.hexdigest()
+            self.digest = self.digest_packed or digest.hexdigest()
         return self.digest
 
     def entry(self) -> dict[str, str]:
@@ -196,7 +202,7 @@ class Source:
         if self.size > memory_limit() // 4:
             raise InputError(f"{self.name} has {self.size / 1e9:.3g} GB", "is it the right file?")
         data = self.pread(self.size, 0)
-        self.digest = hashlib.sha256(data).hexdigest()
+        self.digest = self.digest_packed or hashlib.sha256(data).hexdigest()
         self.file.close()
         return data
 
@@ -214,23 +220,33 @@ class Digests:
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.stop = threading.Event()
-        self.pool = ThreadPoolExecutor(1)
-        self.found = [
-            (source.path, self.pool.submit(source.sha256, self.stop) if isinstance(source, Source) else None)
-            for source in sources
-        ]
+        self.sources, self.stop = sources, threading.Event()
+        self.found: list[dict[str, str]] = []
+        self.failed: BaseException | None = None
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
 
     def __enter__(self) -> Digests:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()
-        self.pool.shutdown()
+        self.thread.join()
+
+    def _work(self) -> None:
+        try:
+            for source in self.sources:
+                digest = {"sha256": source.sha256(self.stop)} if isinstance(source, Source) else {}
+                self.found.append({"path": source.path, **digest})
+        except BaseException as error:  # raised where the digests are asked for
+            self.failed = error
 
     def files(self) -> list[dict[str, str]]:
         """Path and digest of each file, when all are done."""
-        return [{"path": path, **({"sha256": digest.result()} if digest else {})} for path, digest in self.found]
+        self.thread.join()
+        if self.failed is not None:
+            raise self.failed
+        return self.found
 
 
 def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
@@ -268,6 +284,9 @@ class _At(io.RawIOBase):
 
 
 def _spool(stream: IO[bytes]) -> IO[bytes]:
+    import shutil
+    import tempfile
+
     copy = tempfile.TemporaryFile()  # noqa: SIM115
     shutil.copyfileobj(stream, copy, COPY)
     copy.flush()
@@ -298,13 +317,15 @@ def format_of(source: Source) -> str:
         InputError: none that is known.
     """
     head = source.pread(min(source.size, 512), 0)
-    own = by_suffix(Path(source.path).suffix.lower())
+    own = by_suffix(source.plain.suffix.lower())
     if own and _is(own, head, source.size):
         return own
     found = next((name for name in NAMES if not _only_by_suffix(name) and _is(name, head, source.size)), "")
     if found or (own and _only_by_suffix(own)):
         return found or own
     other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
+    from calibcli.inputs.files.pickles import is_pickle
+
     if other or is_pickle(head):
         what, fix = other or PICKLE
         raise InputError(f"{source.name} is {what}", fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, refusing
+from calibcli.inputs.files import columns_at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.predictions import Array, Named
 from calibcli.spec import real
 
-ROWS = 4096  # parsed at once
+ROWS, CELLS = 1024, 1 << 16  # parsed at once
 EXPANSION = 6  # bytes in memory for a byte of text, at worst about
 PREFIXES = {
     **dict.fromkeys(("logit", "logits"), "logits"),
@@ -46,13 +48,19 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
         InputError: larger than memory, no header or rows, ragged rows, or score cells that are not numbers.
     """
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
+    form, first = "tsv" if delimiter == "\t" else "csv", source.reader().readline().partition(b"\r")[0]
+    if delimiter.encode() not in first:
+        delimiter = next((d for d in ("\t", ";", ",", "|") if d.encode() in first), delimiter)
     rows = _rows(source, delimiter)
     header = [cell.strip() for cell in next(rows)]
+    if source.asked.no_header:
+        header = _names(_rows(source, delimiter), len(header))
+        rows = _rows(source, delimiter)
     if len(header) == 1 and is_number(header[0]):  # one column of labels may do without a name
         rows, header = _rows(source, delimiter), [source.stem]
-    if len(header) > 1 and all(is_number(cell) for cell in header):
+    if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
         problem = f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}"
-        raise InputError(problem, "name the columns in the first row: logit_0,logit_1,...,label")
+        raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
     groups, classes = score_groups(header if grouped else [], source.name)
     refuse_twice(header, source.name)
     in_group = {i for columns in groups.values() for i in columns}
@@ -61,7 +69,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
     texts: dict[int, list[str]] = {i: [] for i in others}
     seen: dict[str, str] = {}
     decimals = dict.fromkeys(groups, 0)
-    done = 0
+    done, quick = 0, None
     for chunk in _chunks(rows, len(header), source.name):
         for name, columns in groups.items():
             cells = [[row[i] for i in columns] for row in chunk]
@@ -71,14 +79,31 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
         for i in others:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
+        if done == len(chunk) and _full(chunk) and groups and first.strip() and b'"' not in first:
+            quick = columns_at_once.read(source, delimiter, len(header), [*groups.values()])
+            if quick is not None:
+                break
     if done == 0:
         raise InputError(f"{source.name} has a header but no rows", "was it written to the end?")
-    arrays: dict[str, Named] = {name: Memory(np.concatenate(parts)) for name, parts in numbers.items()}
+    arrays: dict[str, Named] = {}
+    for name, columns in groups.items():
+        arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])
     for i in others:
-        arrays[header[i]] = Memory(column_of(texts[i]))
+        arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
     kinds = {name: PREFIXES.get(name, "") for name in groups}
-    form = "tsv" if delimiter == "\t" else "csv"
     return Contents(form, arrays, kinds=kinds, decimals=decimals, classes=classes, table=True)
+
+
+def _names(rows: Iterator[list[str]], width: int) -> list[str]:
+    """Names of the columns of a table without a header: `label` is the first or the last, where it alone of the two
+    holds whole numbers or names, and the others are then scores; else 0, 1, ...
+    """
+    head = [row for row in itertools.islice(rows, 1000) if len(row) == width]
+    plain = [i for i in {0, width - 1} if not any("." in row[i] and is_number(row[i]) for row in head)]
+    if len(plain) != 1 or width == 1:
+        return [str(i) for i in range(width)]
+    others = [f"score_{i}" for i in range(width - 1)] if width > 2 else ["score"]
+    return ["label", *others] if plain == [0] else [*others, "label"]
 
 
 def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
@@ -139,10 +164,6 @@ def _rows(source: Source, delimiter: str) -> Iterator[list[str]]:
     count = 0
     errors = (UnicodeDecodeError, csv.Error, OSError)
     with refusing(errors, lambda e: f"{source.name} is not a text table ({str(e)[:80]})", "save it as UTF-8 CSV"):
-        first = text.readline()
-        if delimiter not in first:
-            delimiter = next((d for d in ("\t", ";", ",", "|") if d in first), delimiter)
-        text.seek(0)
         for row in csv.reader(text, delimiter=delimiter, strict=True):
             if row:
                 count += 1
@@ -158,11 +179,15 @@ def _chunks(rows: Iterator[list[str]], width: int, where: str) -> Iterator[list[
             problem = f"row {number} of {where} has {len(row)} cells, the header {width}"
             raise InputError(problem, "is the file truncated, or a cell with the delimiter not quoted?")
         chunk.append(row)
-        if len(chunk) * width >= ROWS * 16 or len(chunk) == ROWS:
+        if _full(chunk):
             yield chunk
             chunk = []
     if chunk:
         yield chunk
+
+
+def _full(chunk: list[list[str]]) -> bool:
+    return len(chunk) == ROWS or len(chunk) * len(chunk[0]) >= CELLS
 
 
 def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str) -> Array:
@@ -173,11 +198,17 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
     for r, row in enumerate(cells):
         for c, cell in enumerate(row):
             try:
-                out[r, c] = np.nan if cell.strip().lower() in MISSING else real(cell)
+                out[r, c] = np.nan if cell.strip().lower() in MISSING else _share(cell)
             except ValueError:
                 problem = f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number"
                 raise InputError(problem, "write it as a number, or leave the column out") from None
     return out
+
+
+def _share(cell: str) -> float:
+    """A number; of `63.4%` the share."""
+    percent = cell.strip().endswith("%")
+    return real(cell.strip()[:-1]) / 100 if percent else real(cell)
 
 
 class Twice(Exception):

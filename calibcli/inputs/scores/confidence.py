@@ -50,7 +50,8 @@ def columns(contents: Contents, reading: Reading = AS_IS, where: str = "") -> Co
 
     def first(names: Sequence[str], wanted: str | None = None, option: str = "") -> str:
         if wanted:
-            return keys.named(contents, wanted, option, where)
+            keys.column(contents, wanted, option, where)
+            return wanted
         return next((name for name, key in one.items() if key in names), "")
 
     confidence = first(keys.TOP_ONLY, reading.confidence, "--confidence")
@@ -90,7 +91,7 @@ def predictions(
     notes = [remark for c in contents for remark in c.about]
 
     def column(name: str) -> Array:
-        parts: list[Named] = [c.arrays[keys.named(c, name, "column", s.name)] for c, s in zip(contents, sources)]
+        parts: list[Named] = [keys.column(c, name, "column", s.name) for c, s in zip(contents, sources)]
         values = whole(parts[0] if len(parts) == 1 else Joined(parts))
         return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
@@ -134,6 +135,7 @@ def predictions(
             "columns": 1,
             "class_rows": counts,
             "repeated_rows": 0,
+            "evaluation": dict(contents[0].facts),
             "missing_confidences": missing,
             "files": files,
         },

@@ -99,9 +99,10 @@ def _named(reading: Reading, column: str, labels: Named | None, names: list[str]
     own = carried(column)
     of = next((n for n in names if own and _same(own, n)), None)
     truth = {n.lower(): n for n in names}
-    if of is None and set(truth) <= {"true", "false"} and reading.event is None:
-        of = truth.get("true", "true")
-        names = [truth.get("false", "false"), of]
+    for no, yes in (("false", "true"), ("no", "yes"), ("negative", "positive"), ("n", "y"), ("f", "t")):
+        if of is None and set(truth) <= {no, yes} and reading.event is None:
+            of = truth.get(yes, yes)
+            names = [truth.get(no, no), of]
     event = reading.event
     if event is not None and len(names) > 1:
         event = _known(event, names)

@@ -9,7 +9,8 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.device import array
+from calibcli.columns.tensors import TensorScores
+from calibcli.device import array, tensor_of
 from calibcli.errors import InputError, check_keywords, refusing
 from calibcli.inputs.files.arrays import Contents, Memory
 from calibcli.inputs.files.source import Source
@@ -17,7 +18,10 @@ from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import Predictions
 
-OF_FILES = ("scores", "shards", "multilabel", "confidence", "correct", "confidence_scale")
+OF_FILES = (
+    "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "multilabel",
+    "confidence", "correct", "confidence_scale",
+)  # fmt: skip
 
 
 class _Arrays:
@@ -46,7 +50,11 @@ class How(TypedDict, total=False):
     group: npt.ArrayLike | None
     by: Mapping[str, npt.ArrayLike] | Sequence[str] | None
     scores: str | None
+    no_header: bool
     shards: bool
+    tasks: bool
+    lm_norm: str | None
+    choices: Sequence[str] | str | None
     multilabel: bool
     confidence: str | None
     correct: str | None
@@ -71,7 +79,9 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
         TypeError: a keyword that is not one of these.
     """
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
-    arrays = {"scores": plain(scores, "scores")}
+    tensor = tensor_of(scores)
+    on_device = None if tensor is None else TensorScores.of(tensor)
+    arrays: dict[str, Any] = {"scores": plain(scores, "scores") if on_device is None else on_device}
     if labels is not None:
         arrays["labels"] = plain(labels, "labels")
     return _read(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
@@ -113,9 +123,7 @@ def of_confidence(
     return _read(arrays, {**named, **rows})
 
 
-def _read(
-    arrays: dict[str, npt.NDArray[Any]], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()
-) -> Predictions:
+def _read(arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()) -> Predictions:
     """Arrays, and those among the options, as a file would be read."""
     extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
     by = options.pop("by", None) or {}
@@ -125,7 +133,10 @@ def _read(
     options.update({name: name for name in extra})
     contents = Contents(
         format="arrays",
-        arrays={name: Memory(one) for name, one in {**slices, **arrays, **extra}.items()},
+        arrays={
+            name: one if isinstance(one, TensorScores) else Memory(one)
+            for name, one in {**slices, **arrays, **extra}.items()
+        },
         scores=scores,
         labels="".join(labels),
     )
@@ -145,7 +156,7 @@ def plain(values: Any, name: str) -> npt.NDArray[Any]:
         masked = int(np.ma.getmaskarray(values).sum())
         raise InputError(f"{masked} of the {name} are masked", "leave those rows out, or fill them in")
     errors = (ValueError, TypeError)
-    with refusing(errors, lambda error: f"{name} are no array ({str(error)[:100]})", "pass rows of one length"):
+    with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", "pass rows of one length"):
         found: npt.NDArray[Any] = array(values)
     if found.dtype.kind == "c":
         raise InputError(f"{name} are complex numbers", "pass their real part")

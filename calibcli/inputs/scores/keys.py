@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calibcli.columns import SMALL
+from calibcli.columns.tensors import TensorScores
 from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, texts_of, whole
-from calibcli.inputs.files.names import IDS, LABELS, SCORES
-from calibcli.inputs.files.text import decimals_of, floats_of_text
+from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, column_of, whole
+from calibcli.inputs.files.names import LABELS, SCORES, WEAK_LABELS
+from calibcli.inputs.files.text import floats_of_text
+from calibcli.inputs.scores import hints
 from calibcli.predictions import Array, ArrayScores, Kind, Named, Scores, two_columns
 from calibcli.spec import normal
 
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
-WEAK = ("p", "y_score", "y_scores", *SINGLE)  # scores where nothing else is
+WEAK = ("p", "p_hat", "phat", "posterior", "softmax", "y_score", "y_scores", *SINGLE)  # scores where nothing else is
 SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
 OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
 NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
@@ -64,11 +67,14 @@ def pick_scores(contents: Contents, wanted: str | None, where: str) -> str:
         raise InputError(f"{_list(found)} in {where} could each be the scores", f"choose one, e.g. --scores {found[0]}")
     if found:
         return found[0]
+    if contents.lacking:
+        raise InputError(*contents.lacking)
     top = [name for name in contents.arrays if normal(name) in TOP_ONLY]
     if top:
         raise InputError(f"{where} holds only the score of the top class ('{top[0]}')", WITH_VERDICT)
-    problem = f"no scores in {where}: it holds {describe(contents)}"
-    raise InputError(problem, "choose them with --scores KEY, or name them logits or probs")
+    row, options = hints.way(contents)
+    problem = f"no scores in {where}: it holds {describe(contents)}{row}"
+    raise InputError(problem, f"choose them, such as {options or '--scores KEY'}; or name them logits or probs")
 
 
 def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
@@ -95,8 +101,8 @@ def refuse_verdicts(scores: str, labels: str, where: str, width: int) -> None:
 
 def candidates(contents: Contents) -> list[str]:
     """Names of the arrays that could be the scores; if there are none, columns named after a class: `p_malignant`."""
-    if contents.scores:
-        return [contents.scores]
+    if contents.scores or contents.lacking:
+        return [contents.scores] if contents.scores else []
     arrays = contents.arrays
     return (
         [name for name, array in arrays.items() if name in contents.kinds or _may_score(name, array)]
@@ -121,7 +127,9 @@ def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str)
         return named(contents, wanted, "--labels", where)
     if contents.labels:
         return contents.labels
-    found = [name for name, a in contents.arrays.items() if normal(name) in LABELS and name != scores and a.shape]
+    there = {name: normal(name) for name, array in contents.arrays.items() if array.shape and name != scores}
+    named_so = ([name for name, key in there.items() if key in names] for names in (LABELS, WEAK_LABELS))
+    found = next(filter(None, named_so), [])
     if len(found) > 1:
         raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
     return found[0] if found else None
@@ -143,6 +151,29 @@ def named(contents: Contents, name: str, option: str, where: str) -> str:
     raise InputError(problem, did_you_mean(name, known_names[:20]))
 
 
+def column(contents: Contents, name: str, option: str, where: str) -> Named:
+    """The array of that name; of `meta.subject`, the value `subject` of the JSON objects that a column `meta` holds.
+
+    Raises:
+        InputError: there is none.
+    """
+    head, _, path = name.partition(".")
+    objects = contents.arrays.get(head)
+    if name in contents.arrays or not path or objects is None or objects.dtype.kind != "O":
+        return contents.arrays[named(contents, name, option, where)]
+    return Memory(column_of([_inner(text, path, i, name, where) for i, text in enumerate(whole(objects).tolist())]))
+
+
+def _inner(text: Any, path: str, row: int, name: str, where: str) -> str:
+    try:
+        found = json.loads(text)
+        for key in path.split("."):
+            found = found[key]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InputError(f"row {row} of {where} has no '{name}'", "name a value that every row has") from None
+    return found if isinstance(found, str) else json.dumps(found)[:200]
+
+
 def first_of(contents: Contents, names: Iterable[str], fits: Callable[[Named], bool]) -> str | None:
     """The first array with one of these names that fits."""
     for name, array in contents.arrays.items():
@@ -159,7 +190,12 @@ def declared_kind(contents: Contents, name: str) -> str:
     if key not in SCORES and key not in SINGLE and carried(name):
         key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
         return "probabilities" if key.startswith("p") else SINGLE_KINDS.get(key, "")
-    return SCORES.get(key, SINGLE_KINDS.get(key, "probabilities" if key in (*SINGLE, "p") else ""))
+    return SCORES.get(
+        key,
+        SINGLE_KINDS.get(
+            key, "probabilities" if key in (*SINGLE, "p", "p_hat", "phat", "posterior", "softmax") else ""
+        ),
+    )
 
 
 def describe(contents: Contents, limit: int = 8) -> str:
@@ -194,25 +230,13 @@ def _list(names: list[str]) -> str:
     return ", ".join(quoted[:-1]) + " and " + quoted[-1]
 
 
-def by_label_names(contents: Contents, where: str) -> Contents:
-    """A table without scores whose other columns are named exactly as the labels: those columns as one array."""
-    arrays = contents.arrays
-    label = first_of(contents, LABELS, lambda a: len(a.shape) == 1 and a.dtype.kind in "USO")
-    own = [name for name in arrays if name != label and normal(name) not in IDS]
-    if not contents.table or label is None or len(own) < 2 or candidates(contents):
-        return contents
-    if set(own) != {str(text).strip() for text in texts_of(whole(arrays[label]))}:
-        return contents
-    cells = [whole(arrays[name]) for name in own]
-    block = np.column_stack([floats_of_text(c, n, where) if c.dtype.kind == "O" else c for n, c in zip(own, cells)])
-    name = ", ".join(own)
-    return replace(
-        contents,
-        arrays={name: Memory(block), **{n: a for n, a in arrays.items() if n not in own}},
-        decimals={name: max(decimals_of(str(cell)) for column in cells for cell in column[:1000])},
-        classes={name: own},
-        scores=name,
-    )
+def label_of_table(contents: Contents) -> str:
+    """The column whose name says that it holds the labels; "" where none or more than one does."""
+    for names in (LABELS, WEAK_LABELS):
+        found = [name for name in contents.arrays if normal(name) in names]
+        if found:
+            return found[0] if len(found) == 1 else ""
+    return ""
 
 
 def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Named:
@@ -261,6 +285,8 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False) -> Scores:
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     streamed = Streamed(scores, kind, np.dtype(np.float64 if wide else np.float32), clip)
+    if isinstance(scores, TensorScores):
+        return scores.measured(kind, streamed.dtype, CLIP if clip else 0.0)
     if isinstance(scores, Memory | Lazy) and kind == "logits" and k > 1:
         return ArrayScores(np.ascontiguousarray(whole(scores), dtype=streamed.dtype))
     if n * max(k, 2) * streamed.dtype.itemsize <= HOLD:
@@ -271,7 +297,7 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False) -> Scores:
 def held(array: Named) -> Named:
     """`array` in memory when it is small."""
     small = math.prod(array.shape) * array.dtype.itemsize <= HOLD
-    return Memory(whole(array)) if small and not isinstance(array, Memory) else array
+    return Memory(whole(array)) if small and not isinstance(array, Memory | TensorScores) else array
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.columns.pieces import Piece
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import distinct
-from calibcli.predictions import Array, Floats, Ints, Kind, Piece
+from calibcli.numerics import binomial_tail
+from calibcli.predictions import Array, Floats, Ints, Kind
 
 Hashes = npt.NDArray[np.uint64]
 MARKS = 8  # score columns that mark a row, beside the score of its label
@@ -132,15 +134,15 @@ class Repeated:
     marks: list[Hashes] = field(default_factory=list)
 
     def add(self, rows: Piece, at_label: Array, labels: Array) -> None:
-        k = rows.z.shape[1]
-        seen = [rows.by_class[c] for c in np.unique(np.linspace(0, k - 1, MARKS).astype(np.int64))]
+        k = rows.k
+        seen = rows.columns(_marked(k))
         differ = np.full(len(rows), k == 1)
         for column in seen[1:]:
             differ |= column != seen[0]
         marks = mix([*seen, at_label, labels])
         self.marks.append(marks[differ & (at_label != 1)])
 
-    @property
+    @cached_property
     def count(self) -> int:
         marks = np.concatenate(self.marks) if self.marks else np.empty(0, np.uint64)
         return len(marks) - distinct(marks)
@@ -166,13 +168,14 @@ class Order:
     labels: list[Ints] = field(default_factory=list)
     margins: list[Floats] = field(default_factory=list)
 
-    def add(self, block: Array, labels: Array) -> None:
-        k = block.shape[1]
-        top = block.argmax(axis=1) if k > 1 else block[:, 0] > 0.5
+    def add(self, rows: Piece, labels: Array) -> None:
+        k = rows.k
+        top = rows.best if k > 1 else rows.columns([0])[0] > 0.5
         self.predicted.append(top.astype(np.int64))
         self.labels.append(labels.astype(np.int64))
         if k <= 2:
-            self.margins.append(np.asarray(block[:, -1] - (block[:, 0] if k == 2 else 0), np.float64))
+            first, last = rows.columns([0, k - 1])
+            self.margins.append(np.asarray(last - (first if k == 2 else 0), np.float64))
 
     def one_column(self, kind: Kind) -> tuple[Ties, int]:
         """Ties of one column, and the rows looked at."""
@@ -250,7 +253,8 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     best_row, best_column = np.zeros(k, np.int64), np.zeros(k, np.int64)
     np.maximum.at(best_row, rows, counts)
     np.maximum.at(best_column, columns, counts)
-    mutual = {(int(r), int(c)) for r, c, m in zip(rows, columns, counts) if m == best_row[r] == best_column[c]}
+    most = (counts == best_row[rows]) & (counts == best_column[columns])
+    mutual = set(zip(rows[most].tolist(), columns[most].tolist(), strict=True))
     if all(r == c for r, c in mutual):
         return None
     image: dict[int, int] = {}
@@ -275,9 +279,7 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     gained, lost = int((renamed & ~plain).sum()), int((plain & ~renamed).sum())
     if gained <= lost:
         return None
-    from scipy.special import bdtrc
-
-    if bdtrc(gained - 1, gained + lost, 0.5) >= ORDER_P:
+    if binomial_tail(gained, gained + lost, 0.5) >= ORDER_P:
         return None
     return moved, float(plain.mean()), float(renamed.mean())
 
@@ -295,6 +297,11 @@ def _sound_cycles(image: dict[int, int], mutual: set[tuple[int, int]]) -> dict[i
         if len(cycle) > 1 and sum((r, image[r]) in mutual for r in cycle) > len(cycle) / 2:
             moved.update({r: image[r] for r in cycle})
     return moved
+
+
+@lru_cache
+def _marked(k: int) -> list[int]:
+    return sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist()))
 
 
 @lru_cache

@@ -24,7 +24,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[s
     Arguments and errors as in `recorded.read`.
     """
     reading = reading_of(how)
-    sources = open_all(path, reading.shards)
+    sources = open_all(path, reading)
     return split([load(source) for source in sources], sources, reading, progress)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import zipfile
 from dataclasses import dataclass, field
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import InputError
-from calibcli.inputs.files import pickles
 from calibcli.inputs.files.arrays import Contents
-from calibcli.inputs.files.source import Source, is_pickle
+from calibcli.inputs.files.source import Source
 
 CALIBRATOR = "a calibrator of calib scale"
 RESULT = 64 << 20  # longest result that is looked into
@@ -38,8 +36,10 @@ def refuse(found: Foreign | None, source: Source) -> None:
 
 def before_reading(source: Source) -> Foreign | None:
     """What the bytes tell without a reader: results of calib, programs of PyTorch, configuration."""
+    from calibcli.inputs.files import pickles
+
     head = source.pread(min(source.size, 512), 0)
-    pickled = is_pickle(head)
+    pickled = pickles.is_pickle(head)
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
         return _result(source.pread(source.size, 0))
     if head.startswith(b"PK\x03\x04"):
@@ -62,6 +62,7 @@ def before_reading(source: Source) -> Foreign | None:
 
 def _pickled(source: Source) -> Foreign | None:
     """A network, or weights under a name that recorded outputs do not have, by what the pickle names."""
+    from calibcli.inputs.files import pickles
     from calibcli.inputs.files.formats import pt
 
     try:
@@ -107,8 +108,12 @@ def _result(text: bytes) -> Foreign | None:
 
 
 def _object(text: str | bytes) -> dict[str, Any]:
+    if not text:
+        return {}
+    import json
+
     try:
-        found = json.loads(text) if text else {}
+        found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

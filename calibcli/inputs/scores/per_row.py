@@ -53,9 +53,9 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         problem = f"{n:,} rows of scores but {labels.shape[0]:,} labels ('{name}')"
         raise InputError(problem, "pass the labels of exactly these rows, in the same order")
     if labels.dtype.kind == "b" and k > 2:
-        problem = f"labels '{name}' are true or false, there are {k} classes: whether the model was right?"
+        problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
-    convert = _translator(labels, name, classes, notes)
+    convert = _translator(labels, name, classes or _letters(labels, k, notes), notes)
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
@@ -81,7 +81,7 @@ def _refuse_outside(seen: _Seen, name: str, k: int, columns: int, base: int) -> 
     """
     if columns == 1 and max(seen.largest, max(seen.counts, default=0)) > 1:
         raise InputError(
-            f"one score per row but labels up to {seen.largest + base}: only the score of the top class?",
+            f"one score per row but labels up to {seen.largest + base}: is it only the score of the top class?",
             "save the scores of every class as an array (N, K)"
             + ("; labels 1 and 2: --label-base 1" if not base else ""),
         )
@@ -167,6 +167,17 @@ def _translator(labels: Named, name: str, classes: Sequence[str] | None, notes: 
     raise InputError(problem, "pass --classes A,B,C: all class names in the order of the score columns")
 
 
+def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
+    """A, B, C, ... where the labels of classes without names are such letters."""
+    alphabet = [chr(ord("A") + i) for i in range(min(k, 26))]
+    if labels.dtype.kind not in "USO" or len(labels.shape) != 1 or k > 26:
+        return None
+    if any(text.strip() not in alphabet for _, block in blocks(labels) for text in set(_texts(block))):
+        return None
+    notes.append(f"labels are letters: {alphabet[0]} is the first class, {alphabet[-1]} the last")
+    return alphabet
+
+
 def _counted_from_one(labels: Named, ignored: int | None, seen: _Seen, k: int, scores: Named) -> None:
     if seen.largest != k or 0 in seen.counts:
         return
@@ -179,8 +190,8 @@ def _counted_from_one(labels: Named, ignored: int | None, seen: _Seen, k: int, s
     shifted, plain = np.mean((codes - 1 == best)[usable]), np.mean((codes == best)[usable])
     if shifted > plain:
         raise InputError(
-            f"labels run from 1 to {k} for {k} classes; less one they match the top class in {shifted:.0%} of the "
-            f"rows, as they are in {plain:.0%}",
+            f"labels run from 1 to {k} for {k} classes; reduced by one they match the top class in {shifted:.0%} of "
+            f"the rows, unchanged in {plain:.0%}",
             "pass --label-base 1",
         )
 
@@ -199,6 +210,10 @@ def _survey(labels: Named, ignored: int | None, k: int) -> _Seen:
     total = np.zeros(k, np.int64)
     seen = _Seen({})
     for start, codes in blocks(labels):
+        if ignored is None and len(codes) and codes.min() >= 0 and (largest := int(codes.max())) < k:
+            seen.largest = max(seen.largest, largest)
+            total += np.bincount(codes, minlength=k)
+            continue
         usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
         low = np.flatnonzero(usable & (codes < 0))
         high = np.flatnonzero(usable & (codes >= k))
@@ -251,7 +266,7 @@ def columns(
     """The fields of `Predictions` that are asked for, or found (ids), of the rows that are kept."""
 
     def column(name: str, option: str) -> Array:
-        parts: list[Named] = [c.arrays[keys.named(c, name, option, s.name)] for c, s in zip(contents, sources)]
+        parts: list[Named] = [keys.column(c, name, option, s.name) for c, s in zip(contents, sources)]
         array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
         return _per_row(array, name, option, n, keep)
 
@@ -273,8 +288,8 @@ def columns(
             raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
         out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
         out["weight_kind"] = reading.weight_kind
-    if reading.group:
-        out["groups"] = np.unique(column(reading.group, "--group"), return_inverse=True)[1].astype(np.int64)
+    if group := reading.group or contents[0].groups:
+        out["groups"] = np.unique(column(group, "--group"), return_inverse=True)[1].astype(np.int64)
     if reading.by:
         out["slices"] = {name: texts_of(column(name, "--by")) for name in reading.by}
     return out

@@ -11,8 +11,8 @@ from calibcli import scalers
 from calibcli.inputs.files.arrays import Contents, distinct
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, other_files, recorded
-from calibcli.inputs.scores.keys import by_label_names, candidates, pick_scores, shape_text
+from calibcli.inputs.scores import confidence, opened, other_files, recorded, score_columns
+from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers import kinds, parameters
@@ -31,15 +31,16 @@ def inspect(
     how = {name: value for name, value in reading.items() if name != "multilabel"}
     single: str | Path | Sequence[str | Path] = paths[0] if len(paths) == 1 else paths
     wanted = Reading(**{**how, "need_labels": False})
-    sources = recorded.open_all(single, wanted.shards)
+    sources = recorded.open_all(single, wanted)
     contents = []
     for source in sources:
         other = other_files.before_reading(source)
         if other is None:
-            contents.append(by_label_names(load_any(source), source.name))
+            contents.append(score_columns.grouped(load_any(source), wanted.scores, source.name))
+            opened.unused(contents[-1], source)
             scored = candidates(contents[-1]) or wanted.scores
-            if not scored and not confidence.columns(contents[-1], wanted, source.name):
-                other = other_files.after_reading(contents[-1], source)
+            known = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)
+            other = None if known else other_files.after_reading(contents[-1], source)
         if other is not None and other.what == other_files.CALIBRATOR:
             return _calibrator(source), [{"path": source.path, "sha256": source.sha256()}]
         if other is not None:
@@ -110,8 +111,10 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             "what": "recorded outputs",
             "format": facts["format"],
             "rows": found.n,
+            **({"tasks": len(facts["tasks"])} if "tasks" in facts else {}),
             **found.problem,
             "why": facts["why"],
+            **facts.get("evaluation", {}),
             "class_names": list(found.classes) if found.classes else None,
             "ids": None if found.ids is None else distinct(found.ids),
             "repeated_rows": facts["repeated_rows"],

@@ -15,16 +15,15 @@ from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
-from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import confidence, event, keys, other_files, per_row
+from calibcli.inputs.opening import Asked, Reading
+from calibcli.inputs.scores import confidence, event, keys, opened, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
-from calibcli.inputs.scores.scan import Scan, decide_kind, double_softmax, evidence, scan
+from calibcli.inputs.scores.scan import Scan, decide_kind, evidence, remarks, scan
 from calibcli.predictions import Ints, Kind, Named, PickedScores, Predictions, Progress
 from calibcli.spec import check_options
 
-LARGE = 6e4  # float16 ends at 65504
 Paths = str | Path | Sequence[str | Path]
 
 
@@ -36,7 +35,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     (997, 10, ['heavy', 'light'])
 
     Args:
-        path: a file (`-` is stdin), or several that are parts of one data set (`shards=True`).  how: what follows.
+        path: a file (`-` is stdin), several that are parts of one data set (`shards=True`) or tasks of one evaluation
+            (`tasks=True`), or a folder of `save_to_disk`.  how: what follows.
         scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
@@ -47,6 +47,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         drop_nonfinite: drop rows with NaN or infinite scores.
         clip: raise probabilities to 1e-15, so that the NLL is finite.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
+        lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
         need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
             and `facts["labelled"]` is False.
         progress: called with (fraction, text).
@@ -61,7 +62,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     reading = reading_of(how)
     if reading.multilabel:
         raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
-    sources = open_all(path, reading.shards)
+    sources = open_all(path, reading)
     contents = [load(source) for source in sources]
     return predictions(contents, sources, reading, progress)
 
@@ -84,32 +85,40 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
     return Reading(**how)
 
 
-def open_all(path: Paths, shards: bool) -> list[Source]:
-    """The files, opened.
+def open_all(path: Paths, reading: Reading) -> list[Source]:
+    """The files, opened; of a folder that `save_to_disk` made, those that it consists of.
 
     Raises:
-        InputError: several files without `shards`.
+        InputError: several files without `shards` or `tasks`.
     """
+    check_options(reading)
     paths = [path] if isinstance(path, str | Path) else list(path)
     if not paths:
         raise UsageError("no input file", "name a file with scores and labels, or - for stdin")
-    if len(paths) > 1 and not shards:
-        problem = f"{len(paths)} files: parts of one data set, or several models?"
-        raise InputError(problem, "parts: --shards; models: calib compare " + " ".join(str(p) for p in paths[:3]))
-    return [Source(p) for p in paths]
+    if reading.shards and reading.tasks:
+        raise UsageError("--shards and --tasks", "pass one: parts of one data set, or tasks of one evaluation")
+    if len(paths) > 1 and not (reading.shards or reading.tasks):
+        problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
+        shown = " ".join(str(p) for p in paths[:3])
+        raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
+    asked = opened.asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
+    files = [f for path in paths for f in (opened.parts(Path(path), reading) if os.path.isdir(path) else [path])]
+    return [Source(file, asked=asked) for file in files]
 
 
 def load(source: Source) -> Contents:
     """As `load_any`, for files of recorded outputs.
 
     Raises:
-        InputError: it is something else of calib's or of a model's.
+        InputError: it is something else of calib's or of a model's; or it has no use for what was asked.
     """
     try:
         contents = load_any(source)
-        if keys.candidates(contents) or confidence.columns(contents):
+        if source.asked != Asked():
+            opened.unused(contents, source)
+        if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
-        contents = keys.by_label_names(contents, source.name)
+        contents = score_columns.grouped(contents, None, source.name)
         if contents.scores:
             return contents
     except InputError:
@@ -119,17 +128,31 @@ def load(source: Source) -> Contents:
     return contents
 
 
-@np.errstate(all="ignore")  # what is not finite is counted and told
 def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
-    """Check the arrays of all files as one data set."""
+    """Check the arrays of all files as one data set; of tasks, each by itself."""
     check_options(reading)
-    where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
+    if contents[0].table and not contents[0].scores:
+        contents = [score_columns.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
+    if reading.tasks:
+        one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
+        parts = [predictions([c], [s], one, progress) for c, s in zip(contents, sources)]
+        return tasks.joined(parts, tasks.names_of([c.task or s.stem for c, s in zip(contents, sources)]))
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
         return confidence.predictions(contents, sources, reading, columns)
+    return _one(contents, sources, reading, progress)
+
+
+@np.errstate(all="ignore")  # what is not finite is counted and told
+def _one(
+    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None
+) -> Predictions:
+    """One data set, of one file or of its parts."""
+    where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
+    first = contents[0]
     name = keys.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading, name)
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
@@ -159,7 +182,9 @@ def predictions(
             of = of or event.two(reading, name, width, classes, None, "")
         classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        notes += _remarks(found, kind, reading, classes)
+        notes += remarks(
+            found, kind, classes, bool(reading.weights), kind_option(reading.kind) is not None, reading.clip
+        )
         if labels is not None:
             notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
             notes += found.order.reversed(classes or ("y = 0", "y = 1"))
@@ -186,6 +211,7 @@ def predictions(
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
             "repeated_rows": found.repeated.count,
             "files": files,
+            "evaluation": dict(first.facts),
         },
         **further,
     )
@@ -321,22 +347,3 @@ def _label_values(labels: Labels, of: event.Two, k: int, base: int) -> list[Any]
     """What the labels were in the file, by their codes."""
     numbers = list(range(base, base + k))
     return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers
-
-
-def _remarks(found: Scan, kind: Kind, reading: Reading, classes: Sequence[str] | None) -> list[str]:
-    notes, rows = [], found.finite
-    ties, masked = found.ties, found.nonfinite.masked.count
-    if found.k == 1:
-        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(kind, "P")
-        notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
-        if found.order.margins:
-            ties, rows = found.order.one_column(kind)
-    notes += ties.notes(rows, bool(reading.weights))
-    notes += double_softmax(found, kind, kind_option(reading.kind) is not None)
-    if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
-        notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
-    if masked:
-        notes.append(f"-inf in {masked:,} rows: probability 0 of those classes")
-    if masked or kind == "probabilities":
-        notes += found.impossible.notes(reading.clip)
-    return notes + found.repeated.notes(found.n)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibcli.columns.pieces import CACHED, NARROW, Piece
+from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
-from calibcli.predictions import NARROW, Array, Kind, Named, Piece, Progress, rows_of
+from calibcli.predictions import Array, Kind, Named, Progress, rows_of
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
+LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
-CACHED = {True: 1 << 17, False: 1 << 20}  # scores looked at together, narrow or not: about what a cache holds
+WIDE = 1 << 20  # scores of many classes whose rows are looked at together
 NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 Row = Callable[[int], int]
 
@@ -82,8 +85,7 @@ class Logs:
         if high > 0:
             self.possible = False
             return
-        lse = rows.top + np.log(np.exp(rows.z - rows.top[:, None]).sum(axis=1, dtype=np.float64))
-        self.possible = bool((np.abs(lse) <= self.tolerance).all())
+        self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
 
 
 @dataclass
@@ -128,11 +130,12 @@ class Scan:
             return "log_probabilities"
         return None if self.in_unit else "logits"
 
-    def add(self, block: Array, labels: Array | None, start: int, compare: bool) -> None:
+    def add(self, rows: Piece, labels: Array | None, start: int, compare: bool) -> None:
         """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
-        rows, places = Piece(block), np.empty(0, np.int64)
+        places = np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
+            block = rows.z
             keep = self.nonfinite.usable(block, start)
             block = block[keep]
             labels = None if labels is None else labels[keep]
@@ -163,7 +166,7 @@ class Scan:
         if self.n <= HASHED:
             self.repeated.add(rows, at_label, labels)
         if compare:
-            self.order.add(block, labels)
+            self.order.add(rows, labels)
 
 
 def scan(
@@ -184,23 +187,31 @@ def scan(
         progress: called with (fraction, text).
     """
     n, k = scores.shape
-    step = rows_of(scores)
+    step = min(scores.height, PAIRS) if isinstance(scores, TensorScores) else rows_of(scores)
     coarse = _coarse(scores.read(0, min(n, 1000)), scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
     found = Scan(n, k, Unit(k, tolerance), Logs(1e-2 if coarse else 1e-3), Nonfinite(n, collect))
-    every, height = max(1, math.ceil(n / PAIRS)), max(1, CACHED[k <= NARROW] // k)
+    every, height = max(1, math.ceil(n / PAIRS)), max(1, (CACHED if k <= NARROW else WIDE) // k)
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
-            block = scores.read(start, min(start + step, n))
-            if block.dtype not in (np.float32, np.float64):
-                block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
-            for at in range(0, len(block), height):
-                part = block[at : at + height]
-                known = None if labels is None else np.asarray(labels[start + at : start + at + len(part)])
-                found.add(part, known, start + at, compare=(start + at) // height % every == 0)
+            for at, part in _pieces(scores, start, min(start + step, n), height):
+                known = None if labels is None else np.asarray(labels[at : at + len(part)])
+                found.add(part, known, at, compare=at // min(step, height) % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     return found
+
+
+def _pieces(scores: Named, start: int, stop: int, height: int) -> Iterator[tuple[int, Piece]]:
+    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device."""
+    if isinstance(scores, TensorScores):
+        yield start, TensorPiece(scores.part(slice(start, stop)))
+        return
+    block = scores.read(start, stop)
+    if block.dtype not in (np.float32, np.float64):
+        block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
+    for at in range(0, len(block), height):
+        yield start + at, Piece(block[at : at + height])
 
 
 def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:
@@ -262,6 +273,32 @@ def double_softmax(found: Scan, kind: Kind, forced: bool) -> list[str]:
         return [f"{text}: was softmax applied twice?"]
     problem = f"{text} (here {found.low:.3g} to {found.high:.3g}): softmax was applied twice"
     raise InputError(problem, "save the logits; if the model really is this unsure: --kind probabilities")
+
+
+def remarks(
+    found: Scan, kind: Kind, classes: Sequence[str] | None, weighted: bool, forced: bool, clip: bool
+) -> list[str]:
+    """Notes on the rows.
+
+    Raises:
+        InputError: as `double_softmax`.
+    """
+    notes, rows = [], found.finite
+    ties, masked = found.ties, found.nonfinite.masked.count
+    if found.k == 1:
+        what = {"logits": "log-odds", "log_probabilities": "log P"}.get(kind, "P")
+        notes.append(f"one score per row: read as {what} of {classes[1] if classes else 'class 1'}")
+        if found.order.margins:
+            ties, rows = found.order.one_column(kind)
+    notes += ties.notes(rows, weighted)
+    notes += double_softmax(found, kind, forced)
+    if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
+        notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
+    if masked:
+        notes.append(f"-inf in {masked:,} rows: probability 0 of those classes")
+    if masked or kind == "probabilities":
+        notes += found.impossible.notes(clip)
+    return notes + found.repeated.notes(found.n)
 
 
 def _coarse(block: Array, dtype: np.dtype[np.generic]) -> float:

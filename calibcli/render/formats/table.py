@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -84,6 +83,8 @@ def _saved(role: str, path: str) -> str:
 
 
 def _rich(result: Result, encoding: str) -> None:
+    import shutil
+
     from rich.console import Console
     from rich.text import Text
 

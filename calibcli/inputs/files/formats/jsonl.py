@@ -1,14 +1,12 @@
-"""JSON lines: one object per row with a list of scores and a label, and the samples files of lm-eval.
+"""JSON lines: one object per row with a list of scores and a label; samples of lm-eval; chats with log-probabilities.
 
-JSON is RFC 8259 (Bray 2017), the samples files are those of Gao et al. (2021).
+JSON is RFC 8259 (Bray 2017); of evaluations, each layout is a file of `evals/`: samples of lm-eval (Gao et al. 2021),
+and answers of servers.
 
 >>> lines = '{"logits": [2, -0.5], "label": 0}', '{"logits": [0, 1], "label": 1}'
 >>> _ = (folder / "scores.jsonl").write_text("\\n".join(lines))
 >>> calibcli.read(folder / "scores.jsonl").labels.tolist()
 [0, 1]
-
-lm-eval writes, per question, `filtered_resps` [[log-likelihood, is_greedy], ...] (numbers or text) and `target`. Rows
-differ in length; missing choices are padded with -inf, which is probability 0.
 """
 
 from __future__ import annotations
@@ -17,23 +15,26 @@ import io
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from calibcli.errors import InputError
+from calibcli.inputs.files import objects_at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
+from calibcli.inputs.files.evals import chats, lm_eval
 from calibcli.inputs.files.names import LABELS, SCORES
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import Twice, decimals_of, once
 from calibcli.predictions import Array, Named
-from calibcli.spec import normal, real, whole
+from calibcli.spec import normal
 
 SUFFIXES = (".jsonl",)
+LAYOUTS = (lm_eval, chats)  # of evaluations, told by their first row
 LINE = 64 << 20  # longest line
 EXPANSION = 16  # bytes in memory for a byte of text, at worst about
-CHOICES = 100_000
+HEAD = 1000  # rows whose digits are counted
 
 
 def guess(head: bytes) -> bool:
@@ -47,23 +48,42 @@ def read(source: Source) -> Contents:
     Raises:
         InputError: not JSON lines, rows that differ in their keys, or samples without scores of each choice.
     """
-    refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     rows = _rows(source)
     first = next(rows, None)
     if first is None:
         raise InputError(f"{source.name} has no rows", "was it written to the end?")
-    if "filtered_resps" in first or "resps" in first:
-        return _samples(source, first, rows)
+    layout = next((layout for layout in LAYOUTS if layout.matches(first)), None)
+    size = source.size * (layout.EXPANSION if layout else EXPANSION)
+    refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
+    if layout:
+        contents: Contents = layout.read(source, first, rows)
+        return contents
+    rows = itertools.chain([first], rows)
+    head = list(itertools.islice(rows, HEAD))
+    at_once = objects_at_once.read(source, first) if len(head) == HEAD else None
+    if at_once is not None:
+        decimals = {
+            key: max(decimals_of(repr(v)) for row in head for v in row[key])
+            for key, array in at_once.items()
+            if array.ndim == 2
+        }
+        return Contents("jsonl", {key: Memory(array) for key, array in at_once.items()}, decimals=decimals)
     lists: dict[str, list[list[Any]]] = {}
     texts: dict[str, list[str]] = {}
+    classes: dict[str, list[str]] = {}
     for key, value in first.items():
         (lists if isinstance(value, list) and value else texts)[key] = []
-    for count, row in enumerate(itertools.chain([first], rows)):
+        if of := _of_classes(value):
+            classes[key], lists[key] = list(of), []
+            texts.pop(key, None)
+    for count, row in enumerate(itertools.chain(head, rows)):
         for key in (*lists, *texts):
             if key not in row:
                 raise InputError(f"row {count} of {source.name} has no '{key}'", "write the same keys in every row")
         for key, values in lists.items():
             value = row[key]
+            if key in classes:
+                value = _in_order(_of_classes(value), classes[key], f"'{key}' in row {count} of {source.name}")
             if not isinstance(value, list):
                 problem = f"'{key}' in row {count} of {source.name} is {str(value)[:30]}, not a list"
                 raise InputError(problem, "write a list")
@@ -88,9 +108,26 @@ def read(source: Source) -> Contents:
     for key, cells in texts.items():
         arrays[key] = Memory(column_of(cells))
     decimals = {
-        key: max(decimals_of(repr(v)) for row in lists[key][:1000] for v in row) for key in lists if key in arrays
+        key: max(decimals_of(repr(v)) for row in lists[key][:HEAD] for v in row) for key in lists if key in arrays
     }
-    return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about)
+    names = {key: of for key, of in classes.items() if key in arrays}
+    return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about, classes=names)
+
+
+def _of_classes(value: Any) -> dict[str, Any]:
+    """Scores by class: of an object of numbers, or of the list of labels and scores that pipelines return."""
+    if isinstance(value, list) and value and all(isinstance(v, dict) and v.keys() == {"label", "score"} for v in value):
+        value = {str(v["label"]): v["score"] for v in value}
+    numbers = isinstance(value, dict) and len(value) > 1 and all(type(v) in (int, float) for v in value.values())
+    return dict(value) if numbers else {}
+
+
+def _in_order(scores: dict[str, Any], classes: list[str], what: str) -> list[Any]:
+    if scores.keys() != set(classes):
+        odd = next(iter(scores.keys() ^ set(classes)), "")
+        problem = f"{what} does not name the classes of row 0" + (f" ('{odd[:40]}')" if odd else "")
+        raise InputError(problem, "write a score for every class in every row")
+    return [scores[name] for name in classes]
 
 
 def _choices(key: str, lengths: list[int], source: Source) -> str:
@@ -108,143 +145,6 @@ def _choices(key: str, lengths: list[int], source: Source) -> str:
             "write as many in every row: 0 (probabilities) or -Infinity (logits) for a choice that is not there",
         )
     return f"{min(lengths)} to {max(lengths)} numbers per row in '{key}': the others have probability 0"
-
-
-def _samples(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> Contents:
-    """A samples file of lm-eval, multiple choice."""
-    scores: list[list[float]] = []
-    labels: list[str] = []
-    ids: list[str] = []
-    verdicts: list[Any] = []
-    filters = Counter[str]()
-    for row in itertools.chain([first], rows):
-        name = str(row.get("filter", "none"))
-        filters[name] += 1
-        if name != next(iter(filters)):
-            continue
-        here = f"row {len(scores)} of {source.name}"
-        found = _likelihoods(row, here)
-        _unconditional(row, len(found), here)
-        scores.append(found)
-        labels.append(_target(row, len(found), here))
-        verdicts.append(row.get("acc"))
-        ids.append(_cell(row.get("doc_id", len(ids))))
-    _agree(scores, labels, verdicts, source)
-    about = [f"samples of lm-eval: {len(scores):,} questions, log-likelihoods of the choices as logits"]
-    if len(filters) > 1:
-        kept, *others = filters
-        about.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
-    table, uneven = _padded(scores)
-    if uneven:
-        lengths = [len(row) for row in scores]
-        about.append(f"{min(lengths)} to {max(lengths)} choices per question: the others have probability 0")
-    arrays: dict[str, Named] = {
-        "filtered_resps": Memory(table),
-        "target": Memory(column_of(labels)),
-        "doc_id": Memory(column_of(ids)),
-    }
-    return Contents(
-        "jsonl, lm-eval samples",
-        arrays,
-        kinds={"filtered_resps": "logits"},
-        ragged=frozenset({"filtered_resps"}),
-        scores="filtered_resps",
-        labels="target",
-        ids="doc_id",
-        about=about,
-    )
-
-
-def _likelihoods(row: Mapping[str, Any], here: str) -> list[float]:
-    found = row.get("filtered_resps", row.get("resps"))
-    try:
-        if not isinstance(found, list) or not 2 <= len(found) <= CHOICES:
-            raise TypeError
-        values = []
-        for choice in found:
-            while isinstance(choice, list) and len(choice) == 1:  # resps nest one level more
-                choice = choice[0]
-            if not isinstance(choice, list):
-                raise TypeError
-            values.append(real(choice[0]) if isinstance(choice[0], str) else float(choice[0]))
-    except (TypeError, ValueError, IndexError, OverflowError):
-        problem = f"{here}: filtered_resps holds no [log-likelihood, is_greedy] per choice: a generation task?"
-        raise InputError(problem, "only multiple-choice tasks score every choice") from None
-    return values
-
-
-def _unconditional(row: Mapping[str, Any], choices: int, here: str) -> None:
-    """Refuse rows that hold every choice twice, with the question and without it."""
-    texts = _continuations(row.get("arguments"))
-    half = choices // 2
-    twice = len(texts) == choices == 2 * half > 2 and texts[:half] == texts[half:]
-    metrics = row.get("metrics")
-    if "acc_mutual_info" in row or (isinstance(metrics, list) and "acc_mutual_info" in metrics) or twice:
-        raise InputError(
-            f"{here} holds {choices} log-likelihoods, of {half} choices with the question and without it "
-            "(acc_mutual_info)",
-            "run the task without acc_mutual_info, or save the first half of each row as logits",
-        )
-
-
-def _agree(scores: list[list[float]], labels: list[str], verdicts: list[Any], source: Source) -> None:
-    """Hold the labels against the harness's own verdict (`acc`: whether the largest likelihood is the target's).
-
-    Raises:
-        InputError: they differ, so that the targets are not what they seem.
-    """
-    if not all(isinstance(v, int | float) and v in (0, 1) for v in verdicts):
-        return  # none, or an accuracy of another kind
-    wrong = []
-    for i, (row, label, verdict) in enumerate(zip(scores, labels, verdicts)):
-        best = max(row)
-        top = [k for k, value in enumerate(row) if value == best]
-        if len(top) == 1 and best == best and (str(top[0]) == label) != bool(verdict):  # ties aside; NaN is found later
-            wrong.append(i)
-    if wrong:
-        first = wrong[0]
-        raise InputError(
-            f"row {first} of {source.name} has acc {verdicts[first]:g}, but its target reads as choice {labels[first]} "
-            f"({len(wrong):,} of {len(scores):,} rows disagree)",
-            "save the log-likelihoods as logits and the index of the right choice as label",
-        )
-
-
-def _target(row: Mapping[str, Any], choices: int, here: str) -> str:
-    """The index of the right choice: a number, a letter, or the text of a choice."""
-    target = row.get("target")
-    text = _cell(target).strip()
-    if isinstance(target, bool):
-        return str(int(target))
-    texts = _continuations(row.get("arguments"))
-    if len(texts) == choices and texts.count(text) > 1:
-        raise InputError(
-            f"{here}: every choice continues with the target {text[:30]!r} and the context differs (winogrande and its "
-            "like), so that target does not tell the right choice",
-            "save the log-likelihoods as logits and the index of the right choice as label",
-        )
-    try:
-        index = whole(text)
-    except ValueError:
-        index = None
-    if index is not None and index < choices:  # negative: for --ignore-label
-        return str(index)
-    if text in texts and len(texts) == choices:
-        return str(texts.index(text))
-    if len(text) == 1 and 0 <= ord(text.upper()) - ord("A") < choices:
-        return str(ord(text.upper()) - ord("A"))
-    raise InputError(f"{here}: target {text[:30]!r} is not one of {choices} choices", "pass a multiple-choice task")
-
-
-def _continuations(arguments: Any) -> list[str]:
-    """Texts of the choices from `arguments`: [[context, choice], ...] or {"gen_args_0": {"arg_0":, "arg_1":}, ...}."""
-    if isinstance(arguments, Mapping):
-        pairs = [a.get("arg_1") for a in arguments.values() if isinstance(a, Mapping)]
-    elif isinstance(arguments, list):
-        pairs = [a[1] if isinstance(a, list) and len(a) > 1 else None for a in arguments]
-    else:
-        pairs = []
-    return [str(p).strip() for p in pairs]
 
 
 def _rows(source: Source) -> Iterator[dict[str, Any]]:

@@ -84,7 +84,7 @@ def _archive(source: Source) -> Contents:
 
 
 def distinct_members(members: Sequence[zipfile.ZipInfo], source: Source) -> None:
-    """Refuse a zip archive in which a name stands for two members: which one is meant, no reader agrees on.
+    """Refuse a zip archive in which two members have the same name: readers do not agree on which one is meant.
 
     Raises:
         InputError: there are two.

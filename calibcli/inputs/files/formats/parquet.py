@@ -1,6 +1,7 @@
-"""Parquet: score columns as in text tables, or one column of lists. Needs pyarrow (the `parquet` extra).
+"""Parquet: score columns as in text tables, or one column of lists; details of LightEval. Needs pyarrow.
 
-The format is that of Apache Parquet (2013), after the column store of Melnik et al. (2010).
+The format is that of Apache Parquet (2013), after the column store of Melnik et al. (2010). pyarrow is the extra
+`parquet`.
 
 >>> import pyarrow.parquet
 >>> table = pyarrow.table({"label": [1, 0], "prob_0": [0.25, 0.5], "prob_1": [0.75, 0.5]})
@@ -11,15 +12,20 @@ The format is that of Apache Parquet (2013), after the column store of Melnik et
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
+from calibcli.inputs.files.evals import lighteval
+from calibcli.inputs.files.names import LABELS
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.inputs.files.text import PREFIXES, refuse_twice, score_groups
 from calibcli.predictions import Array, Named
+from calibcli.spec import normal
 
 SUFFIXES = (".parquet",)
 
@@ -46,24 +52,56 @@ def read(source: Source, grouped: bool = True) -> Contents:
         size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
         refuse_large(size, f"{source.name} takes {size / 1e9:.3g} GB when decoded")
         table = file.read()
-    names = [str(name) for name in table.column_names]
-    groups, classes = score_groups(names if grouped else [], source.name)
-    refuse_twice(names, source.name)
-    used = {i for columns in groups.values() for i in columns}
-    arrays: dict[str, Named] = {}
-    for name, columns in groups.items():
-        parts = [_column(table.column(i), names[i], source) for i in columns]
-        arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
-    for i, name in enumerate(names):
-        if i not in used:
-            arrays[name] = Memory(_column(table.column(i), name, source))
-    kinds = {name: PREFIXES.get(name, "") for name in groups}
-    return Contents("parquet", arrays, kinds=kinds, classes=classes, table=True)
+        if set(table.column_names) >= lighteval.COLUMNS and grouped:
+            return lighteval.contents(_rows(table), source)
+    return of_table(table, "parquet", source, grouped)
 
 
 def columns(source: Source) -> Contents:
     """Every column by itself."""
     return read(source, grouped=False)
+
+
+def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Contents:
+    """The columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
+
+    Raises:
+        InputError: two columns of one name, lists that differ in length.
+    """
+    import pyarrow as pa
+
+    errors = (pa.ArrowException, ValueError, OverflowError)  # names and texts that are no UTF-8, dates of no calendar
+    with refusing(errors, lambda e: f"{source.name} is not readable {form} ({str(e)[:80]})", "write it again"):
+        names = [str(name) for name in table.column_names]
+        groups, classes = score_groups(names if grouped else [], source.name)
+        refuse_twice(names, source.name)
+        used = {i for columns in groups.values() for i in columns}
+        arrays: dict[str, Named] = {}
+        for name, columns in groups.items():
+            parts = [_column(table.column(i), names[i], source) for i in columns]
+            arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
+        for i, name in enumerate(names):
+            if i not in used:
+                arrays[name] = Memory(_column(table.column(i), name, source))
+    kinds = {name: PREFIXES.get(name, "") for name in groups}
+    known = label_names(table.schema.metadata)
+    classes |= {n: known for n, a in arrays.items() if known and n not in classes and a.shape[1:] == (len(known),)}
+    return Contents(form, arrays, kinds=kinds, classes=classes, table=True)
+
+
+def label_names(metadata: Mapping[bytes, bytes] | None) -> list[str]:
+    """Class names of the one column of labels, from what Hugging Face's data sets write into a schema; else []."""
+    try:
+        features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        found = [f["names"] for n, f in features.items() if normal(n) in LABELS and f.get("_type") == "ClassLabel"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+    return [str(name) for name in found[0]] if len(found) == 1 and isinstance(found[0], list) else []
+
+
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
+    for batch in table.select(sorted(lighteval.COLUMNS)).to_batches(1000):
+        yield from batch.to_pylist()
 
 
 def _column(column: Any, name: str, source: Source) -> Array:

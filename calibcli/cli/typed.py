@@ -1,0 +1,139 @@
+"""Commands as Typer has them: help, and the words for a line that is wrong. Loaded for these alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from calibcli import __version__
+from calibcli.cli.options import Command, Option
+from calibcli.errors import Exit, UsageError
+
+ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
+TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
+"""What the help shows beside an option, by its type."""
+WIDE = 16  # letters of choices that are shown there
+
+
+def call(args: list[str], commands: Sequence[str]) -> int:
+    """Build and run the one of the commands that these arguments name; its exit code."""
+    about = args[:1] in ([], ["--help"], ["-h"])
+    names = commands if about or args[0] not in commands else [args[0]]
+    code = build(names, about)(args or ["--help"], prog_name="calib", standalone_mode=False)
+    return int(code or 0) if args else int(Exit.USAGE)
+
+
+def build(names: Sequence[str], about: bool = False) -> typer.Typer:
+    """The Typer application with these commands. One command is built alone, so that others cost no start-up.
+
+    Args:
+        about: only what is said about each, without its options.
+    """
+    app = typer.Typer(
+        cls=Group,
+        help=ABOUT,
+        context_settings={"help_option_names": ["--help", "-h"]},
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def top(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        """Options of calib itself."""
+
+    for name in names:
+        module = importlib.import_module(f"calibcli.cli.{name}")
+        app.command(name, cls=Strict, rich_help_panel=module.PANEL)(_function(module.command, about))
+    return app
+
+
+class Worded:
+    """Shows types of arguments and flags, --help included, in the words of the options' (`TAKES`)."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        words = {"<path>": TAKES[Path], "<list[Path]>": TAKES[Path], "<bool>": TAKES[bool], "<str>": TAKES[str]}
+        for one in params:
+            if hasattr(one, "display_type"):  # older versions of Typer have words of their own
+                word = words.get(one.display_type(ctx), one.display_type(ctx))
+                one.display_type = lambda ctx, word=word: word
+        return params
+
+
+class Group(Worded, TyperGroup):
+    """All commands."""
+
+
+class Strict(Worded, TyperCommand):
+    """A command whose options are given once, unless they are lists: the last of two would win without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        seen: set[str] = set()
+        for given in self.make_parser(ctx).parse_args(args=list(args))[2]:
+            if not isinstance(given, TyperOption) or given.multiple or given.is_flag:
+                continue
+            if given.opts[0] in seen:
+                raise UsageError(f"{given.opts[0]} was given more than once", "pass it once")
+            seen.add(given.opts[0])
+        return super().parse_args(ctx, args)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"calib {__version__}")
+        raise typer.Exit
+
+
+def _function(command: Command, about: bool) -> Callable[..., int]:
+    """A command as Typer takes one: a function whose signature is its options."""
+    parameters = {} if about else {name: _parameter(one) for name, one in command.options.items()}
+
+    @functools.wraps(command.function)
+    def function(**given: Any) -> int:
+        return command(**given)
+
+    function.__signature__ = inspect.Signature([*parameters.values()], return_annotation=int)  # type: ignore[attr-defined]
+    function.__annotations__ = {key: p.annotation for key, p in parameters.items()} | {"return": int}
+    return function
+
+
+def _parameter(one: Option) -> inspect.Parameter:
+    """One option as Typer reads it."""
+    kind: Any = one.kind
+    default, about = one.default, dict(one.about)
+    if not (one.plain or one.flag):
+        about["parser"] = one.parse
+        if get_origin(kind) is Literal:
+            about.setdefault("metavar", _choices(get_args(kind)))
+        kind = get_args(kind)[0] if get_origin(kind) is Annotated else str
+    about.setdefault("metavar", TAKES[kind])
+    kind = list[kind] if one.many else kind
+    if default is dataclasses.MISSING:
+        default = inspect.Parameter.empty
+    elif one.many or default is None:
+        kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
+    about["readable"] = False  # a file's reader says that it cannot be read, exit 4 as for a missing one; Typer exits 2
+    if one.argument:
+        made = typer.Argument(help=one.help, **about | {"metavar": None})  # it would replace the name
+    else:
+        made = typer.Option(*one.flags, help=one.help, rich_help_panel=one.panel, **about)
+    annotation: Any = Annotated[kind, made]
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _choices(words: Iterable[object]) -> str:
+    """What the help shows beside an option that takes one of a few words."""
+    shown = "|".join(map(str, words))
+    return shown if len(shown) <= WIDE else TAKES[str]

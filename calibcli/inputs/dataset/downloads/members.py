@@ -1,0 +1,142 @@
+"""What lies in a folder, a tar or a zip archive, by name, and the bytes of single members."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.dataset.keys import SPLITS
+from calibcli.inputs.files.source import Source
+
+MOST = 2 << 30  # bytes of a tar archive once unpacked; the published ones are a tenth of that
+ALONE = (".mat", "-ubyte", "-ubyte.gz")  # files that are a data set, or half of one
+DAMAGED = (OSError, EOFError, ValueError, KeyError, NotImplementedError, RuntimeError, tarfile.TarError,
+           zipfile.BadZipFile, gzip.BadGzipFile)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Members:
+    """Files by their own names (the last part of their path), with the paths that lead to them.
+
+    Attributes:
+        path: folder, archive, or single file.
+        kind: `folder`, `tar`, `zip` or `file`.
+        paths: inside the archive or folder, by name; of several of one name the first.
+    """
+
+    path: Path
+    kind: str
+    paths: dict[str, str]
+
+    def read(self, names: Sequence[str]) -> dict[str, bytes]:
+        """The bytes of members, in one pass.
+
+        Raises:
+            InputError: damaged, or more than fits.
+        """
+        wanted = {self.paths[name]: name for name in names}
+        damaged = refusing(DAMAGED, lambda error: f"{self.path} is damaged ({str(error)[:80]})", "download it again")
+        with damaged:
+            if self.kind == "tar":
+                return {wanted[name]: data for name, data in _tar(self.path, set(wanted))}
+            if self.kind == "zip":
+                with zipfile.ZipFile(self.path) as archive:
+                    return {name: _bounded(archive.open(path), path) for path, name in wanted.items()}
+            root = self.path if self.kind == "folder" else self.path.parent
+            return {name: _bounded((root / path).open("rb"), path) for path, name in wanted.items()}
+
+    def sha256(self, names: Sequence[str], data: dict[str, bytes]) -> str:
+        """Of the archive or file; of a folder, of the files that were read."""
+        if self.kind in ("tar", "zip"):
+            return Source(self.path).sha256()
+        digest = hashlib.sha256()
+        for name in names:
+            digest.update(data[name])
+        return digest.hexdigest()
+
+    def split(self, asked: str, there: Sequence[str]) -> str:
+        """The split that is asked for, as the data set calls it.
+
+        Raises:
+            InputError: none is, and there are several; or there is no such split.
+        """
+        words = next((words for words in SPLITS.values() if asked.lower() in words), (asked.lower(),))
+        found = [name for name in there if name in words]
+        if found:
+            return found[0]
+        if not asked and len(there) == 1:
+            return there[0]
+        problem = f"{self.path} has no split '{asked}'" if asked else f"{self.path} holds the splits {', '.join(there)}"
+        raise InputError(problem, f"choose one: {self.path}#{there[-1]}")
+
+
+def listed(path: Path) -> Members | None:
+    """What lies in a folder or archive; of a single file, itself and what lies beside it. None: it cannot be listed.
+
+    Raises:
+        InputError: an archive that is damaged, or unpacks to more than `MOST`.
+    """
+    if path.is_dir():
+        with contextlib.suppress(OSError):
+            return Members(path, "folder", {p.name: p.name for p in path.iterdir()})
+        return None
+    if not path.is_file():
+        return None
+    name = path.name.lower()
+    if name.endswith((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")):
+        with refusing(DAMAGED, lambda error: f"{path} is damaged ({str(error)[:80]})", "download it again"):
+            return Members(path, "tar", _first({member: PurePosixPath(member).name for member, _ in _tar(path, set())}))
+    if name.endswith(".zip"):
+        with contextlib.suppress(*DAMAGED), zipfile.ZipFile(path) as archive:
+            names = [info.filename for info in archive.infolist() if not info.is_dir()]
+            return Members(path, "zip", _first({inner: PurePosixPath(inner).name for inner in names}))
+        return None
+    if not name.endswith(ALONE):
+        return None
+    with contextlib.suppress(OSError):
+        beside = {p.name: p.name for p in path.parent.iterdir() if p.is_file()}
+        return Members(path, "file", {path.name: path.name, **beside})
+    return None
+
+
+def _first(names: dict[str, str]) -> dict[str, str]:
+    return {name: path for path, name in reversed(names.items())}
+
+
+def _tar(path: Path, wanted: set[str]) -> list[tuple[str, bytes]]:
+    """The regular files of an archive, with the bytes of those wanted, in one pass."""
+    found, total = [], 0
+    with tarfile.open(path, "r|*") as archive:
+        for member in archive:
+            total += member.size
+            if total > MOST:
+                raise InputError(f"{path} unpacks to more than {MOST >> 30} GB", "unpack it, and name the folder")
+            if not member.isreg() or (wanted and member.name not in wanted):
+                continue
+            stream = archive.extractfile(member) if member.name in wanted else None
+            found.append((member.name, stream.read(MOST) if stream else b""))
+            if wanted and len(found) == len(wanted):
+                break
+    return found
+
+
+def _bounded(stream: IO[bytes], name: str) -> bytes:
+    with stream:
+        head = stream.read(2)
+        packed = head == b"\x1f\x8b"
+        data = head + stream.read(MOST)
+    if packed:
+        with gzip.open(io.BytesIO(data)) as unpacked:
+            data = unpacked.read(MOST)
+    if len(data) >= MOST:
+        raise ValueError(f"{name} is longer than {MOST >> 30} GB")
+    return data

@@ -1,0 +1,66 @@
+"""JSON lines that hold numbers alone, many lines at a time; of any other the reader of JSON lines has the words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from calibcli.inputs.files.source import Source
+from calibcli.predictions import Array
+
+BLOCK = 1 << 16  # bytes; what they are as objects stays in the cache
+OF_NUMBERS = b"0123456789+-.eE, \t\r"
+
+
+def read(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
+    """Lists as (N, K) float64, whole numbers as (N,) texts; None unless every line is an object like the first row.
+
+    Each has the same keys in the same order, with as many numbers, or one whole number, behind them. Without what
+    numbers are made of, all lines are then the same: no text, no `true` and no second member of one name fits in.
+    """
+    lists = {key: len(value) for key, value in first.items() if isinstance(value, list) and value}
+    found: dict[str, list[Any]] = {key: [] for key in first}
+    texts: dict[int, str] = {}
+    skeleton = None
+    try:
+        for block in _blocks(source):
+            bones = block.translate(None, OF_NUMBERS)
+            skeleton = skeleton or bones[: bones.index(b"\n") + 1]
+            rows = json.loads(b"[" + block[:-1].replace(b"\n", b",") + b"]")
+            if bones != skeleton * len(rows) or not all(row.keys() == first.keys() for row in rows):
+                return None
+            for key, values in found.items():
+                cells = [row[key] for row in rows]
+                if key in lists and set(map(len, cells)) == {lists[key]}:
+                    flat = np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * lists[key])
+                    values.append(flat.reshape(len(cells), lists[key]))
+                elif set(map(type, cells)) == {int}:
+                    texts |= {cell: str(cell) for cell in set(cells) - texts.keys()}
+                    values += [texts[cell] for cell in cells]
+                else:
+                    return None
+    except (ValueError, OverflowError, TypeError, AttributeError):  # not JSON, or other values
+        return None
+    return {key: np.concatenate(values) if key in lists else _objects(values) for key, values in found.items()}
+
+
+def _objects(values: list[Any]) -> Array:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def _blocks(source: Source) -> Iterator[bytes]:
+    """The file in pieces of whole lines, each with its end."""
+    rest = b""
+    with source.reader() as file:
+        while block := file.read(BLOCK):
+            whole, end, rest = (rest + block).rpartition(b"\n")
+            if end:
+                yield whole + end
+    if rest:
+        yield rest + b"\n"

@@ -1,0 +1,113 @@
+"""Several tasks of one evaluation as one data set: rows of all, each with its task, whatever its number of choices."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibcli.errors import InputError
+from calibcli.inputs.files.arrays import Joined, column_of, whole
+from calibcli.inputs.files.source import fingerprint
+from calibcli.inputs.scores.keys import HOLD
+from calibcli.predictions import Array, ArrayScores, Ints, Predictions
+
+TASK = "task"
+
+
+def names_of(found: Sequence[str]) -> list[str]:
+    """Names of tasks, numbered where two are the same."""
+    count = Counter(found)
+    return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(found)]
+
+
+def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
+    """The rows of all tasks, with the slice `task`; choices that a task has not have probability 0.
+
+    Args:
+        parts: each read and checked by itself.  names: of the tasks.
+
+    Raises:
+        InputError: some hold a confidence alone.
+    """
+    if len({p.top_only for p in parts}) > 1:
+        odd = next(name for p, name in zip(parts, names) if p.top_only)
+        raise InputError(
+            f"task {odd} holds a confidence alone, others the scores of every choice", "measure it by itself"
+        )
+    k = max(p.k for p in parts)
+    rows = Joined([p.scores for p in parts], fill=-np.inf)
+    files = [file for p in parts for file in p.facts["files"]]
+    widest = next(p for p in parts if p.k == k)
+    common = widest.classes and all(p.classes and list(p.classes) == list(widest.classes)[: p.k] for p in parts)
+    first, counts = parts[0], Counter[str]()
+    for p in parts:
+        counts.update(p.facts["class_rows"])
+    slices = {key: np.concatenate([p.slices[key] for p in parts]) for key in first.slices}
+    slices[TASK] = np.concatenate([np.full(p.n, name, dtype=object) for p, name in zip(parts, names)]).astype(str)
+    small = math.prod(rows.shape) * rows.dtype.itemsize <= HOLD
+    return Predictions(
+        scores=ArrayScores(whole(rows)) if small else rows,  # type: ignore[arg-type]
+        labels=np.concatenate([np.asarray(p.labels[:]) for p in parts]),
+        kind=first.kind if len({p.kind for p in parts}) == 1 else "logits",
+        source=f"{len(parts)} tasks",
+        classes=widest.classes if common else None,
+        top_only=first.top_only,
+        ids=_ids(parts, names),
+        weights=np.concatenate([np.ones(p.n) if p.weights is None else p.weights for p in parts])
+        if any(p.weights is not None for p in parts)
+        else None,
+        weight_kind=first.weight_kind,
+        groups=_groups(parts),
+        slices=slices,
+        notes=_notes(parts, names, k),
+        sha256=fingerprint(files),
+        facts={
+            **first.facts,
+            "tasks": list(names),
+            "columns": k,
+            "label_values": list(range(k)),
+            "class_rows": dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
+            "repeated_rows": sum(p.facts["repeated_rows"] for p in parts),
+            "labelled": all(p.facts["labelled"] for p in parts),
+            "files": files,
+        },
+    )
+
+
+def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
+    """`task/id` of every row, None where a task has no ids."""
+    found = [[f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None]
+    return column_of([one for ids in found for one in ids]) if len(found) == len(parts) else None
+
+
+def _groups(parts: Sequence[Predictions]) -> Ints | None:
+    """Groups of every task apart; where a task has none, each row is one."""
+    if all(p.groups is None for p in parts):
+        return None
+    found, first = [], 0
+    for p in parts:
+        own = np.arange(p.n) if p.groups is None else p.groups
+        found.append(own + first)
+        first += int(own.max()) + 1
+    return np.concatenate(found).astype(np.int64)
+
+
+def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[str]:
+    """Remarks of all tasks, those that differ in their numbers alone once."""
+    seen: dict[str, list[tuple[str, str]]] = {}
+    for p, name in zip(parts, names):
+        for note in p.notes:
+            seen.setdefault(re.sub(r"[\d.,%]+|'[^']*'", "#", note), []).append((name, note))
+    notes = []
+    for found in seen.values():
+        name, note = found[0]
+        more = f"; {len(found) - 1} more tasks say so too" if len(found) > 1 else ""
+        notes.append(f"{name}: {note}{more}")
+    least = min(p.k for p in parts)
+    if least < k:
+        notes.append(f"tasks of {least} to {k} choices: the others have probability 0")
+    return notes

@@ -1,0 +1,311 @@
+"""Published data sets in the layouts they are downloaded in: read from the archive, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs.dataset.load import load, splits
+from calibcli.inputs.files.arrays import whole
+
+RNG = np.random.default_rng(0)
+SIZES = {"train": 12, "test": 7}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def pictures(n: int) -> Any:
+    return RNG.integers(0, 256, (n, 3, 32, 32)).astype(np.uint8)
+
+
+def old(value: Any) -> bytes:
+    """A pickle as Python 2 wrote it: texts are bytes."""
+
+    def text(data: Any) -> bytes:
+        return data if isinstance(data, bytes) else str(data).encode()
+
+    def write(v: Any) -> bytes:
+        if isinstance(v, dict):
+            return b"}(" + b"".join(write(text(k)) + write(x) for k, x in v.items()) + b"u"
+        if isinstance(v, list):
+            return b"](" + b"".join(map(write, v)) + b"e"
+        if isinstance(v, int):
+            return b"J" + struct.pack("<i", v)
+        if isinstance(v, np.ndarray):
+            made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
+            kind = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+            shape = b"(" + b"".join(write(int(s)) for s in v.shape) + b"t"
+            return made + b"(K\x01" + shape + kind + b"\x89T" + struct.pack("<I", v.nbytes) + v.tobytes() + b"tb"
+        return b"T" + struct.pack("<I", len(text(v))) + text(v)
+
+    return b"\x80\x02" + write(value) + b"."
+
+
+def tar(path: str, files: dict[str, bytes], mode: Any = "w:gz") -> None:
+    with tarfile.open(path, mode) as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+def lay(root: str, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        path = Path(root) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def cifar10(x: Any, y: Any, dump: Callable[[Any], bytes] = old) -> dict[str, bytes]:
+    files = {"batches.meta": dump({"label_names": [f"class{i}" for i in range(10)], "num_vis": 3072})}
+    parts = {f"data_batch_{i + 1}": rows for i, rows in enumerate(np.array_split(np.arange(12), 5))}
+    for name, rows in {**parts, "test_batch": np.arange(12, 19)}.items():
+        batch = {"data": x[rows].reshape(len(rows), -1), "labels": y[rows].tolist(), "filenames": ["a.png"] * len(rows)}
+        files[name] = dump(batch)
+    return {f"cifar-10-batches-py/{name}": data for name, data in files.items()}
+
+
+def cifar100(x: Any, y: Any) -> dict[str, bytes]:
+    names = {
+        "fine_label_names": [f"fine{i}" for i in range(100)],
+        "coarse_label_names": [f"coarse{i}" for i in range(20)],
+    }
+    files = {"meta": old(names)}
+    for name, rows in (("train", np.arange(12)), ("test", np.arange(12, 19))):
+        labels = {"fine_labels": y[rows].tolist(), "coarse_labels": (y[rows] // 5).tolist()}
+        files[name] = old({"data": x[rows].reshape(len(rows), -1), **labels})
+    return {f"cifar-100-python/{name}": data for name, data in files.items()}
+
+
+def binary(x: Any, y: Any, hundred: bool) -> dict[str, bytes]:
+    def records(rows: Any) -> bytes:
+        heads = np.column_stack([y[rows] // 5, y[rows]] if hundred else [y[rows]]).astype(np.uint8)
+        return np.hstack([heads, x[rows].reshape(len(rows), -1)]).tobytes()
+
+    if hundred:
+        names = "\n".join(f"fine{i}" for i in range(100)).encode(), "\n".join(f"coarse{i}" for i in range(20)).encode()
+        files = {"fine_label_names.txt": names[0], "coarse_label_names.txt": names[1]}
+        files |= {"train.bin": records(np.arange(12)), "test.bin": records(np.arange(12, 19))}
+        return {f"cifar-100-binary/{name}": data for name, data in files.items()}
+    files = {"batches.meta.txt": "\n".join(f"class{i}" for i in range(10)).encode() + b"\n\n"}
+    parts = np.array_split(np.arange(12), 5)
+    files |= {f"data_batch_{i + 1}.bin": records(rows) for i, rows in enumerate(parts)}
+    files["test_batch.bin"] = records(np.arange(12, 19))
+    return {f"cifar-10-batches-bin/{name}": data for name, data in files.items()}
+
+
+def held(source: str) -> tuple[Any, Any, Any]:
+    data = load(source)
+    return whole(data.inputs[""]), data.labels, data.classes
+
+
+CIFAR = {
+    "cifar-10-python.tar.gz": (10, lambda x, y: cifar10(x, y)),
+    "cifar-10-new.tar.gz": (10, lambda x, y: cifar10(x, y, lambda v: pickle.dumps(v, 4))),
+    "cifar-100-python.tar.gz": (100, cifar100),
+    "cifar-10-binary.tar.gz": (10, lambda x, y: binary(x, y, False)),
+    "cifar-100-binary.tar.gz": (100, lambda x, y: binary(x, y, True)),
+}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("name", CIFAR)
+def test_cifar(name: str, packed: bool) -> None:
+    k, made = CIFAR[name]
+    x, y = pictures(19), RNG.integers(0, k, 19)
+    files = made(x, y)
+    place = name
+    if packed:
+        tar(name, files)
+    else:
+        lay(".", files)
+        place = next(iter(files)).split("/")[0]
+    for split, rows in (("train", slice(0, 12)), ("test", slice(12, 19))):
+        pixels, labels, classes = held(f"{place}#{split}")
+        assert np.array_equal(pixels, x[rows])
+        assert labels.tolist() == y[rows].tolist()
+        assert classes == [f"{'class' if k == 10 else 'fine'}{i}" for i in range(k)]
+    assert splits(place) == ["train", "test"]
+    with pytest.raises(InputError, match="holds the splits train, test") as refusal:
+        load(place)
+    assert f"{place}#test" in refusal.value.fix
+    if k == 100:
+        assert held(f"{place}#test:coarse")[1].tolist() == (y[12:] // 5).tolist()
+        assert held(f"{place}#test:coarse")[2] == [f"coarse{i}" for i in range(20)]
+    with pytest.raises(InputError, match=r"no labels 'odd'"):
+        load(f"{place}#test:odd")
+    with pytest.raises(InputError, match=r"no split 'dev'"):
+        load(f"{place}#dev")
+    with pytest.raises(UsageError, match="published data set"):
+        load(f"{place}#test", labels="labels")
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch run",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("where", ["test_batch", "batches.meta"])
+def test_a_pickle_that_would_run_code_is_refused(where: str, protocol: int) -> None:
+    files = cifar10(pictures(19), RNG.integers(0, 10, 19))
+    files[f"cifar-10-batches-py/{where}"] = pickle.dumps({b"data": Hostile()}, protocol)
+    tar("cifar-10-python.tar.gz", files)
+    with pytest.raises(InputError, match=r"it names (posix|nt).system"):
+        load("cifar-10-python.tar.gz#test")
+    assert not Path("run").exists()
+
+
+def test_a_bomb_in_a_pickle_is_refused() -> None:
+    bomb: Any = ()
+    for _ in range(60):
+        bomb = (bomb, bomb)
+    files = cifar10(pictures(19), RNG.integers(0, 10, 19))
+    key = pickle.dumps(bomb, 2)[2:-1]  # hashing it takes 2^60 steps
+    files["cifar-10-batches-py/test_batch"] = b"\x80\x02}" + key + b"K\x01s."
+    tar("cifar-10-python.tar.gz", files)
+    with pytest.raises(InputError, match="too many objects"):
+        load("cifar-10-python.tar.gz#test")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda b: b[: len(b) // 2],
+        lambda b: old({"data": pictures(3).reshape(3, -1), "labels": [1, 2]}),
+        lambda b: old({"data": pictures(3), "labels": [1, 2, 3]}),
+        lambda b: old({"labels": [1, 2, 3]}),
+        lambda b: old({"data": pictures(2).reshape(2, -1), "labels": ["1", "2"]}),
+        lambda b: pickle.dumps([1, 2], 2),
+        lambda b: b"",
+    ],
+)
+def test_damaged_batches_are_refused(harm: Callable[[bytes], bytes]) -> None:
+    files = cifar10(pictures(19), RNG.integers(0, 10, 19))
+    files["cifar-10-batches-py/test_batch"] = harm(files["cifar-10-batches-py/test_batch"])
+    tar("a.tar.gz", files)
+    with pytest.raises(InputError):
+        load("a.tar.gz#test")
+    assert len(load("a.tar.gz#train")) == 12
+
+
+def test_archives_that_are_cut_off_or_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tar("a.tar.gz", cifar10(pictures(19), RNG.integers(0, 10, 19)))
+    whole_file = Path("a.tar.gz").read_bytes()
+    Path("b.tar.gz").write_bytes(whole_file[: len(whole_file) // 2])
+    with pytest.raises(InputError, match="damaged"):
+        load("b.tar.gz#test")
+    monkeypatch.setattr("calibcli.inputs.dataset.downloads.members.MOST", 10_000)
+    with pytest.raises(InputError, match="unpacks to more"):
+        load("a.tar.gz#test")
+
+
+def idx(array: Any) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", s) for s in array.shape) + array.tobytes()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("dots", [True, False])
+def test_mnist(packed: bool, dots: bool) -> None:
+    mark, end = ("." if dots else "-"), (".gz" if packed else "")
+    sets = {}
+    for name, prefix in (("train", "train"), ("test", "t10k")):
+        x, y = RNG.integers(0, 256, (SIZES[name], 28, 28)).astype(np.uint8), RNG.integers(0, 10, SIZES[name])
+        sets[name] = x, y
+        for part, array in (("images", x), ("labels", y.astype(np.uint8))):
+            data = idx(array)
+            file = f"{prefix}-{part}{mark}idx{array.ndim}-ubyte{end}"
+            lay("MNIST", {file: gzip.compress(data) if packed else data})
+    for name, (x, y) in sets.items():
+        pixels, labels, _ = held(f"MNIST#{name}")
+        assert np.array_equal(pixels, x)
+        assert labels.tolist() == y.tolist()
+    alone = f"MNIST/t10k-images{mark}idx3-ubyte{end}"
+    assert np.array_equal(held(alone)[0], sets["test"][0])
+    Path(alone).write_bytes(gzip.compress(idx(sets["test"][0])[:-5]) if packed else idx(sets["test"][0])[:-5])
+    with pytest.raises(InputError, match="declares 7 x 28 x 28 bytes"):
+        load(alone)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_svhn(packed: bool) -> None:
+    from scipy.io import savemat
+
+    x, y = RNG.integers(0, 256, (32, 32, 3, 20)).astype(np.uint8), np.arange(20) % 10 + 1
+    savemat("test_32x32.mat", {"X": x, "y": y[:, None].astype(np.uint8)}, do_compression=packed)
+    for source in ("test_32x32.mat", ".#test"):
+        pixels, labels, classes = held(source)
+        assert np.array_equal(pixels[3], x[..., 3])
+        assert labels.tolist() == [*range(1, 10), 0, *range(1, 10), 0]
+        assert classes == list("0123456789")
+    data = Path("test_32x32.mat").read_bytes()
+    for harmed in (data[:2000], b"MATLAB", data[:200] + b"\xff" * 400):
+        Path("test_32x32.mat").write_bytes(harmed)
+        with pytest.raises(InputError):
+            load("test_32x32.mat")
+    savemat("test_32x32.mat", {"X": x[..., :3], "y": y[:, None]})
+    with pytest.raises(InputError, match="does not hold X"):
+        load("test_32x32.mat")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_tiny_imagenet(packed: bool) -> None:
+    image = pytest.importorskip("PIL.Image")
+    wnids = ["n03", "n01", "n02"]
+    files: dict[str, bytes] = {"wnids.txt": "\n".join(wnids).encode()}
+    shades: dict[str, int] = {}
+
+    def picture(name: str, grey: bool) -> bytes:
+        shades[name] = shade = int(RNG.integers(0, 256))
+        out = io.BytesIO()
+        image.new("L" if grey else "RGB", (64, 64), shade if grey else (shade, shade, shade)).save(out, "PNG")
+        return out.getvalue()
+
+    for wnid in wnids:
+        for i in range(2):
+            name = f"{wnid}_{i}.png"
+            files[f"train/{wnid}/images/{name}"] = picture(name, i == 1)
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = b"x"
+    rows = []
+    for i, wnid in enumerate(["n02", "n03", "n01", "n02"]):
+        files[f"val/images/val_{i}.png"] = picture(f"val_{i}.png", False)
+        rows.append(f"val_{i}.png\t{wnid}\t0\t0\t62\t62")
+    files["val/val_annotations.txt"] = "\n".join(rows).encode()
+    files = {f"tiny-imagenet-200/{name}": data for name, data in files.items()}
+    place = "tiny-imagenet-200"
+    if packed:
+        place = "tiny-imagenet-200.zip"
+        with zipfile.ZipFile(place, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    else:
+        lay(".", files)
+    found = load(f"{place}#val")
+    assert found.classes == ["n01", "n02", "n03"]
+    assert found.labels.tolist() == [1, 2, 0, 1]
+    train = load(f"{place}#train")
+    assert (
+        train.labels.tolist() == [0, 0, 1, 1, 2, 2] if packed else sorted(train.labels.tolist()) == [0, 0, 1, 1, 2, 2]
+    )
+    for data in (found, train):
+        pixels = whole(data.inputs[""])
+        assert pixels.shape == (len(data), 64, 64, 3)
+        assert [int(p[0, 0, 0]) for p in pixels] == [shades[str(name)] for name in data.ids]
+    assert splits(place) == ["train", "val"]
+    if not packed:
+        assert load("tiny-imagenet-200/val").labels.tolist() == [1, 2, 0, 1]
