@@ -57,22 +57,24 @@ def test_parts_are_gathered_whatever_fits(held: int, monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(part.weights, rows + 1.0)
 
 
+@pytest.mark.parametrize("lean", [False, True])
 @pytest.mark.parametrize("most", [1, 250, 10_000])
-def test_few_rows_are_measured_in_double_precision(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_measured_in_double_precision(most: int, lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibcli.columns.SMALL", N * K - 1)
     monkeypatch.setattr("calibcli.columns.parts.SMALL", 190 * K)
     monkeypatch.setattr("calibcli.columns.parts.ROWS", most)
     whole, parts = lazy(), [*rows_by(SITE).values()]
-    measured = columns(whole, class_bins=())
+    measured = columns(whole, class_bins=(), lean=lean)
     sizes = {len(rows) <= 190 for rows in parts}
     assert sizes == {True, False}
     for rows, found in zip(parts, columns_by(whole, measured, parts), strict=True):
         if len(rows) <= 190:
-            wanted = columns(whole.take(rows), class_bins=(), double=True)
+            wanted = columns(whole.take(rows), class_bins=(), lean=lean, double=True)
+            np.testing.assert_allclose(found.rest, wanted.rest, rtol=1e-13)
             np.testing.assert_allclose(found.nll, wanted.nll, rtol=1e-13)
             assert found.precision == wanted.precision < measured.precision
         else:
-            np.testing.assert_array_equal(found.nll, measured.nll[rows])
+            np.testing.assert_array_equal(found.rest, measured.rest[rows])
 
 
 def test_scores_are_read_twice_whatever_the_number_of_slices(monkeypatch: pytest.MonkeyPatch) -> None:
