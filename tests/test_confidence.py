@@ -230,7 +230,7 @@ def test_every_command_takes_a_confidence_file(folder: Path, capsys: pytest.Capt
     assert main(["plan", "--from", "a.csv", "--max", "ece=.02", "-q"]) == 0
     assert main(["metrics", "a.csv", "--per-class"]) == 2
     assert main(["scale", "a.csv"]) == 4
-    assert "choose among platt" in capsys.readouterr().err
+    assert "choose among beta, histogram, isotonic, platt" in capsys.readouterr().err
 
 
 def test_models_pair_by_id_though_they_are_right_on_different_rows(folder: Path) -> None:

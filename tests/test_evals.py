@@ -80,7 +80,6 @@ def test_mutual_information_is_read_as_its_first_half(tmp_path: Path) -> None:
         calibcli.read(save(tmp_path / "b.jsonl", rows), lm_norm="pmi")
 
 
-@pytest.mark.finding("winogrande: every choice continues with the target")
 def test_winogrande_takes_its_labels_from_the_verdicts(tmp_path: Path) -> None:
     rows, labels = written.winogrande()
     found = calibcli.read(save(tmp_path / "a.jsonl", rows))

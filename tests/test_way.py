@@ -34,7 +34,7 @@ finally:
     sys.setprofile(None)
     print(*sorted(entered), sep="\\n", file=sys.stderr)
 """
-INPUTS, ALL = 8, 40
+INPUTS, ALL = 8, 42
 
 
 def test_metrics_of_a_file_run_code_of_few_files() -> None:

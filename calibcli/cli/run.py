@@ -98,7 +98,9 @@ class Run:
         Raises:
             UsageError: as `files.may_write`.
         """
-        may_write([*targets, *(file for path in self.outputs for file in render.files(path))], inputs)
+        written = [*targets, *(file for path in self.outputs for file in render.files(path))]
+        if written:
+            may_write(written, inputs)
 
     def note(self, text: str) -> None:
         """A remark on stderr."""

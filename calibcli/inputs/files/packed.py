@@ -32,6 +32,17 @@ def kind_of(head: bytes) -> str:
     return "" if kind == "bzip2" and head[4:10] != BLOCK else kind
 
 
+def copied(stream: IO[bytes]) -> IO[bytes]:
+    """A pipe as an unnamed temporary file, which can be read twice."""
+    import shutil
+    import tempfile
+
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(stream, copy, PIECE)
+    copy.flush()
+    return copy
+
+
 def spooled(file: IO[bytes], kind: str, most: int, name: str) -> tuple[IO[bytes], str]:
     """An unnamed temporary file with what a compressed one holds, and the sha256 of the compressed bytes.
 

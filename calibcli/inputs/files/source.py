@@ -113,12 +113,12 @@ class Source:
             return f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
 
         with refusing(errors, problem, "check the path"):
-            self.file: IO[bytes] = _spool(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
+            self.file: IO[bytes] = packed.copied(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
-                self.file = _spool(self.file)
+                self.file = packed.copied(self.file)
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "was it written to the end?")
@@ -281,16 +281,6 @@ class _At(io.RawIOBase):
         buffer[: len(part)] = part
         self.at += len(part)
         return len(part)
-
-
-def _spool(stream: IO[bytes]) -> IO[bytes]:
-    import shutil
-    import tempfile
-
-    copy = tempfile.TemporaryFile()  # noqa: SIM115
-    shutil.copyfileobj(stream, copy, COPY)
-    copy.flush()
-    return copy
 
 
 @cache

@@ -19,7 +19,7 @@ Place = Path | zipfile.Path
 
 def splits(there: Members) -> list[str]:
     """`train` and `val`, where the list of classes lies there; `val` of the folder with the annotations itself."""
-    if there.kind == "folder" and ANNOTATIONS in there.paths:
+    if there.kind == "folder" and ANNOTATIONS in there.paths and (there.path.parent / CLASSES).is_file():
         return ["val"]
     whole = there.kind in ("folder", "zip") and CLASSES in there.paths
     return ["train", "val"] if whole else []
@@ -32,14 +32,11 @@ def read(there: Members, split: str) -> Found:
         InputError: no such split, or pictures without a class.
     """
     name = there.split(split, splits(there))
-    data = there.read([CLASSES]) if CLASSES in there.paths else {}
-    outer = there.path.parent / CLASSES
-    if not data and outer.is_file():  # the folder `val` alone
-        data = {CLASSES: outer.read_bytes()}
-    known = sorted(data[CLASSES].decode().split()) if data else []
+    inside = CLASSES in there.paths
+    listed = there.read([CLASSES])[CLASSES] if inside else (there.path.parent / CLASSES).read_bytes()
+    classes = sorted(listed.decode(errors="replace").split())
     with refusing((OSError, ValueError, KeyError, UnicodeDecodeError), f"{there.path} is damaged", "download it again"):
-        pairs = _train(there, known) if name == "train" else _val(there)
-    classes = known or sorted({label for _, label in pairs})
+        pairs = _train(there, classes) if name == "train" else _val(there)
     number = {label: i for i, label in enumerate(classes)}
     odd = next((place.name for place, label in pairs if label not in number), None)
     if odd is not None or not pairs:
