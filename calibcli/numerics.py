@@ -152,9 +152,11 @@ def beta_quantile(p: float, a: float, b: float) -> tuple[float, float]:
         tail = beta_tails(x, y, small, large)[side]
         lacks = wanted - math.log(tail) if tail > 0 else math.inf
         low, high = (u, high) if (lacks > 0) != bool(side) else (low, u)
-        step = lacks * tail * y / _beta_density(x, y, small, large) * (-1 if side else 1) if tail > 0 else math.inf
-        after = u + step if low < u + step < high else (low + high) / 2
-        if abs(after - u) <= 4e-16 * max(1.0, abs(u)) or after in (low, high):
+        density = _beta_density(x, y, small, large)  # 0 far below the mean
+        step = lacks * tail * y / density * (-1 if side else 1) if tail * density > 0 else math.inf
+        near = abs(step) <= 4e-16 * max(1.0, abs(u))
+        after = u + step if near or low < u + step < high else (low + high) / 2
+        if near or after in (low, high):
             break
         u = after
     x, y = math.exp(after), -math.expm1(after)

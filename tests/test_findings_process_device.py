@@ -54,8 +54,15 @@ def test_tensors_as_an_evaluation_loop_has_them(kind: str) -> None:
     sliced = calibcli.from_arrays(z, y, by={"site": y}).slices["site"]
     assert np.array_equal(sliced, calibcli.from_arrays(plain, Y, by={"site": Y}).slices["site"])
     assert calibcli.check(z, y, max={"ece": 0.9}).checks[0].outcome == "pass"
-    fit = calibcli.fit_scaler(z, y)
-    assert np.array_equal(fit.scaler(z), fit.scaler(plain))
+    scaler = calibcli.fit_scaler(z, y).scaler
+    for form in (scaler, scaler.predict_proba):
+        found, wanted = form(z), form(plain)
+        if isinstance(z, Tensor):  # a tensor for a tensor: that of the same numbers, in float32, without a graph
+            assert isinstance(found, Tensor)
+            assert (found.dtype, found.requires_grad) == (torch.float32, False)
+            found, wanted = found.numpy(), wanted.astype(np.float32)
+        assert wanted.shape == (300, 3)
+        assert np.array_equal(found, wanted)
 
 
 @pytest.fixture

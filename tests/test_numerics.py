@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from calibcli.numerics import (
     SMALLEST_P,
+    beta_quantile,
     binomial_tail,
     bisect,
     clopper_pearson,
@@ -50,6 +51,16 @@ def test_clopper_pearson_of_any_size(n: float, share: float, alpha: float) -> No
     low = special.betaincinv(hits, n - hits + 1, alpha)
     high = special.betainccinv(hits + 1, n - hits, alpha) if hits < n else 1.0
     assert clopper_pearson(hits, n, alpha) == pytest.approx((low, high), rel=1e-8)
+
+
+@pytest.mark.parametrize("n", [1, 5, 60, 400, 9999])
+def test_quantiles_of_beta_at_any_level(n: int) -> None:
+    """Also where the last step is smaller than the last digit, which no rare level meets."""
+    rng = np.random.default_rng(n)
+    levels, counts = np.append(rng.random(500), [0.468124356764251, 0.4829896322568625]), rng.integers(1, n + 1, 500)
+    for p, a in zip(levels.tolist(), [*counts.tolist(), min(n, 54), min(n, 379)], strict=True):
+        wanted = special.betaincinv(a, n - a + 1, p), special.betainccinv(n - a + 1, a, p)
+        assert beta_quantile(p, a, n - a + 1) == pytest.approx(wanted, rel=1e-11)
 
 
 @pytest.mark.parametrize("degrees", [0.3, 1, 2.5, 996, 1e5])

@@ -45,11 +45,12 @@ class Scores:
 
     @property
     def _lean(self) -> bool:
-        """Whether every gate reads how often a probability comes true, and nothing else."""
-        if any(gate.baseline for gate in self.config.gates):
+        """Whether there are gates that read how often a probability comes true, and none that reads more."""
+        gates = self.config.gates
+        if not gates or any(gate.baseline for gate in gates):
             return False
         try:
-            return lean([self.judged(gate) for gate in self.config.gates])
+            return lean([self.judged(gate) for gate in gates])
         except UsageError:  # said where that gate is judged
             return False
 
