@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
-from calibcli.columns import columns
+import calibcli
+from calibcli.columns import Columns, columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import resolved
@@ -97,3 +100,17 @@ def test_a_judged_slice_keeps_its_estimates_only(metric: str) -> None:
         source.claim(rule, part, 0.05, len(parts))
         assert not part.samples
         assert "columns" not in vars(part)
+
+
+def test_a_check_leaves_no_columns_behind() -> None:
+    """Memory that only the garbage collector finds is not there for the next call."""
+    z, y = np.random.default_rng(0).normal(size=(500, 3)), np.arange(500) % 3
+    calibcli.check(z, y, max={"ece": 0.5})
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, Columns) for one in gc.get_objects())
+        calibcli.check(z, y, max={"ece": 0.5})
+        assert sum(isinstance(one, Columns) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()

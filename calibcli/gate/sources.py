@@ -41,7 +41,8 @@ class Scores:
     @cached_property
     def whole(self) -> Part:
         table = columns(self.predictions, class_bins=(), lean=self._lean)
-        return Part(table, lambda: self.predictions, self.config.seed)
+        rows = self.predictions
+        return Part(table, lambda: rows, self.config.seed)  # nothing that leads back here: it is freed at once
 
     @property
     def _lean(self) -> bool:
