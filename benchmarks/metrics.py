@@ -4,10 +4,10 @@
 
 calib runs as its users call it, on arrays, with every check: `calibcli.measure(z, y)` is the default set with every
 printed uncertainty, `measure(z, y, "ece")` and `check(z, y, max={"ece": .05})` one number with its own. Each other tool
-works out its ECE with 15 bins alone, softmax and its own checks included. Every line is a process of its own: least CPU seconds of three runs or more (there is one
-thread) after a warm-up on few rows, growth of the peak resident memory beyond data and imports, and the error of the
-ECE against float64 (found in another process). The truth puts a confidence into the bin (lo, hi]; tools that bin
-otherwise may differ by edge cases.
+works out its ECE with 15 bins alone, softmax and its own checks included. Every line is a process of its own: least CPU
+seconds of three runs or more (there is one thread) after a warm-up on few rows, growth of the peak resident memory
+beyond data and imports, and the error of the ECE against float64 (found in another process). The truth puts a
+confidence into the bin (lo, hi]; tools that bin otherwise may differ by edge cases.
 """
 
 from __future__ import annotations
