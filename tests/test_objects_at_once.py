@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from two_readers import same, told
 
-from calibcli.errors import InputError
 from calibcli.inputs.files import objects_at_once
 from calibcli.inputs.files.formats import jsonl
 from calibcli.inputs.files.source import Source
@@ -85,36 +85,14 @@ ODD = {
 
 
 def read(path: Path) -> Any:
-    """Everything that the reader says of a file, with types."""
-    try:
-        found = jsonl.read(Source(path))
-    except InputError as error:
-        return str(error)
-    arrays = {name: array.read(0, array.shape[0]) for name, array in found.arrays.items()}
-    cells = {
-        name: (array.dtype, array.shape, array.tobytes() if array.dtype != object else array.tolist())
-        for name, array in arrays.items()
-    }
-    return cells, found.format, found.decimals, found.ragged, list(found.about)
+    return told(lambda: jsonl.read(Source(path)))
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *ODD])
 def test_the_same_by_both_readers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes({**PLAIN, **ODD}[name])
-    answers: list[bool] = []
-    at_once = objects_at_once.read
-
-    def noted(*given: Any) -> Any:
-        found = at_once(*given)
-        answers.append(found is not None)
-        return found
-
-    monkeypatch.setattr(objects_at_once, "read", noted)
-    quick = read(path)
-    assert any(answers) == (name in PLAIN)
-    monkeypatch.setattr(objects_at_once, "read", lambda *_: None)
-    assert quick == read(path)
+    same(objects_at_once, name in PLAIN, read, path, monkeypatch)
 
 
 def test_an_error_names_the_row(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from two_readers import same, told
 
-from calibcli.errors import InputError
 from calibcli.inputs.files import columns_at_once, text
 from calibcli.inputs.files.source import Source
 
@@ -88,36 +88,14 @@ ODD = {
 
 
 def read(path: Path) -> Any:
-    """Everything that the reader says of a file, with types."""
-    try:
-        found = text.table(Source(path), text.delimiter(path.read_bytes()[:4096]) or ",")
-    except InputError as error:
-        return str(error)
-    arrays = {name: array.read(0, array.shape[0]) for name, array in found.arrays.items()}
-    cells = {
-        name: (array.dtype, array.shape, array.tobytes() if array.dtype != object else array.tolist())
-        for name, array in arrays.items()
-    }
-    return cells, found.format, found.kinds, found.decimals, found.classes, found.table
+    return told(lambda: text.table(Source(path), text.delimiter(path.read_bytes()[:4096]) or ","))
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *ODD])
 def test_the_same_by_both_readers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes({**PLAIN, **ODD}[name])
-    answers: list[bool] = []
-    at_once = columns_at_once.read
-
-    def noted(*given: Any) -> Any:
-        found = at_once(*given)
-        answers.append(found is not None)
-        return found
-
-    monkeypatch.setattr(columns_at_once, "read", noted)
-    quick = read(path)
-    assert any(answers) == (name in PLAIN)
-    monkeypatch.setattr(columns_at_once, "read", lambda *_: None)
-    assert quick == read(path)
+    same(columns_at_once, name in PLAIN, read, path, monkeypatch)
 
 
 def test_an_error_names_the_row_and_the_column(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     """Which of train, validation and test an arrays file holds side by side (`x_train`, `y_test`, ...)."""
     published = downloads.of(Path(source))
     if published is not None:
-        return published[1]
+        return published[2]
     return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 from calibcli.inputs.dataset.downloads import cifar, mnist, svhn, tiny_imagenet
 from calibcli.inputs.dataset.downloads.members import Members, listed
@@ -11,12 +12,14 @@ from calibcli.inputs.dataset.keys import Found
 LAYOUTS = (cifar, mnist, svhn, tiny_imagenet)
 
 
-def of(path: Path) -> tuple[Members, list[str]] | None:
-    """What lies in a folder or archive that holds a published data set, and its splits; None of any other."""
+def of(path: Path) -> tuple[ModuleType, Members, list[str]] | None:
+    """The layout of a folder or archive that holds a published data set, what lies there, and its splits; None of any
+    other.
+    """
     there = listed(path)
     if there is None:
         return None
-    return next(((there, splits) for layout in LAYOUTS if (splits := layout.splits(there))), None)
+    return next(((layout, there, splits) for layout in LAYOUTS if (splits := layout.splits(there))), None)
 
 
 def read(path: Path, split: str) -> Found | None:
@@ -25,6 +28,5 @@ def read(path: Path, split: str) -> Found | None:
     Raises:
         InputError: no such split, or damaged files.
     """
-    there = listed(path)
-    layout = next((layout for layout in LAYOUTS if there is not None and layout.splits(there)), None)
-    return None if there is None or layout is None else layout.read(there, split)
+    known = of(path)
+    return None if known is None else known[0].read(known[1], split)
