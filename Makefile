@@ -29,8 +29,8 @@ test-docs: .venv/.ready
 	$(BIN)/python -m pytest -m docs
 
 lint: .venv/.ready
-	$(BIN)/ruff format --check calibcli tests benchmarks sample_data
-	$(BIN)/ruff check calibcli tests benchmarks sample_data
+	$(BIN)/ruff format --check calibcli tests benchmarks sample_data docs
+	$(BIN)/ruff check calibcli tests benchmarks sample_data docs
 	$(BIN)/mypy
 
 # tests marked `extra`, with packages that few users have, in an environment of their own; torchvision by itself, because

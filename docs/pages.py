@@ -1,4 +1,4 @@
-"""The pages of the site in build/docs/: those of docs/, those of the top folder, commands and shelves as the code has them.
+"""The pages of the site in build/docs/: those of docs/ and of the top folder, commands and shelves as the code has them.
 
     python docs/pages.py && mkdocs build      # `make docs`
 

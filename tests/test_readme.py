@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 pytestmark = pytest.mark.docs
 BLOCK = re.compile(r"```console\n(.*?)```", re.S)
-PAGES = [page for page in [README, *sorted(ROOT.glob("docs/**/*.md"))] if BLOCK.search(page.read_text(encoding="utf-8"))]
+ALL = [README, *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [page for page in ALL if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def run(command: str, folder: Path) -> str:
