@@ -1,4 +1,4 @@
-"""The pages of the site in build/docs/: those of docs/ and of the top folder, commands and shelves as the code has them.
+"""The pages of the site in build/docs/: those of docs/ and of the top folder, and what the code says of itself.
 
     python docs/pages.py && mkdocs build      # `make docs`
 
