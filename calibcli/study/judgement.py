@@ -295,8 +295,20 @@ def _along(study: Study, found: dict[str, dict[str, dict[str, Measured]]]) -> li
 def _check(claim: Claim, study: Study, arch: str, judged: dict[str, Verdict], expect: bool) -> Check:
     verdict = judged[_scoped(study, claim.id, arch)]
     message = f"{verdict.word}" + (f": {_more(verdict)}" if _more(verdict) else "")
+    about, found = verdict.about, None
+    if about is not None and np.isfinite(about.error):
+        half = about.half(LEVEL)
+        found = Estimate(
+            name=str(claim.keys["metric"]),
+            value=about.value,
+            low=about.value - half,
+            high=about.value + half,
+            level=LEVEL,
+            how=f"{claim.kind}: what decides; p {verdict.p:.2g} after Holm's correction",
+        )
     return Check(
         rule=claim.text,
+        estimate=found,
         scope=_scoped(study, claim.id, arch),
         outcome=OUTCOMES[verdict.word],
         message=message,
@@ -315,5 +327,6 @@ def _notes(study: Study, missing: dict[str, str]) -> list[str]:
 
 def _headline(study: Study, judged: dict[str, Verdict]) -> str:
     counts = {word: sum(v.word == word for v in judged.values()) for word in OUTCOMES}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"{len(judged)} claims at {study.seeds} seeds: {told or 'none'}."
+    told = ", ".join(f"{n} {'hold' if word == 'holds' and n > 1 else word}" for word, n in counts.items() if n)
+    seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
+    return f"{len(judged)} claims at {seeds}: {told or 'none'}."
