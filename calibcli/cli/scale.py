@@ -9,7 +9,7 @@ from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Folds, Level, argument, option
+from calibcli.spec import Folds, Level, Seed, argument, option
 
 PANEL = "Fix"
 
@@ -25,6 +25,7 @@ def command(
     folds: Folds | None = option(
         None, "Without --test: folds that before and after come from; default: 5.", metavar="FOLDS"
     ),
+    split_seed: Seed | None = option(None, "Seed of the folds, apart from --seed; default: 0.", metavar="SEED"),
     metric: tuple[str, ...] = option(
         (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
     ),
@@ -46,6 +47,9 @@ def command(
 
     if test is not None and folds is not None:
         raise UsageError("--test and --folds are two ways to get the same numbers", "pass one of them")
+    folded = test is None or len(method) > 1 or "all" in map(str.lower, method)
+    if split_seed is not None and not folded:
+        raise UsageError("--split-seed is of folds, and --test makes none", "pass one of them")
     if reading.multilabel:
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     if save is not None and save.suffix != ".safetensors":
@@ -55,6 +59,7 @@ def command(
         methods=method or ("temperature",),
         specs=metric or None,
         folds=5 if folds is None else folds,
+        split_seed=split_seed or 0,
         level=level,
         seed=work.seed,
         threads=work.threads or None,
@@ -75,6 +80,7 @@ def command(
                 entry for rows in (predictions, held_out) if rows is not None for entry in recorded.provenance(rows)
             ],
             "seed": work.seed,
+            **({"split": {"folds": options.folds, "seed": options.split_seed}} if folded else {}),
         },
     )
     return run.finish(result)

@@ -87,18 +87,20 @@ def cross_fit(
     seed: int = 0,
     progress: Progress | None = None,
     memory: dict[str, Any] | None = None,
+    split_seed: int | None = None,
 ) -> Predictions:
     """Out-of-fold predictions: every row mapped by the scaler that was fitted without its fold.
 
     Settings that a method chooses by cross-validation (penalties) are chosen for each fold by the held-out NLL of the
     other folds' rows, from one search over all rows: that of `memory`, where `fit` has left it there.
-    Accuracy-preserving methods keep the predicted class of the raw logits.
+    Accuracy-preserving methods keep the predicted class of the raw logits. `split_seed` is of the folds (default:
+    `seed`), `seed` of what is random in a fit.
 
     Raises:
         UsageError: fewer than 2 folds.
         InputError: fewer rows than folds.
     """
-    folds_of = _fold_of_rows(predictions, folds, seed)
+    folds_of = _fold_of_rows(predictions, folds, seed if split_seed is None else split_seed)
     memory = {} if memory is None else memory
     choice, first = SCALERS.choose(spec), 0
     if not memory and choice.traits.get("search", lambda options: False)(choice.options):
