@@ -24,7 +24,10 @@ def command(request: Request, run: Run, reading: Reading) -> int:
     """
     from calibcli.gate import session
 
-    request = dataclasses.replace(request, reading=asked(reading))
+    given = list(request.input or ())
+    request = dataclasses.replace(
+        request, input=given if given[1:] else next(iter(given), None), reading=asked(reading)
+    )
     settings = session.asked(request)
-    run.claim([*session.named(settings), *named(reading)])
+    run.claim([*session.named(settings), *given, *named(reading)])
     return run.finish(session.run(request, run.progress("checking"), settings))
