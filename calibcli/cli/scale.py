@@ -78,9 +78,7 @@ def command(
         notes=[*result.notes, *([overlap] if overlap else [])],
         artefacts={} if save is None else {"calibrator": str(save)},
         provenance={
-            "inputs": [
-                entry for rows in (predictions, held_out) if rows is not None for entry in recorded.provenance(rows)
-            ],
+            "inputs": [file for p in (predictions, held_out) if p is not None for file in recorded.provenance(p)],
             "seed": work.seed,
             **({"split": {"folds": options.folds, "seed": options.split_seed}} if folded else {}),
         },
