@@ -364,7 +364,8 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
             else:
                 ends = [row[end] for end in ("low", "high") if math.isfinite(row[end])]
                 cells.append(" / ".join(f"{100 * end:.1f}" for end in ends))
-        widths = [found[run][spec]["width_sd"] for run in runs if math.isfinite(found[run][spec]["width_sd"])]
+        given = [found[run][spec] for run in runs if found[run][spec]["given"]]
+        widths = [row["width_sd"] for row in given if math.isfinite(row["width_sd"])]
         ratios = [found[run][spec].get(end, math.nan) for end in ("low_ratio", "high_ratio") for run in runs]
         ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
         span = f"{min(widths):.1f}–{max(widths):.1f}" if widths else ""

@@ -428,7 +428,7 @@ def run_folders(kind: str, examples: int) -> Seen:
             more = [["--tasks"], []][count % 2]
             seen.take(lambda: command("metrics", given, "-m", "ece", "-m", "accuracy", *more))
             return
-        split = ["test", "train", "", "val"][count % 4]
+        split = ["test", "train", "", "val"][sum(map(len, files.values())) % 4]  # the same whenever it is tried again
         seen.take(lambda: opened(given, split))
         if count % 25 == 0:
             seen.take(lambda: command("fit", "mlp:hidden=2", "--data", given, "--epochs", "1", "--device", "cpu"))

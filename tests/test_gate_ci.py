@@ -79,7 +79,7 @@ def test_the_action_checks_reports_and_exits(limit: str, code: int, tmp_path: Pa
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     labels = (p.cumsum(1) < rng.random((1000, 1))).sum(1)
     np.savez(tmp_path / "t.npz", logits=z, labels=labels)
-    check = scripts((ROOT / "action.yml").read_text())[-1]
+    check = scripts((ROOT / "action.yml").read_text())[1]
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", check],
         cwd=tmp_path,
@@ -97,7 +97,7 @@ def test_the_action_checks_reports_and_exits(limit: str, code: int, tmp_path: Pa
     )
     assert done.returncode == code, done.stderr
     assert f"exit-code={code}\n" in (tmp_path / "outputs").read_text()
-    assert {"result.json", "summary.md", "junit.xml", "metrics.txt"} <= {
+    assert {"result.json", "summary.md", "junit.xml", "metrics.txt", "badge.json"} <= {
         p.name for p in (tmp_path / "report").iterdir()
     }
     assert (tmp_path / "step").read_text() == (tmp_path / "report" / "summary.md").read_text()
