@@ -27,7 +27,7 @@ ORDER = [
     ("api",),
     ("study",),
     ("render",),
-    ("catalogue",),
+    ("catalogue", "pytest_plugin"),
     ("cli",),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

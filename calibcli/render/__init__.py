@@ -73,8 +73,7 @@ def known_output(path: Path) -> Path:
     if not found:
         known = sorted(s for name in NAMES for s in suffixes(name))
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    needed = getattr(module(found), "NEEDS", "")
-    if needed and importlib.util.find_spec(needed) is None:
+    if needed := _lacks(module(found)):
         raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
     may_write([path])
     return path
@@ -111,11 +110,18 @@ def write(result: Result, path: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
     for one in map(module, NAMES):
-        if hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result)):
+        wanted = hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result))
+        if wanted and not _lacks(one):
             _save(one.render(result), path / one.REPORT)
     for table in filter(None, [sheet.bins_table(result), *result.tables]):
         name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
         _save(module("csv").table(table), path / f"{name}.csv")
+
+
+def _lacks(one: ModuleType) -> str:
+    """The library that a format needs and is not installed, or ""."""
+    needed: str = getattr(one, "NEEDS", "")
+    return needed if needed and importlib.util.find_spec(needed) is None else ""
 
 
 def is_folder(path: Path) -> bool:
