@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibcli.columns import ClassBins, ClassTable, Edges
 from calibcli.links import log_softmax
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.bounds import table_bounds
+from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.intervals import Rows, percent, share_bounds
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
 from calibcli.metrics.sample import Sample
@@ -103,6 +104,24 @@ def whole(count: float) -> float | int:
     return int(count) if float(count).is_integer() else float(count)
 
 
+def class_parts(sample: Sample, predictions: Predictions) -> Iterator[tuple[float | None, float | None]]:
+    """Miscalibration and discrimination of the probability of each class (its Brier score in CORP's parts)."""
+    n, k = predictions.n, predictions.k
+    if sample.columns.condensed:
+        yield from [(None, None)] * k
+        return
+    step = max(1, HELD // n)
+    for first in range(0, k, step):
+        held = np.empty((min(step, k - first), n))
+        for start, block in predictions.blocks():
+            p = np.exp(log_softmax(block.astype(np.float64)))
+            held[:, start : start + len(block)] = p[:, first : first + step].T
+        for label, p in enumerate(held, first):
+            view = sample.outcomes(p, 1 - p, predictions.labels == label)
+            mcb, dsc = (Decomposed(view, "brier", part).value for part in PARTS)
+            yield mcb, dsc
+
+
 def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Table:
     """Each class: its probability against its frequency, and the rows that are predicted as it."""
     table = sample.columns.classes[shown]
@@ -114,14 +133,15 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
         np.bincount(columns.predicted, values if w is None else w * values, columns.k)
         for values in (np.ones(columns.n), columns.correct, columns.confidence)
     )
+    corp = list(class_parts(sample, predictions))
     labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
     rows: list[list[Cell]] = []
     for i, name in enumerate(class_names(predictions)):
         precision = [right[i] / said[i], confidence[i] / said[i]] if said[i] > 0 else [None, None]
         recall = right[i] / labels[i] if labels[i] > 0 else None
         share = [table.sum_p[i].sum() / total, labels[i] / total]
-        rows.append([name, whole(labels[i]), *share, each[i], null[i], whole(said[i]), *precision, recall])
-    columns_ = ["class", "rows", "mean p", "frequency", "ece", "if calibrated"]
+        rows.append([name, whole(labels[i]), *share, each[i], null[i], *corp[i], whole(said[i]), *precision, recall])
+    columns_ = ["class", "rows", "mean p", "frequency", "ece", "if calibrated", "mcb", "dsc"]
     return Table(
         name="per_class",
         title="Per class: its probability over all rows, and the rows predicted as it",
@@ -130,6 +150,8 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
     )
 
 
+HELD = 1 << 25  # probabilities of classes that are held at once
+PARTS: tuple[Part, Part] = ("mcb", "dsc")
 BAND = 0.90  # of the consistency and smooth bands, pointwise
 Z_BAND = 1.6448536269514722
 CELLS, POINTS = 512, 101
