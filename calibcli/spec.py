@@ -79,6 +79,7 @@ Share = Annotated[float, Range(0, 1)]
 NotNegative = Annotated[float, Range(0, 1e9)]
 Positive = Annotated[float, Range(1e-9, 1e9)]
 Edges = Literal["right", "left", "torchmetrics"]  # how bins are closed
+Style = Literal["screen", "paper"]  # of pictures: for a page of its own, or for the column of a paper
 Drawn = Literal["corp", "bars", "smooth"]  # what a reliability diagram draws: isotonic regression, bins, a smooth curve
 Count = Annotated[int, Range(1, 1_000)]  # bins; bounds keep a matrix of bins by bins
 Alpha = Annotated[float, Range(1e-6, 0.25)]  # below, 1 - alpha / claims has no normal quantile in float64

@@ -19,11 +19,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from calibcli.plots import Plot
+from calibcli.render import stream
 from calibcli.render.figure import inside, panel, style
 from calibcli.render.figure.marks import Axes
 from calibcli.render.figure.panel import Handles
 from calibcli.render.formats import table
 from calibcli.result import Result
+from calibcli.spec import Style
 
 LEGEND_GAP, HEADING, BELOW = 0.25, 0.3, 0.42  # inches
 MOST = 36  # panels of a group
@@ -35,7 +37,7 @@ DATES = {
 Box = tuple[float, float, float, float]  # left, bottom, width, height in inches
 
 
-def render(result: Result, format: str, look: str = "screen") -> bytes:
+def render(result: Result, format: str, look: Style = "screen") -> bytes:
     """The figure as a file of `format` (png, svg, pdf). A result without plots gives its table as a picture.
 
     Args:
@@ -59,7 +61,12 @@ def parts(result: Result) -> dict[str, Result]:
             found.setdefault(key, []).extend(
                 [plot, *(p for p in result.plots if p.under == plot.name and p is not plot)]
             )
-    return {key: dataclasses.replace(result, plots=plots) for key, plots in found.items()}
+    named: dict[str, Result] = {}
+    for key, plots in found.items():
+        name = stream.file_name(key.lower(), "figure")
+        name = name if name not in named else f"{name}_{len(named)}"
+        named[name] = dataclasses.replace(result, plots=plots)
+    return named
 
 
 def main(result: Result) -> Result:
@@ -207,7 +214,9 @@ class _Page:
         panel.draw(axes, strip, self.colours, small=True)
         above.xaxis.set_major_locator(locator)  # the shared axis keeps the ticks of the panel
         above.xaxis.set_major_formatter(formatter)
-        (panel.write_counts if counts else panel.two_ticks)(axes, strip)
+        panel.two_ticks(axes, strip, counts)
+        if counts:
+            panel.write_counts(axes, strip)
         above.tick_params(labelbottom=False)
         axes.set_xlabel(above.get_xlabel() or style.plain(strip.xlabel))
         above.set_xlabel("")

@@ -89,15 +89,19 @@ def colour_bar(axes: Axes, bar: Axes, plot: Plot) -> None:
         spine.set_visible(False)
 
 
-def two_ticks(axes: Axes, plot: Plot) -> None:
-    """0 and one round number, well below the top: a low strip has no room for more."""
+def two_ticks(axes: Axes, plot: Plot, numbers: bool) -> None:
+    """0 and one round number, well below the top: a low strip has no room for more.
+
+    Args:
+        numbers: whether they stand above the bars; the strip is then higher.
+    """
     most = max((v for c in plot.curves for v in c.y if v), default=0.0)
     if most <= 0 or plot.yscale == "log":
         return
     size = 10 ** math.floor(math.log10(most))
     tick = max(step * size for step in (1, 2, 5) if step * size <= most)
     axes.set_yticks([0, tick], ["0", _tick(tick)])
-    axes.set_ylim(0, max(most * 1.08, tick / 0.62))
+    axes.set_ylim(0, max(most * (1.25 if numbers else 1.08), tick / (0.8 if numbers else 0.62)))
 
 
 def write_counts(axes: Axes, plot: Plot) -> None:
@@ -110,7 +114,6 @@ def write_counts(axes: Axes, plot: Plot) -> None:
             axes.annotate(
                 f"{y:.0f}", (x + width / 2, y), (0, 1.5), textcoords="offset points", ha="center", fontsize=6.5
             )
-    axes.margins(y=0.22)
 
 
 def _heat(axes: Axes, plot: Plot) -> None:
