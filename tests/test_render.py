@@ -15,9 +15,9 @@ import pytest
 import render_cases as cases
 import render_odd
 
-from calibcli import render
+from calibcli import numbers, render
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers, stream
+from calibcli.render import stream
 from calibcli.render.formats import csv, markdown, table
 from calibcli.result import Estimate, Result, Table
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from calibcli import __version__, cli, render
+from calibcli import __version__, cli, headline, render
 from calibcli.cli.options import parsed, takes
 from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
@@ -122,7 +122,7 @@ class Run:
             return int(Exit.OK)
         inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
         stamped = dataclasses.replace(
-            result,
+            headline.headed(result),
             provenance={
                 "version": __version__,
                 "argv": list(self.argv),

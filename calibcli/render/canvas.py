@@ -6,8 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from calibcli import numbers
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers, stream
+from calibcli.render import stream
 from calibcli.render.sheet import at
 from calibcli.result import Estimate
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from calibcli import numbers
+from calibcli.headline import FACT as HEADLINE
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers
 from calibcli.result import WORST_FIRST, Cell, Check, Estimate, Result, Table
 
 
@@ -132,12 +133,17 @@ def heading(result: Result) -> str:
     return " ".join(["calib", result.command, *(str(i.get("path", "")) for i in inputs if isinstance(i, dict))])
 
 
+def headline(result: Result) -> str:
+    """The sentence that a result opens with, or ""."""
+    return " ".join(str(result.facts.get(HEADLINE) or "").split())
+
+
 def facts(result: Result) -> list[tuple[str, str]]:
     """Facts that fit on a line; what is nested is in the JSON alone."""
     return [
         (str(key).replace("_", " "), numbers.setting(value))
         for key, value in result.facts.items()
-        if value is not None and isinstance(value, str | int | float) and value != ""
+        if key != HEADLINE and value is not None and isinstance(value, str | int | float) and value != ""
     ]
 
 

@@ -1,4 +1,4 @@
-"""GitHub Actions: annotations at the line of the rule, and the step's summary.
+"""GitHub Actions: the sentence, annotations at the line of the rule, and the step's summary.
 
 A step shows at most 10 annotations of a kind: 9 checks, then how many more there are. Ours: the choice of the checks;
 the lines are the workflow commands of GitHub Actions.
@@ -22,11 +22,14 @@ MOST = 9
 def render(result: Result) -> str:
     """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
     checks = verdicts.troubled(result.checks)
-    lines = [_command(check) for check in checks[:MOST]]
+    said = stream.clean(sheet.headline(result))
+    lines = [f"calib {stream.clean(result.command)}: {said}"] if said else []
+    lines += [_command(check) for check in checks[:MOST]]
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
         lines.append(f"::{level} title=calib {_property(result.command)}::{len(left)} more: see this step's summary")
-    lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
+    if result.checks or not said:
+        lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
     return "\n".join(lines) + "\n"
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -37,13 +38,15 @@ NAME = 12  # columns that an identifier keeps
 Line = list[tuple[str, str]]  # pieces of a line with their styles: "", title, head, code, faint, good, bad, warn
 MOST = 3  # diagrams in one table
 BINS = 30  # rows of a reliability diagram; more bins are merged
+HELD = "\N{NO-BREAK SPACE}"
 LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
 LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
 
 
 def render(result: Result, encoding: str = "utf-8") -> str:
     """Plain text; every line as long as it needs to be."""
-    blocks = [[heading(result), *_facts(result)]]
+    said = wrapped_sentence(result, WIDTH)
+    blocks = [[heading(result), *said], _facts(result)] if said else [[heading(result), *_facts(result)]]
     blocks += [text(s, encoding) for s in sheet.sheets(result)]
     blocks += diagrams(result, WIDTH, encoding)
     if result.notes:
@@ -52,6 +55,7 @@ def render(result: Result, encoding: str = "utf-8") -> str:
         blocks.append([_saved(role, path) for role, path in result.artefacts.items()])
     if result.checks:
         blocks.append([sheet.verdict(result)[0]])
+    blocks = [block for block in blocks if block]
     return "\n\n".join("\n".join(stream.fold(line, encoding).rstrip() for line in block) for block in blocks) + "\n"
 
 
@@ -66,6 +70,13 @@ def show(result: Result) -> None:
 
 def heading(result: Result) -> str:
     return stream.clean(sheet.heading(result))
+
+
+def wrapped_sentence(result: Result, width: int) -> list[str]:
+    """What the result opens with, in lines that end between words."""
+    said = re.sub(r"\[[^\[\]]*\]|\S+ %", lambda m: m.group().replace(" ", HELD), stream.clean(sheet.headline(result)))
+    lines = textwrap.wrap(said, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(HELD, " ") for line in lines]
 
 
 def _facts(result: Result) -> list[str]:
@@ -95,7 +106,11 @@ def _rich(result: Result, encoding: str) -> None:
     def say(line: str, style: str = "") -> None:
         console.print(Text(stream.fold(line, encoding), style=style))
 
-    say(heading(result), "bold")
+    say(heading(result), "dim")
+    for opening in (said_first := wrapped_sentence(result, width)):
+        say(opening, "bold")
+    if said_first:
+        console.print()
     for fact in _facts(result):
         say(fact, "dim")
     for s in sheet.sheets(result):
