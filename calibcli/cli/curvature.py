@@ -65,6 +65,6 @@ def command(
         progress=run.progress("curvature"),
         interrupts=tuple(ENDS),
     )
-    code = run.finish(result)
+    code = run.finish(result, asked=bool(quantity))
     stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
     return int(stopped.get(str(result.facts["interrupted"]), code)) if speaks() else code

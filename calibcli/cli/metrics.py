@@ -53,4 +53,4 @@ def command(
         progress=run.progress("measuring"),
         **how,
     )
-    return run.finish(found)
+    return run.finish(found, asked=bool(metric))

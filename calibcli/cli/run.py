@@ -81,6 +81,7 @@ class Run:
         kind=tuple[Path, ...],
     )
     quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
+    verbose: bool = option(False, "Show all that a file would have, and how numbers were found.", "--verbose", "-v")
 
     argv: ClassVar[Sequence[str]] = ()
     latest_code: ClassVar[int] = int(Exit.OK)  # of the last finished run, for a reader that went away early
@@ -115,8 +116,12 @@ class Run:
 
         return bar(title)
 
-    def finish(self, result: Result) -> int:
-        """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
+    def finish(self, result: Result, asked: bool = False) -> int:
+        """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for.
+
+        Args:
+            asked: the numbers were asked for by name, so that a screen shows all of them.
+        """
         sys.stdout = self.stdout
         if not speaks():
             return int(Exit.OK)
@@ -132,9 +137,6 @@ class Run:
                 "seconds": round(time.time() - self.started, 3),
             },
         )
-        if not (self.format == "table" and sys.stdout.isatty()):  # there the table ends with them
-            for note in result.notes:
-                self.note(note)
         code = stamped.exit_code
         failed: CalibError | None = None
         for path in self.outputs:
@@ -144,7 +146,9 @@ class Run:
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
         Run.latest_code = code if failed is None else int(failed.code)
-        render.show(stamped, self.format)
+        for note in result.notes:
+            self.note(note)
+        render.show(stamped, self.format, "all" if self.verbose else "asked" if asked else "few")
         if failed is not None:
             raise failed
         return code

@@ -77,4 +77,4 @@ def command(
             "seed": work.seed,
         },
     )
-    return run.finish(result)
+    return run.finish(result, asked=bool(metric))

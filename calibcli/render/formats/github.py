@@ -33,7 +33,7 @@ def render(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show(result: Result) -> None:
+def show(result: Result, detail: str = "") -> None:
     """Annotations to stdout; the Markdown report to the file that the runner names for step summaries."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
