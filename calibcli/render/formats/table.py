@@ -30,7 +30,7 @@ STYLES |= {"good": "green", "bad": "bold red", "warn": "yellow"}
 ROWS = 60  # of a table beside the estimates on a terminal
 MOST = 3  # diagrams in one table
 BINS = 30  # rows of a reliability diagram; more bins are merged
-FEW_BINS, FEW_LINES = {"scale": 10}, 8  # where the few numbers are shown; lines of a curve there
+FEW_BINS, FEW_LINES = 10, 8  # where few numbers are shown, of two diagrams or in little room; lines of a curve there
 LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
 LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
 
@@ -59,7 +59,7 @@ def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> st
     blocks = _opening(result, _flowing(screen.facts(result, detail), WIDTH, detail))
     blocks += [layout.text(s, encoding) for s in screen.sheets(result, detail)]
     drawn = dataclasses.replace(result, plots=screen.plots(result, detail))
-    blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail))
+    blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
     return _joined([*blocks, *_closing(result)], encoding)
 
 
@@ -146,7 +146,7 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         if more:
             say(f"… {more} more rows (all of them with --format json or -o)", "dim")
     drawn = dataclasses.replace(result, plots=screen.plots(result, detail))
-    for block in diagrams(drawn, min(100, width), encoding, _bins(result, detail)):
+    for block in diagrams(drawn, min(100, width), encoding, _bins(result, detail, width)):
         console.print()
         for diagram in block:
             console.print(Text(diagram.rstrip()), soft_wrap=True)
@@ -160,8 +160,8 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         say(said, STYLES[tone])
 
 
-def _bins(result: Result, detail: Detail) -> int:
-    return BINS if detail == "all" else FEW_BINS.get(result.command, 15)
+def _bins(result: Result, detail: Detail, width: int) -> int:
+    return BINS if detail == "all" else FEW_BINS if result.command == "scale" or width < WIDTH else 15
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:
