@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from calibcli import __version__, cli, headline, render
-from calibcli.cli.options import parsed, takes
+from calibcli.cli.options import COMPLETION, parsed, takes
 from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
@@ -23,7 +23,6 @@ from calibcli.spec import option
 
 OTHERS = ("app", "options", "run", "typed")  # beside the files of commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
-COMPLETION = "_CALIB_COMPLETE"  # in the environment: a shell asks what a line may go on with
 
 
 def call(args: list[str]) -> int:
@@ -75,7 +74,7 @@ class Run:
     json: bool = option(False, "Short for --format json.")
     output: Sequence[Path] = option(
         (),
-        "Also write the result here; the suffix decides the format. Repeatable.",
+        "Also write the result here; the suffix decides the format (calib list formats). Repeatable.",
         "--output",
         "-o",
         kind=tuple[Path, ...],

@@ -1,8 +1,8 @@
 """A table of text in lines: as wide as it needs, or fitted to a width, with no word and no number ever broken.
 
 Where the width is short, in this order: prose goes below the rows that need it, heads are wrapped between words,
-columns that can be spared are left out by name, identifiers are wrapped after a comma, a colon or a space, and what is
-still too wide becomes several tables, each with the column that names the rows.
+columns that can be spared are left out by name, identifiers are wrapped after a comma, a colon or a space, other texts
+between words, and what is still too wide becomes several tables, each with the column that names the rows.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ def _fitted(
     for i in sorted((i for i in kept if columns[i].code), key=lambda i: -sizes[i]):
         least = max((stream.width(part) for row in [heads, *rows] for part in _pieces(row[i])), default=1)
         sizes[i] = min(sizes[i], max(least, sizes[i] - max(0, excess())))
+    for i in sorted((i for i in kept if not columns[i].right), key=lambda i: -sizes[i]):  # texts of a result's tables
+        sizes[i] = min(sizes[i], max(PROSE, sizes[i] - max(0, excess())))
     for i in kept:  # what is longer than a line has to be cut
         sizes[i] = min(sizes[i], width)
     return _parts(kept, columns, sizes, width), below
