@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli import numbers
-from calibcli.headline.phrases import first, items, listed, name, named, told, value
+from calibcli.headline.phrases import first, items, listed, moved, name, named, told, value
 from calibcli.result import Estimate, Result
 
 
@@ -24,12 +23,8 @@ def _one(result: Result, loss: str, prefix: str) -> str:
     if t is None:
         return f"{loss}: {', '.join(map(named, before))}"
     after = [first(result, [e.name], f"{prefix}after") for e in before]
-    pairs = [f"{name(a.name)} {_short(a)} → {_short(b)}" for a, b in zip(before, after, strict=True) if b is not None]
+    pairs = [f"{name(a.name)} {moved(a, b)}" for a, b in zip(before, after, strict=True) if b is not None]
     return f"{loss}: {', '.join(pairs)} (before → after T = {value(t)})"
-
-
-def _short(e: Estimate) -> str:
-    return numbers.shown(e).value
 
 
 def _best(result: Result, losses: list[str]) -> str:

@@ -16,7 +16,9 @@ def say(result: Result) -> str:
     said = what
     spec = facts.get("spec") or facts.get("architecture")
     said += f" ({spec})" if spec else ""
-    numbers = ", ".join(f"{name(e.name)} = {value(e)}" for e in result.estimates[:3] if e.value is not None)
+    numbers = ", ".join(
+        f"{name(e.name)} = {value(e)}" for e in result.estimates[:3] if e.value is not None and not e.unit
+    )
     return told(upper(said) + (f": {numbers}" if numbers else ""), f"For {commands}" if commands else "")
 
 

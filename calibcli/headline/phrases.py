@@ -63,6 +63,13 @@ def value(e: Estimate) -> str:
     return " ".join(filter(None, [shown.value, shown.interval])) + unit
 
 
+def moved(before: Estimate, after: Estimate) -> str:
+    """`0.464 → 0.268`, each as exactly as its interval says, or both to three digits where one has none."""
+    if numbers.has_interval(before) and numbers.has_interval(after):
+        return " → ".join(numbers.shown(e).value for e in (before, after))
+    return " → ".join(numbers.number(e.value or 0.0, 3) for e in (before, after))
+
+
 def named(e: Estimate) -> str:
     """`ECE 0.0646 [0.0459, 0.0801]`."""
     return f"{name(e.name)} {value(e)}"

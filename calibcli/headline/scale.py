@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli import numbers
-from calibcli.headline.phrases import first, listed, name, side, told, upper, value
+from calibcli.headline.phrases import first, listed, moved, name, side, told, upper, value
 from calibcli.result import Estimate, Result
 
 CHANGE = "after minus before"
@@ -15,7 +14,7 @@ def say(result: Result) -> str:
 
 
 def _parameters(result: Result) -> str:
-    found = [e for e in result.estimates if not e.scope and e.value is not None]
+    found = [e for e in result.estimates if not e.scope and e.value is not None and not e.unit]
     return ", ".join(f"{name(e.name)} = {value(e)}" for e in found[:3]) or str(result.facts.get("method", ""))
 
 
@@ -37,8 +36,7 @@ def _from_to(result: Result, metric: str) -> str:
     before, after = (first(result, [metric], scope) for scope in ("before", "after"))
     if before is None or after is None:
         return f"{name(metric)} changed by {value(change)}"
-    ends = " → ".join(numbers.shown(e).value for e in (before, after))
-    return f"{name(metric)} {ends} (difference {value(change)})"
+    return f"{name(metric)} {moved(before, after)} (difference {value(change)})"
 
 
 def _words(result: Result) -> str:

@@ -23,14 +23,16 @@ CONFIDENCE = {"brier_top", "confidence_gap", "auc"}
 CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_norm"}
 PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
 PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
+WORK = "convergence"  # pictures of how a number was found
 DIFFERENCE = "after minus before"
 HIDDEN = {
     "metrics": {"level", "why"},
     "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes"},
     "compare": {"alpha", "comparisons"},
-    "curvature": {"model", "data", "container", "tensors", "memory plan", "krylov basis", "ranks", "nll", "accuracy"},
+    "curvature": {"model", "data", "container", "tensors", "memory plan", "krylov basis", "ranks"},
     "fit": {"processes"},
     "logits": {"container"},
+    "apply": {"written", "n", "classes"},
 }
 
 
@@ -38,7 +40,7 @@ def sheets(result: Result, detail: Detail) -> list[Sheet]:
     """The tables of a screen."""
     if detail == "all":
         return [_full(one) for one in sheet.sheets(result, "full")]
-    few = _few(result) if detail == "few" else result
+    few = _few(result) if detail == "few" else _asked(result)
     made: Callable[[Result], list[Sheet]] = OWN.get(result.command, lambda one: sheet.sheets(one, "why"))
     sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
     return [dataclasses.replace(one, title="") if one.title in sizes else one for one in made(few)]
@@ -58,7 +60,7 @@ def plots(result: Result, detail: Detail) -> Sequence[Plot]:
     """One picture where there are several: the first, or what came of it."""
     if detail == "all":
         return result.plots
-    panels = [p for p in result.plots if not p.under]
+    panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
     chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
     first = next(iter([*chosen, *panels]), None)
     return [p for p in result.plots if first is not None and first.name in (p.name, p.under)]
@@ -66,6 +68,12 @@ def plots(result: Result, detail: Detail) -> Sequence[Plot]:
 
 def _full(one: Sheet) -> Sheet:
     return dataclasses.replace(one, musts=frozenset(range(len(one.rows))))
+
+
+def _asked(result: Result) -> Result:
+    """Every number, without the tables of what they are made of that say more of their finding than of them."""
+    tables = [t for t in result.tables if not t.name.startswith(PARTS[1:])]
+    return dataclasses.replace(result, tables=tables)
 
 
 def _few(result: Result) -> Result:

@@ -176,7 +176,7 @@ def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
         Column("level", right=True, spare=2),
         Column(f"if calibrated{' (95 %)' * quantile}", spare=4),
         Column("n", right=True, spare=3),
-        Column("how", free=True),
+        Column("why" if how == "why" else "how", free=True),
     ]
     rows = []
     for e in found:
@@ -250,7 +250,7 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet
         Column("if calibrated", spare=4),
         Column("unit", spare=1),
         Column("better", spare=3),
-        Column("how", free=True),
+        Column("why" if how == "why" else "how", free=True),
     ]
     rows = []
     for pair in pairs:
