@@ -24,6 +24,7 @@ CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_nor
 PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
 PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
 WORK = "convergence"  # pictures of how a number was found
+SHORT = ("metrics", "scale", "compare", "curvature", "fit")  # commands that find more than the few
 DIFFERENCE = "after minus before"
 HIDDEN = {
     "metrics": {"level", "why"},
@@ -58,7 +59,7 @@ def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
 
 def plots(result: Result, detail: Detail) -> Sequence[Plot]:
     """One picture where there are several: the first, or what came of it."""
-    if detail == "all":
+    if detail == "all" or result.command not in SHORT:
         return result.plots
     panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
     chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
@@ -72,6 +73,8 @@ def _full(one: Sheet) -> Sheet:
 
 def _asked(result: Result) -> Result:
     """Every number, without the tables of what they are made of that say more of their finding than of them."""
+    if result.command not in SHORT:
+        return result
     tables = [t for t in result.tables if not t.name.startswith(PARTS[1:])]
     return dataclasses.replace(result, tables=tables)
 
@@ -81,7 +84,7 @@ def _few(result: Result) -> Result:
     wanted = set(CURVATURE) if result.command == "curvature" else set(FEW)
     wanted |= EVENT if result.facts.get("classes") == 2 else set()
     wanted |= CONFIDENCE if result.facts.get("kind") == "confidence" else set()
-    if result.checks or result.command in ("plan", "logits", "inspect"):
+    if result.checks or result.command not in SHORT:
         return result
     kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or e.scope == DIFFERENCE]
     if result.command == "compare":
