@@ -40,6 +40,13 @@ SHELVES = {
     "methods": Catalogued(
         "calibcli.scalers", "SCALERS", "calib scale --method", SCORES, "probabilities (n, K) of float64"
     ),
+    "targets": Catalogued(
+        "calibcli.ship",
+        "TARGETS",
+        "calib export --to",
+        "a calibrator; rows to compare on",
+        "a file, and how far it is off",
+    ),
     "quantities": Catalogued("calibcli.hessian", "QUANTITIES", "calib curvature --quantity", NETWORK, "an estimate"),
     "losses": Catalogued("calibcli.losses", "LOSSES", "calib fit --loss", LOGITS, "(N,) of float32 or float64"),
     "penalties": Catalogued(

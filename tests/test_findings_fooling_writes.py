@@ -38,6 +38,14 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("{model} --data {digits}#test", ("model", "data")),
         ("{model} --arch-file {code}:make --data {digits}#test", ("arch_file",)),
     ],
+    "export": [
+        ("{calibrator} --to vllm --data {test} -o {folder}/free.json", ("calibrator", "data")),
+        ("{calibrator} --to checkpoint --model {model} --data {digits}#test -o {folder}/free.safetensors", ("model",)),
+        (
+            "{calibrator} --to checkpoint --model {model} --arch-file {code}:make -o {folder}/free.safetensors",
+            ("arch_file",),
+        ),
+    ],
     "fit": [
         ("{model} --data {digits}#train --validation {vals} --test {tests}", ("model", "data", "validation", "test")),
         ("mlp:hidden=8 --arch-file {code}:make --data {digits}#train", ("arch_file",)),

@@ -64,11 +64,13 @@ def command(
     held_out = None if test is None else recorded.read(test, progress=progress, **how)
     overlap = fingerprints.refuse_overlap(predictions, held_out) if held_out is not None else ""
     result, scaler = before_after.report(predictions, options, held_out, run.progress("fitting"))
+    said = str(predictions.facts.get("folded", ""))
+    folded = [f"{said}: this one goes on top of it; of the model before, pass its logits"] if said else []
     if save is not None:
         scalers.save(scaler, save)
     result = dataclasses.replace(
         result,
-        notes=[*result.notes, *([overlap] if overlap else [])],
+        notes=[*result.notes, *([overlap] if overlap else []), *folded],
         artefacts={} if save is None else {"calibrator": str(save)},
         provenance={
             "inputs": [
