@@ -178,7 +178,8 @@ MODELS = {
 def custom(tmp_path: Path, name: str) -> tuple[Path, Path, str, int]:
     init, forward, k, _ = MODELS[name]
     code = tmp_path / "net.py"
-    head = "import torch\nfrom torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    head = "import torch\nfrom torch import nn\nclass Net(nn.Module):\n"
+    head += "    def __init__(self):\n        super().__init__()\n"
     make = "def make():\n    torch.manual_seed(0)\n    return Net()\n"
     code.write_text(f"{head}        {init}\n    def forward(self, x):\n        return {forward}\n{make}")
     space: dict[str, Any] = {}

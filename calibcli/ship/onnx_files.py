@@ -19,7 +19,7 @@ from calibcli.inputs.dataset import Dataset
 from calibcli.predictions import two_columns
 from calibcli.scalers import Scaler
 from calibcli.ship import onnx_run
-from calibcli.ship.comparison import compare, of_scores, softmax
+from calibcli.ship.comparison import DRAWS, compare, of_scores, softmax
 from calibcli.ship.maps import calibrated, exact_enough, normalised
 from calibcli.ship.onnx_graph import OLDEST, PREFIX, GraphOps, Value, standalone
 from calibcli.ship.onnx_place import ENDS, KINDS, Place, find, leads
@@ -82,8 +82,7 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
     with atomic(job.path) as temporary:  # beside its weights
         raw = _raw(model, place, temporary, rows)
         scaler = _given(job, raw.shape[1], place.held)
-        z = np.log(np.maximum(raw, 0)) if place.held == "probabilities" else raw
-        expected = scaler.map(_columns(raw, scaler) if scaler.columns == 1 else z)
+        expected = scaler.map(_as_logits(raw, place, scaler))
         _put(model, place, scaler, wide, opset or OPSET, name)
         helper.set_model_props(model, {**{p.key: p.value for p in model.metadata_props}, **stamp(job)})
         temporary.write_bytes(model.SerializeToString())
@@ -91,7 +90,7 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
         dtype = KINDS[place.kind]
         cost = _rounding(raw, expected, place, scaler) if dtype == "float16" else None
-        keeps = z if scaler.preserves_accuracy and scaler.columns > 1 else None
+        keeps = raw if scaler.preserves_accuracy and scaler.columns > 1 else None
         compared = compare(expected, _probabilities(out, place, scaler), dtype, job.tolerance, keeps, cost)
         compared.require(job.path.name)
     facts = {
@@ -160,9 +159,14 @@ def _given(job: Job, columns: int, held: str) -> Scaler:
     return dataclasses.replace(job.scaler, metadata=metadata)
 
 
-def _columns(raw: Array, scaler: Scaler) -> Array:
-    """(n, 2) logits of one column."""
-    return two_columns(raw[:, 0], scaler.kind)
+def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
+    """What the network gives at the place as logits or log-probabilities (n, K)."""
+    if scaler.columns == 1:
+        return two_columns(raw[:, 0], scaler.kind)
+    if place.held == "logits":
+        return raw
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.maximum(raw, 0)))
 
 
 def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name: str) -> None:
@@ -215,15 +219,21 @@ def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
 
 
 def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float:
-    """What rounding the calibrated scores themselves to half precision costs."""
+    """What half precision costs: of the scores before, which a runtime may keep wider, and of those after."""
+    exact, generator = np.exp(expected), np.random.default_rng(0)
+    unit = np.spacing(np.abs(raw).astype(np.float16)).astype(np.float64)
+    before = 0.0
+    for _ in range(DRAWS):
+        z = raw + unit * (generator.random(raw.shape) - 0.5)
+        moved = scaler.map(_as_logits(np.clip(z, 0, 1) if place.held == "probabilities" else z, place, scaler))
+        before = max(before, float(np.abs(np.exp(moved) - exact).max()))
 
     def half(x: Array) -> Array:
         with np.errstate(over="ignore"):
             return x.astype(np.float16).astype(np.float64)
 
-    exact = np.exp(expected)
     if place.held == "probabilities":
-        return float(np.abs(half(exact) - exact).max())
+        return before + float(np.abs(half(exact) - exact).max())
     plain = scaler.choice.name == "temperature" and scaler.columns > 1
     p = softmax(half(raw * float(scaler.parameters["beta"]) if plain else expected))
-    return float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
+    return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
