@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
-    from calibcli.api.shipping import export
+    from calibcli.api.shipping import export, verify
     from calibcli.errors import CalibError
     from calibcli.predictions import Predictions
     from calibcli.result import Estimate, Result
@@ -32,7 +32,7 @@ _HOME = {
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
-    "calibcli.api.shipping": "export",
+    "calibcli.api.shipping": "export verify",
     "calibcli.errors": "CalibError",
     "calibcli.predictions": "Predictions",
     "calibcli.result": "Estimate Result",
@@ -57,6 +57,7 @@ __all__ = [
     "read",
     "save_scaler",
     "train",
+    "verify",
 ]
 
 

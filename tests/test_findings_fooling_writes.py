@@ -46,6 +46,11 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
             ("arch_file",),
         ),
     ],
+    "verify": [
+        ("{test} --with {calibrator} --data {validation}", ("deployed", "calibrator", "data")),
+        ("{model} --with {calibrator} --before {model} --data {digits}#test --config {config}", ("before", "config")),
+        ("{model} --with {calibrator} --before {model} --data {digits}#test --arch-file {code}:make", ("arch_file",)),
+    ],
     "fit": [
         ("{model} --data {digits}#train --validation {vals} --test {tests}", ("model", "data", "validation", "test")),
         ("mlp:hidden=8 --arch-file {code}:make --data {digits}#train", ("arch_file",)),

@@ -2,5 +2,6 @@
 
 from calibcli.ship.exporting import export
 from calibcli.ship.target import TARGETS, Job
+from calibcli.ship.verifying import verify
 
-__all__ = ["TARGETS", "Job", "export"]
+__all__ = ["TARGETS", "Job", "export", "verify"]

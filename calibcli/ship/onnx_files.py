@@ -16,6 +16,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.inputs import dataset
 from calibcli.inputs.dataset import Dataset
+from calibcli.links import log_softmax
 from calibcli.predictions import two_columns
 from calibcli.scalers import Scaler
 from calibcli.ship import onnx_run
@@ -237,3 +238,16 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
     plain = scaler.choice.name == "temperature" and scaler.columns > 1
     p = softmax(half(raw * float(scaler.parameters["beta"]) if plain else expected))
     return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
+
+
+def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
+    """Probabilities (n, K) that a network gives."""
+    model = onnx_run.read(path)
+    name, _ = find(model, output, path.name)
+    running = onnx_run.session(path)
+    [out] = onnx_run.run(running, _feeds(running, rows), [name])
+    out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
+    if out.shape[1] == 1:
+        kind = _held(out)
+        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if kind == "probabilities" else "logits")))
+    return out if _held(out) == "probabilities" else softmax(out)

@@ -26,6 +26,8 @@ def read(path: Path) -> Any:
     from google.protobuf.message import DecodeError
 
     fix = "export or fetch it again"
+    if not path.is_file():
+        raise InputError(f"cannot read {path} (no such file)", "check the path")
     with (
         refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", "check the path"),
         refusing((DecodeError, ValueError), lambda e: f"{path} is not a whole ONNX file ({str(e)[:100]})", fix),
@@ -91,3 +93,16 @@ NUMPY: dict[str, Any] = {
     "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
 }
+
+
+def probabilities(path: Path, fed: Array) -> Array:
+    """Probabilities (n, K) of a calibrator that `calib export --to onnx` wrote by itself.
+
+    Raises:
+        InputError: it takes something else.
+    """
+    about = {p.key: p.value for p in read(path).metadata_props}
+    if about.get(TAKES) != "scores":
+        raise InputError(f"{path} is a network, which takes inputs", "pass --before MODEL and the inputs as --data")
+    [p] = run(session(path), iter([{"scores": fed}]), ["probabilities"])
+    return np.asarray(p, np.float64)

@@ -97,21 +97,13 @@ class Job:
             raise UsageError("an export is compared on real rows, and none were named", "pass --data ROWS")
         return source
 
-    def fed(self, dtype: Any) -> Array:
+    def fed(self, dtype: str) -> Array:
         """The rows as the calibrator is called with them, rounded to `dtype`: (n, columns).
 
         Raises:
-            InputError: they are of another kind than those of the fit.
+            InputError: as `fed`.
         """
-        rows, scaler = self.scores, self.scaler
-        z = np.asarray(rows.logits, np.float64)
-        if (scaler.kind == "logits") != (rows.kind == "logits"):
-            problem = f"{rows.source} holds {rows.kind}, the calibrator was fitted on {scaler.kind}"
-            raise InputError(problem.replace("_", "-"), "pass rows of the kind of the fit")
-        if scaler.columns == 1:
-            z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]
-        z = np.exp(z) if scaler.kind == "probabilities" else z
-        return z.astype(dtype)
+        return fed(self.scaler, self.scores, dtype)
 
     @property
     def read(self) -> list[str]:
@@ -161,3 +153,19 @@ def of_logits(job: Job) -> Job:
     """The job of a calibrator that is called with logits (n, K), wherever it was fitted: inside a model of logits."""
     metadata = {**job.scaler.metadata, "kind": "logits", "columns": job.scaler.k}
     return dataclasses.replace(job, scaler=dataclasses.replace(job.scaler, metadata=metadata))
+
+
+def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
+    """Rows as a calibrator is called with them, rounded to `dtype`: (n, columns).
+
+    Raises:
+        InputError: they are of another kind than those of the fit.
+    """
+    z = np.asarray(rows.logits, np.float64)
+    if (scaler.kind == "logits") != (rows.kind == "logits"):
+        problem = f"{rows.source} holds {rows.kind}, the calibrator was fitted on {scaler.kind}"
+        raise InputError(problem.replace("_", "-"), "pass rows of the kind of the fit")
+    if scaler.columns == 1:
+        z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]
+    z = np.exp(z) if scaler.kind == "probabilities" else z
+    return z.astype(dtype)

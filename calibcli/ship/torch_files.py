@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from calibcli.errors import InputError, refusing
 from calibcli.files import atomic
 from calibcli.inputs import checkpoint, inference
+from calibcli.inputs.checkpoint import trusted
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset
 from calibcli.ship.comparison import Compared, compare, of_scores, softmax
@@ -142,3 +143,16 @@ def _run(program: Any, inputs: Tensor) -> Tensor:
             "the program gives one row something else than many", "its model's batch norm is in train mode?"
         )
     return out
+
+
+def probabilities(path: Path, fed: Any, trust: bool) -> Any:
+    """Probabilities (n, K) of a calibrator that `calib export --to pt2` or `torchscript` wrote by itself.
+
+    Raises:
+        InputError: it is not trusted, or takes something else.
+    """
+    load = trusted.exported if path.suffix == ".pt2" else trusted.torchscript
+    fix = "pass --before MODEL and the inputs as --data"
+    module = load(path, trust)
+    with refusing(FAILURES, lambda e: f"{path} does not take scores ({str(e)[:100]})", fix), torch.no_grad():
+        return module(torch.from_numpy(fed)).double().numpy()
