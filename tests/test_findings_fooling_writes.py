@@ -122,8 +122,8 @@ def test_no_output_replaces_an_input(
         target.hardlink_to(source) if how == "hard link" else target.symlink_to(source)
     before = content(made["folder"])
     argv = line.format(**made).split()
-    if option == "--save" and "--save" in argv:
-        argv[argv.index("--save") + 1] = str(target)
+    if option in argv:
+        argv[argv.index(option) + 1] = str(target)
     else:
         argv += [option, str(target)]
     assert main([command, *argv, "-q"]) == Exit.USAGE

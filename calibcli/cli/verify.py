@@ -36,14 +36,16 @@ def command(
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """
     from calibcli.files import unchanged
+    from calibcli.gate import session
     from calibcli.scalers import load
     from calibcli.ship import Job, verify
 
-    run.claim([deployed, calibrator, data, before, config, network.arch_file])
+    request = Request(input=deployed, max=max, min=min, config=config)
+    run.claim([deployed, calibrator, data, before, network.arch_file, *session.named(session.asked(request))])
     with unchanged(calibrator):
         scaler = load(calibrator)
     given = {"kind": kind, "labels": rows.labels}
     scores = {key: value for key, value in given.items() if value is not None}
     reading = scores if before is None else {**vars(rows), "seed": 0, "trust": network.trust}
     job = Job(scaler, deployed, str(calibrator), data=data, network=vars(network), reading=reading, tolerance=tolerance)
-    return run.finish(verify(job, before, Request(max=max, min=min, config=config)))
+    return run.finish(verify(job, before, request))

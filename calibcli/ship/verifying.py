@@ -138,7 +138,8 @@ def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
     rows = dataset.load(job.data, **job.reading)
     raw, found = (_outputs(path, rows, job) for path in (before, job.path))
     with np.errstate(divide="ignore"):
-        return Predictions.of(np.log(raw), rows.labels, source=str(before), classes=rows.classes), found
+        z, facts = np.log(raw), {"files": [], "labelled": True}
+    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found
 
 
 def _outputs(path: Path, rows: Any, job: Job) -> Array:

@@ -18,7 +18,7 @@ def checkpoint(job: Job) -> Shipped:
     ...     fit = calibcli.fit_scaler(logits, labels)
     ...     found = calibcli.export(fit, "checkpoint", model=model, save=f"{folder}/model.pt")
     >>> found.facts["head"], found.facts["predicted classes changed"]
-    ('10', 0)
+    ('linear', 0)
     """
     from calibcli.ship import checkpoint_files
 

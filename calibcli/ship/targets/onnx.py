@@ -21,6 +21,9 @@ def onnx(job: Job, *, output: str = "") -> Shipped:
     >>> installed = importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx")
     >>> limit(calibcli.fit_scaler(logits, labels)) if installed else 1e-06
     1e-06
+
+    Raises:
+        UsageError: onnx or onnxruntime is not installed, or no output, or several, may be meant.
     """
     suffixed(job, (".onnx",), "an ONNX model")
     try:

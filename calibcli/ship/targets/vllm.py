@@ -31,6 +31,9 @@ def vllm(job: Job) -> Shipped:
     ...     found = calibcli.export(fit, "vllm", save=f"{folder}/pooler.json", data=logits)
     >>> found.facts["logit_sigma"].__round__(2)
     2.81
+
+    Raises:
+        UsageError: another map, or one of probabilities.
     """
     without_model(job, "vllm")
     suffixed(job, (".json",), "options of a pooler")
