@@ -36,12 +36,14 @@ def command(
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """
     from calibcli.files import unchanged
+    from calibcli.gate import config as configured
     from calibcli.gate import session
     from calibcli.scalers import load
     from calibcli.ship import Job, verify
 
     request = Request(input=deployed, max=max, min=min, config=config)
-    run.claim([deployed, calibrator, data, before, network.arch_file, *session.named(session.asked(request))])
+    eval = configured.load(config).eval  # which is not read here, and is an input of check all the same
+    run.claim([deployed, calibrator, data, before, network.arch_file, *session.named(session.asked(request)), eval])
     with unchanged(calibrator):
         scaler = load(calibrator)
     given = {"kind": kind, "labels": rows.labels}

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError, UsageError, did_you_mean, printable
+from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
-from calibcli.inputs.files.names import CLASSES, FOLDED, class_names
+from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
 from calibcli.inputs.scores import confidence, event, keys, opened, other_files, per_row, score_columns, tasks
@@ -212,19 +212,11 @@ def _one(
             "repeated_rows": found.repeated.count,
             "files": files,
             "evaluation": dict(first.facts),
-            "folded": _folded(first),
+            "folded": keys.folded(first),
         },
         **further,
     )
     return event.swapped(read) if of.first else read
-
-
-def _folded(contents: Contents) -> str:
-    """What `calib logits` wrote of a calibrator that is in the model already."""
-    array = contents.arrays.get(FOLDED)
-    if array is not None and array.shape == (1,) and array.dtype.kind == "U":
-        return printable(str(array.read(0, 1)[0]), 200)
-    return printable(contents.metadata.get(FOLDED, "").strip('[]"'), 200)
 
 
 @dataclass(frozen=True)
