@@ -238,6 +238,33 @@ def test_weights_beside_the_model(tmp_path: Path) -> None:
         calibcli.export(one, "onnx", model=model, data=data, save=other / "again.onnx")
 
 
+@pytest.mark.slow
+def test_two_gigabytes_beside_the_model_stay_on_disk(tmp_path: Path) -> None:
+    """A sparse file of 2.4 GB: linked, not copied; only ONNX Runtime reads it."""
+    data, x = rows(tmp_path, 5)
+    path, size = network(tmp_path, 5), 2_400_000_000
+    model = onnx.load(str(path))
+    table = TensorProto(name="table", data_type=FLOAT, dims=[size // 20, 5], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "table.bin"), ("offset", "0"), ("length", str(size))):
+        table.external_data.add(key=key, value=value)
+    model.graph.initializer.append(table)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([7]), "at"))
+    model.graph.node[-1].output[0] = "inner"
+    model.graph.node.append(helper.make_node("Gather", ["table", "at"], ["row"], axis=0))
+    model.graph.node.append(helper.make_node("Add", ["inner", "row"], ["z"]))
+    path.write_bytes(model.SerializeToString())
+    with (tmp_path / "table.bin").open("wb") as file:
+        file.truncate(size)
+    other = tmp_path / "other"
+    other.mkdir()
+    one = scaler("vector", 5)
+    calibcli.export(one, "onnx", model=path, data=data, save=other / "made.onnx")
+    assert (other / "table.bin").stat().st_size == size
+    assert (other / "table.bin").samefile(tmp_path / "table.bin")
+    assert (other / "made.onnx").stat().st_size < 4000
+    assert np.abs(softmax(ran(other / "made.onnx", x)) - np.exp(one.map(ran(path, x)))).max() <= 1e-6
+
+
 def test_weights_outside_the_folder_are_refused(tmp_path: Path) -> None:
     data, _ = rows(tmp_path, 5)
     path = network(tmp_path, 5, external=True)
