@@ -207,7 +207,10 @@ def test_a_head_without_bias(tmp_path: Path) -> None:
     finally:
         del MODELS["bare"]
     given: dict[str, Any] = {"model": model, "data": rows, "arch_file": arch, "save": tmp_path / "o.pt"}
-    assert calibcli.export(scaler("temperature", k), "checkpoint", **given)["max_dp"].value < 1e-6
+    found = calibcli.export(scaler("temperature", k), "checkpoint", **given)
+    assert found["max_dp"].value < 1e-6
+    assert any("no place to say" in note for note in found.notes)
+    assert set(torch.load(tmp_path / "o.pt", weights_only=True)) == {"head.weight"}  # plain, as it came
     with pytest.raises(InputError, match="has no bias"):
         calibcli.export(scaler("vector", k), "checkpoint", **given)
 

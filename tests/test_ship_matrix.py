@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,9 @@ from calibcli.ship.target import TARGETS
 OPTIONS = {"matrix": ":lam=0.1,mu=0.1", "dirichlet": ":lam=0.1,mu=0.1"}
 SPECS = [e.name + OPTIONS.get(e.name, "") for e in SCALERS if e.name in PROGRAMS]
 SPECS += ["histogram:of=top", "focal_temperature:order=phi-T"]
+EXTRA = {"onnx": pytest.mark.extra}
 SUFFIX = {"onnx": ".onnx", "json": ".json", "pt2": ".pt2", "torchscript": ".pt"}
+TARGET = [pytest.param(name, marks=EXTRA.get(name, ())) for name in SUFFIX]
 LIMIT = {"onnx": 1e-6, "json": 1e-9, "pt2": 1e-6, "torchscript": 1e-6}
 ONNX = importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")
 ROWS = 1000
@@ -53,14 +59,14 @@ def fitted(spec: str, k: int) -> Scaler:
 
 @pytest.mark.parametrize("k", [2, 10])
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("target", SUFFIX)
+@pytest.mark.parametrize("target", TARGET)
 def test_the_calibrator_alone(target: str, spec: str, k: int, tmp_path: Path) -> None:
     one_cell(target, spec, k, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("target", SUFFIX)
+@pytest.mark.parametrize("target", TARGET)
 def test_the_calibrator_alone_of_100_classes(target: str, spec: str, tmp_path: Path) -> None:
     one_cell(target, spec, 100, tmp_path)
 
@@ -129,7 +135,7 @@ def test_scores_of_every_kind_and_one_column(spec: str, columns: int, kind: str,
             assert found["max_dp"].n == 400
 
 
-@pytest.mark.parametrize("target", SUFFIX)
+@pytest.mark.parametrize("target", TARGET)
 def test_nothing_is_written_beyond_the_limit(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scaler that the file is held against is not the one that it is made of: exit 4, the figure, no file."""
     if target == "onnx" and not ONNX:
@@ -159,3 +165,44 @@ def test_generated_functions_are_short_and_need_nothing(spec: str, tmp_path: Pat
         assert len(body) - first <= 15, "\n".join(body[first:])
     needed = [line for line in lines[".py"] if "import" in line]
     assert all(line.startswith(("from math", "from bisect")) for line in needed)
+
+
+def test_what_cannot_be_run_here_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    found = calibcli.export(fitted("platt", 10), "json", save=tmp_path / "c.json", data=Predictions.of(*rows(10)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.json", "c.py"]
+    assert [note.partition(" ")[0] for note in found.notes] == ["c.js", "c.c"]
+
+
+def test_a_short_export_imports_no_torch(tmp_path: Path) -> None:
+    calibcli.save_scaler(fitted("platt", 10), tmp_path / "p.safetensors")
+    z, y = rows(10)
+    np.savez(tmp_path / "r.npz", logits=np.maximum(z, -50), labels=y)
+    code = """
+import sys
+from calibcli.cli.app import main
+assert main(["export", "p.safetensors", "--to", "json", "--data", "r.npz", "-o", "c.json", "-q"]) == 0
+heavy = {"torch", "onnx", "onnxruntime", "typer", "matplotlib"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_vllm_has_temperature_and_platt_of_one_column(tmp_path: Path) -> None:
+    data = Predictions.of(*rows(10))
+    calibcli.export(fitted("temperature", 10), "vllm", save=tmp_path / "p.json", data=data)
+    t = 1 / float(fitted("temperature", 10).parameters["beta"])
+    assert json.loads((tmp_path / "p.json").read_text()) == {"logit_sigma": pytest.approx(t)}
+    with pytest.raises(UsageError, match="has no 'vector'"):
+        calibcli.export(fitted("vector", 10), "vllm", save=tmp_path / "q.json", data=data)
+    rng = np.random.default_rng(0)
+    s = rng.standard_normal(400) * 4
+    one = calibcli.fit_scaler(
+        s, (rng.uniform(size=400) < 1 / (1 + np.exp(-s / 2 - 1))).astype(int), "platt", kind="logits"
+    )
+    calibcli.export(one, "vllm", save=tmp_path / "one.json", data=s, kind="logits")
+    found = json.loads((tmp_path / "one.json").read_text())
+    p = 1 / (1 + np.exp(-(s - found["logit_mean"]) / found["logit_sigma"]))
+    np.testing.assert_allclose(p, one.predict_proba(s)[:, 1], atol=1e-12)

@@ -50,6 +50,8 @@ def ship(job: Job) -> Shipped:
     a, c = fold.linear(job.scaler)
     if job.model is None:
         raise UsageError("--to checkpoint folds the calibrator into a model", "pass --model FILE")
+    if not job.model.exists():
+        raise UsageError(f"'{job.model}' is no file or folder", "pass the checkpoint itself, with one state dict in it")
     loaded = checkpoint.load(job.model, **job.network)
     if already := loaded.metadata.get("folded"):
         raise InputError(
@@ -91,13 +93,13 @@ def ship(job: Job) -> Shipped:
         found.require(job.path.name)
         return found
 
-    found = _folder(job, change, compared) if job.model.is_dir() else _file(job, change, compared)
+    found, more = _folder(job, change, compared) if job.model.is_dir() else _file(job, change, compared)
     facts = {"head": name, "stored as": str(stored.dtype).removeprefix("torch."), "takes": "inputs"}
     return Shipped(
         files=[job.path],
         compared=found,
         facts=facts,
-        notes=[*loaded.notes, *rows.notes],
+        notes=[*loaded.notes, *rows.notes, *more],
         inputs=[e for e in loaded.inputs(rows) if e["path"] != str(job.model) or job.model.is_dir()],
     )
 
@@ -141,7 +143,7 @@ def _stored(path: Path, weight: Tensor, name: str) -> Stored:
     return Stored(same[0], f"{stem}bias", tensors[same[0]].dtype)
 
 
-def _file(job: Job, change: Change, compared: Any) -> Compared:
+def _file(job: Job, change: Change, compared: Any) -> tuple[Compared, list[str]]:
     """One file, or an index whose shards lie beside it."""
     assert job.model is not None
     if job.model.name.endswith(".index.json"):
@@ -149,12 +151,13 @@ def _file(job: Job, change: Change, compared: Any) -> Compared:
     if job.path.suffix != job.model.suffix:
         raise UsageError(f"'{job.path.name}' is not of the type of {job.model.name}", f"name a {job.model.suffix} file")
     with atomic(job.path) as temporary:
+        notes = []
         if job.model.suffix == ".safetensors":
             _safetensors(job.model, temporary, change)
         else:
-            _pickle(job.model, temporary, change)
+            notes = _pickle(job.model, temporary, change)
         found: Compared = compared(temporary)
-    return found
+    return found, notes
 
 
 def _safetensors(source: Path, to: Path, change: Change) -> None:
@@ -165,15 +168,15 @@ def _safetensors(source: Path, to: Path, change: Change) -> None:
     save_file({k: v.contiguous() for k, v in tensors.items()}, to, info)
 
 
-def _pickle(source: Path, to: Path, change: Change) -> None:
+def _pickle(source: Path, to: Path, change: Change) -> list[str]:
     tree = torch.load(source, map_location="cpu", weights_only=True)
     key = next((name for name in weights.NESTED if isinstance(tree.get(name), Mapping)), "")
     state = dict(tree[key] if key else tree)
     state = {name: change.tensors.get(name, value) for name, value in state.items()}
-    whole = {**tree, key: state} if key else {"state_dict": state}
-    said = _said(tree.get(metadata.KEY) or {}, source, to, change)
-    with to.open("wb") as file:
-        torch.save({**whole, metadata.KEY: said}, file)
+    said = {metadata.KEY: _said(tree.get(metadata.KEY) or {}, source, to, change)}
+    with to.open("wb") as file:  # a plain state dict stays one: another key would not load
+        torch.save({**tree, key: state, **said} if key else state, file)
+    return [] if key else ["a plain state dict has no place to say what is folded into it; .safetensors has"]
 
 
 def _said(before: Mapping[str, Any], source: Path, to: Path, change: Change) -> dict[str, Any]:
@@ -185,7 +188,7 @@ def _said(before: Mapping[str, Any], source: Path, to: Path, change: Change) -> 
     return {"schema": metadata.SCHEMA, **before, **({"data": data} if data else {}), "folded": change.stamp}
 
 
-def _folder(job: Job, change: Change, compared: Any) -> Compared:
+def _folder(job: Job, change: Change, compared: Any) -> tuple[Compared, list[str]]:
     """A Hugging Face folder, sharded or not, into a new one: only the shard with the head is written anew.
 
     Raises:
@@ -209,7 +212,7 @@ def _folder(job: Job, change: Change, compared: Any) -> Compared:
         found: Compared = compared(made)
         made.chmod(0o755)
         made.rename(job.path)
-    return found
+    return found, []
 
 
 def _member(file: Path, made: Path, change: Change) -> None:
