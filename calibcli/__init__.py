@@ -6,6 +6,7 @@ The public functions are loaded when they are first used, so that `import calibc
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     check compare                                  calibcli.api.gating
     curvature train loss                           calibcli.api.networks
+    export verify                                  calibcli.api.shipping
     Predictions Result Estimate CalibError
 """
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
+    from calibcli.api.shipping import export, verify
     from calibcli.errors import CalibError
     from calibcli.predictions import Predictions
     from calibcli.result import Estimate, Result
@@ -30,6 +32,7 @@ _HOME = {
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
+    "calibcli.api.shipping": "export verify",
     "calibcli.errors": "CalibError",
     "calibcli.predictions": "Predictions",
     "calibcli.result": "Estimate Result",
@@ -44,6 +47,7 @@ __all__ = [
     "check",
     "compare",
     "curvature",
+    "export",
     "fit_scaler",
     "from_arrays",
     "from_confidence",
@@ -53,6 +57,7 @@ __all__ = [
     "read",
     "save_scaler",
     "train",
+    "verify",
 ]
 
 
