@@ -25,6 +25,7 @@ ORDER = [
     ("training",),
     ("study",),
     ("gate",),
+    ("watch",),
     ("api",),
     ("render",),
     ("catalogue",),
