@@ -32,6 +32,7 @@ from calibcli.watch.streams import Stream, Watched, thresholds
 FORMAT, SCHEMA = "calib-watch", 1
 NIGHTS = 400  # of the history that is kept
 BATCHES = 512  # digests that are kept
+MOST = 1 << 26  # bytes of the history
 IDS = 1024  # hashes that are kept: the smallest
 PerYear = Annotated[float, Range(1e-6, 1)]
 Cap = Annotated[float, Range(0.7, 100)]
@@ -76,7 +77,7 @@ class Packed:
     rows: Annotated[int, Range(0, 10**15)]
     rows_tonight: Annotated[int, Range(0, 10**15)]
     streams: Sequence[Mapping[str, Any]]
-    history: Sequence[Mapping[str, Any]]
+    history: str
     batches: Sequence[str]
     ids: str
     ids_cut: str
@@ -139,7 +140,7 @@ class State:
                 {"rule": i, "slice": name, "crossed": s.crossed, "arrays": _text(s)}
                 for (i, name), s in self.streams.items()
             ],
-            history=self.history[-NIGHTS:],
+            history=_squeezed(json.dumps(self.history[-NIGHTS:], separators=(",", ":")).encode()),
             batches=self.batches[-BATCHES:],
             ids=base64.b64encode(self.ids.astype("<u8").tobytes()).decode(),
             ids_cut=f"{self.ids_cut:x}",
@@ -186,11 +187,11 @@ def load(path: str | os.PathLike[str]) -> State:
     state = State.begin(packed.settings)
     state.night, state.nights, state.rows = packed.night, packed.nights, packed.rows
     state.rows_tonight = packed.rows_tonight
-    state.history = [dict(entry) for entry in packed.history]
     state.batches = list(packed.batches)
     try:
         state.ids = np.frombuffer(base64.b64decode(packed.ids, validate=True), "<u8").astype(np.uint64)
         state.ids_cut = int(packed.ids_cut, 16)
+        state.history = json.loads(_unsqueezed(packed.history, MOST))
         for one in packed.streams:
             key = one["rule"], one["slice"]
             _fill(state.streams[key], one["arrays"])
@@ -263,14 +264,22 @@ def _short(value: Any) -> str:
 def _text(stream: Stream) -> str:
     """Arrays one after another, compressed, in base64; their shapes follow from the rule."""
     data = b"".join(a.astype("<f8").tobytes() for a in stream.arrays().values())
-    return base64.b64encode(zlib.compress(data, 6)).decode()
+    return _squeezed(data)
+
+
+def _squeezed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+def _unsqueezed(text: str, most: int) -> bytes:
+    """No more than `most` bytes, and one more where there are more: no decompression bomb."""
+    return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), most + 1)
 
 
 def _fill(stream: Stream, text: str) -> None:
     shapes = {name: a.shape for name, a in stream.arrays().items()}
     sizes = [math.prod(shape) for shape in shapes.values()]
-    inflate = zlib.decompressobj()
-    data = inflate.decompress(base64.b64decode(text, validate=True), 8 * sum(sizes) + 1)
+    data = _unsqueezed(text, 8 * sum(sizes))
     if len(data) != 8 * sum(sizes):
         raise ValueError(f"{sum(sizes)} numbers expected")
     parts = np.split(np.frombuffer(data, "<f8").astype(np.float64), np.cumsum(sizes)[:-1])

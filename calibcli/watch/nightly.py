@@ -203,4 +203,4 @@ def _remember(state: State, hashes: Hashes) -> None:
 
 
 def _rounded(number: float) -> float | None:
-    return float(f"{number:.4g}") if np.isfinite(number) else None
+    return float(f"{number:.3g}") if np.isfinite(number) else None

@@ -170,10 +170,10 @@ def plots(state: State) -> list[Plot]:
         found.append(
             Plot(
                 name=f"nights{i}",
-                title=title,
+                title="",
                 xlabel=xlabel,
                 ylabel=watched.metric,
-                group=f"g{i}",
+                group=title,
                 curves=[nightly, *lines, *marks],
             )
         )
@@ -185,11 +185,11 @@ def plots(state: State) -> list[Plot]:
         found.append(
             Plot(
                 name=f"evidence{i}",
-                title=f"Evidence: {title}",
+                title="",
                 xlabel=xlabel,
                 ylabel="log10 of E / what decides",
                 ylim=_ylim(powers),
-                group=f"g{i}",
+                group=title,
                 curves=[*powers, decides, *marks],
             )
         )
@@ -198,7 +198,7 @@ def plots(state: State) -> list[Plot]:
 
 def _ylim(curves: Sequence[Curve]) -> tuple[float, float]:
     top = max((y for curve in curves for y in curve.y if y is not None), default=0.0)
-    return -6.0, max(1.0, top + 0.5)
+    return -6.0, min(max(1.0, top + 0.5), 6.0)
 
 
 def _day(night: str, first: datetime.date) -> int:
