@@ -29,7 +29,7 @@ from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.numerics import bin_index, clopper_pearson
 from calibcli.predictions import Predictions
-from calibcli.watch import watching
+from calibcli.watch import watched as watching
 from calibcli.watch.streams import L, Stream, Watched, tables, thresholds
 
 RUNS, NIGHTS, ROWS = 400, 150, 100

@@ -35,7 +35,7 @@ class Watch:
             lost against a baseline. Of a state that is there they may be left out.
         alpha: error probability of each claim, over all looks [0.05].  per_year: of a drift alarm, in a year [0.05].
         nll_cap: nats that a row counts for at the most [10].  bins: of ece [15].
-        config: a calib.toml with the rules.  model: its name; rows of another one are refused.
+        config: a calib.toml with the rules.  name: of the model; rows of another one are refused.
         restart: begin anew, and keep the state that is there beside it.
 
     Raises:
@@ -54,7 +54,7 @@ class Watch:
         nll_cap: float | None = None,
         bins: int | None = None,
         config: str | Path | None = None,
-        model: str = "",
+        name: str = "",
         restart: bool = False,
     ) -> None:
         request = Request(
@@ -65,7 +65,7 @@ class Watch:
             bins=bins,
             config=None if config is None else Path(config),
         )
-        terms = Terms(rules=request, per_year=per_year, cap=nll_cap, model=model)
+        terms = Terms(rules=request, per_year=per_year, cap=nll_cap, model=name)
         self._keeper = Keeper(path, terms, restart)
 
     @spread

@@ -30,7 +30,7 @@ def command(
     per_year: PerYear | None = option(None, "Chance of a false drift alarm in a year; default: 0.05."),
     nll_cap: Nats | None = option(None, "Nats that a row counts for at the most, with nll; default: 10."),
     bins: Count | None = option(None, "Bins of ece; default: 15."),
-    model: str = option("", "Name of the model; rows of another one are refused."),
+    name: str = option("", "Name of the model; rows of another one are refused."),
     config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
     restart: bool = option(False, "Start a new state; the one that is there is kept beside it."),
     run: Run,
@@ -45,18 +45,20 @@ def command(
 
     Example: calib watch state.json tonight.npz --max ece=0.05 --min accuracy=0.88
     """
+    from calibcli.gate import config as rules
+    from calibcli.gate import session
     from calibcli.gate.request import Request
     from calibcli.watch.keeper import Keeper, Terms
     from calibcli.watch.ledger import locked
 
-    inputs = [*new, baseline, config, *named(reading)]
+    inputs = [*new, baseline, *session.named(rules.load(config)), *named(reading)]
     run.claim([*inputs, state])
     may_write([state], inputs)
     how = asked(reading)
-    rules = Request(
+    limits = Request(
         max=max, min=min, margin=margin, baseline=baseline, alpha=alpha, bins=bins, config=config, reading=how
     )
-    terms = Terms(rules=rules, per_year=per_year, cap=nll_cap, model=model, reading=how)
+    terms = Terms(rules=limits, per_year=per_year, cap=nll_cap, model=name, reading=how)
     with locked(state):
         keeper = Keeper(state, terms, restart)
         for path in new:

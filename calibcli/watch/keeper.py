@@ -15,13 +15,14 @@ import numpy as np
 from calibcli import __version__
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import session
-from calibcli.gate.config import Config
+from calibcli.gate.config import Config, Gate
 from calibcli.gate.input_files import Baselines, read_scores
 from calibcli.gate.request import Request
 from calibcli.gate.sources import BY_CLASS, Scores
 from calibcli.predictions import Predictions
 from calibcli.result import Result
-from calibcli.watch import ledger, nightly, told, watching
+from calibcli.watch import ledger, nightly, told
+from calibcli.watch import watched as watching
 from calibcli.watch.ledger import Cap, PerYear, Settings, State
 from calibcli.watch.streams import Watched
 
@@ -160,7 +161,7 @@ class Keeper:
         found, unwatched = list[Watched](), list[str]()
         for gate in config.gates:
             try:
-                found.append(self._known(watching.watched(gate, source, cap)))
+                found.append(self._known(watching.watched(gate, source, cap), gate, source))
             except UsageError as error:
                 if not gate.file:
                     raise
@@ -180,13 +181,13 @@ class Keeper:
             model=self.terms.model or (old.model if old else ""),
         )
 
-    def _known(self, rule: Watched) -> Watched:
+    def _known(self, rule: Watched, gate: Gate, source: Scores) -> Watched:
         """With the slices that the state watches, where tonight's rows have others."""
         if self.state is None or not rule.by:
             return rule
         mine = next((r for r in self.state.settings.rules if (r.rule, r.by) == (rule.rule, rule.by)), rule)
-        new = [value for value in rule.values if value not in mine.values]
-        if new:
+        new = [value for value in source.slices(gate) if value not in mine.values]
+        if new and not isinstance(source.slices(gate), str):
             shown = ", ".join(new[:5]) + (", ..." if len(new) > 5 else "")
             self.notes.append(f"{rule.by} = {shown} came after the watch began, and is not watched")
         return mine

@@ -14,7 +14,7 @@ import numpy as np
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
 from calibcli.gate.sources import Scores
-from calibcli.watch import watching
+from calibcli.watch import watched as watching
 from calibcli.watch.ledger import IDS, NIGHTS, Hashes, State
 from calibcli.watch.streams import joined
 
@@ -125,7 +125,7 @@ def merged(one: State, other: State, path: str) -> State:
     """
     if one.settings.digest != other.settings.digest:
         problem = f"{path} has other rules, or is of another model"
-        raise InputError(problem, "merge states that were begun with the same rules, --alpha and --model")
+        raise InputError(problem, "merge states that were begun with the same rules, --alpha and --name")
     if set(one.batches) & set(other.batches):
         raise InputError(f"{path} holds rows that the state has too", "merge each part once")
     _refuse_repeated(one, other.ids[other.ids <= one.ids_cut], path)
