@@ -33,6 +33,7 @@ from calibcli.watch import watched as watching
 from calibcli.watch.streams import L, Stream, Watched, tables, thresholds
 
 RUNS, NIGHTS, ROWS = 400, 150, 100
+AGAIN, MOST = 2000, 0.06  # runs of a second look, where a bound of the first is above
 GROUPS = 5  # a night
 ALPHA = PER_YEAR = 0.05
 METRICS = ("ece", "accuracy", "brier", "nll", "confidence_gap", "brier_top")
@@ -131,7 +132,7 @@ def populations(short: bool = False) -> Iterator[tuple[str, Population]]:
         yield f"groups, {shape}", grouped(3, 20, shape, np.random.default_rng(0))
 
 
-def wrong(runs: int, looks: int, short: bool = False) -> dict[str, tuple[int, int, int]]:
+def wrong(runs: int, looks: int, short: bool = False) -> dict[str, tuple[int, int, int, int]]:
     """By population and rule: runs that were ever falsely passed, failed, or alarmed."""
     found = {}
     for name, p in populations(short):
@@ -143,17 +144,26 @@ def wrong(runs: int, looks: int, short: bool = False) -> dict[str, tuple[int, in
                 print(f"{name}: {metric}: {error}".replace("\n", " "))
                 continue
             first = nights(one.watched, drawn(one, runs, rng), runs, looks)
-            p_, f, d = (int((first[key] < NEVER).sum()) for key in ("pass", "fail", "drift"))
-            f = int(((first["fail"] < NEVER) | (first["drift"] < NEVER)).sum())
-            found[f"{name}: {metric} at {one.watched.limit:.4g}"] = p_, f, d
+            counts = _counts(first)
+            if not short and clopper_pearson(max(counts), runs, 0.001)[1] > MOST:  # too few runs to say
+                more = nights(one.watched, drawn(one, AGAIN, rng), AGAIN, looks)
+                found[f"{name}: {metric} at {one.watched.limit:.4g}"] = (AGAIN, *_counts(more))
+                continue
+            found[f"{name}: {metric} at {one.watched.limit:.4g}"] = (runs, *counts)
     return found
 
 
-def worst(found: dict[str, tuple[int, int, int]], runs: int) -> list[str]:
+def _counts(first: dict[str, Any]) -> tuple[int, int, int]:
+    """Runs that were ever passed, failed, and of these by drift."""
+    failed = (first["fail"] < NEVER) | (first["drift"] < NEVER)
+    return int((first["pass"] < NEVER).sum()), int(failed.sum()), int((first["drift"] < NEVER).sum())
+
+
+def worst(found: dict[str, tuple[int, int, int, int]]) -> list[str]:
     """Cells that are surely above 5 %: those whose 99.9 % lower bound is."""
     return [
         f"{name}: {word} {count / runs:.3f}"
-        for name, counts in found.items()
+        for name, (runs, *counts) in found.items()
         for word, count in zip(("PASS", "FAIL", "drift"), counts, strict=True)
         if clopper_pearson(count, runs, 0.001)[0] > ALPHA
     ]
@@ -310,14 +320,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.only != "right":
         start = time.process_time()
         found = wrong(runs, looks, given.short)
-        print(f"| {runs} runs, {looks} looks, limit = truth | ever PASS | ever FAIL | of these by drift |")
-        print("|---|---|---|---|")
-        for name, counts in found.items():
-            print(f"| {name} | " + " | ".join(f"{100 * n / runs:.1f} %" for n in counts) + " |")
-        bad = worst(found, runs)
-        top = [max(counts[i] for counts in found.values()) for i in (0, 1)]
-        above = [clopper_pearson(n, runs, 0.001)[1] for n in top]
-        print(f"worst: PASS {top[0] / runs:.3f}, FAIL {top[1] / runs:.3f}; at most {max(above):.3f} (99.9 %)")
+        print(f"| {looks} looks, limit = truth | runs | ever PASS | ever FAIL | of these by drift |")
+        print("|---|---|---|---|---|")
+        for name, (n, *counts) in found.items():
+            print(f"| {name} | {n} | " + " | ".join(f"{100 * count / n:.1f} %" for count in counts) + " |")
+        bad = worst(found)
+        shares = [max(counts[i] / n for n, *counts in found.values()) for i in (0, 1)]
+        above = max(clopper_pearson(max(counts), n, 0.001)[1] for n, *counts in found.values())
+        print(f"worst: PASS {shares[0]:.3f}, FAIL {shares[1]:.3f}; no cell above {above:.3f} (99.9 %)")
         print(f"{len(found)} cells, {time.process_time() - start:.0f} CPU s; surely above 5 %: {bad or 'none'}")
     if given.only != "wrong" and not given.short:
         print("\n".join(right(given.runs // 2)))

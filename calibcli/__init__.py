@@ -4,6 +4,7 @@ The public functions are loaded when they are first used, so that `import calibc
 
     read from_arrays from_confidence measure       calibcli.api.measuring
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
+    find_slices                                    calibcli.api.finding
     check compare                                  calibcli.api.gating
     Watch                                          calibcli.api.watching
     curvature train loss                           calibcli.api.networks
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calibcli.api.finding import find_slices
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from calibcli.result import Estimate, Result
 
 _HOME = {
+    "calibcli.api.finding": "find_slices",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
@@ -48,6 +51,7 @@ __all__ = [
     "check",
     "compare",
     "curvature",
+    "find_slices",
     "fit_scaler",
     "from_arrays",
     "from_confidence",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import tomllib
 import xml.etree.ElementTree as tree
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,7 @@ WRITTEN: dict[str, Callable[[bytes], float | None]] = {
     "markdown": number(r"(?m)^\| `ece` \| ([\d.]+)"),
     "openmetrics": number(r'(?m)^calib_estimate\{[^}]*"ece"[^}]*\} ([\d.e-]+)'),
     "github": lambda content: None,
+    "toml": lambda content: next(g["limit"] for g in tomllib.loads(content.decode())["gate"] if g["metric"] == "ece"),
     "junit": lambda content: tree.fromstring(content) and None,
     "svg": lambda content: tree.fromstring(content) and None,
     "png": lambda content: None if content.startswith(b"\x89PNG\r\n") else 0.0,

@@ -25,7 +25,7 @@ ORDER = [
     ("training",),
     ("study",),
     ("gate",),
-    ("watch",),
+    ("watch", "slices"),
     ("api",),
     ("render",),
     ("catalogue",),

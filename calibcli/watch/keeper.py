@@ -16,9 +16,9 @@ from calibcli import __version__
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import session
 from calibcli.gate.config import Config, Gate
-from calibcli.gate.input_files import Baselines, read_scores
+from calibcli.gate.input_files import Baselines, columns_wanted, read_scores
 from calibcli.gate.request import Request
-from calibcli.gate.sources import BY_CLASS, Scores
+from calibcli.gate.sources import Scores
 from calibcli.predictions import Predictions
 from calibcli.result import Result
 from calibcli.watch import ledger, nightly, told
@@ -151,8 +151,7 @@ class Keeper:
     def _source(self, given: Any, config: Config, reading: Mapping[str, Any]) -> Scores:
         if isinstance(given, Predictions):
             return Scores(given, config)
-        wanted = [gate.by for gate in config.gates if gate.by and gate.by != BY_CLASS]
-        return Scores(read_scores(given, reading, wanted), config)
+        return Scores(read_scores(given, reading, columns_wanted(config)), config)
 
     def _settings(self, source: Scores, config: Config) -> Settings:
         """What a state of these rules and rows is begun with; what is not said is that of the state."""

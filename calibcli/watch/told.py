@@ -74,7 +74,7 @@ def headline(state: State, checks: Sequence[Check]) -> str:
 def _scope(stream: Stream, name: str) -> str:
     if stream.watched.baseline:
         return "minus baseline"
-    return f"{stream.watched.by}={name}" if stream.watched.by else ""
+    return f"{stream.watched.by}={name}" if name else stream.watched.by
 
 
 def _check(state: State, name: str, stream: Stream) -> Check:
