@@ -48,8 +48,8 @@ def find_slices(
     ['hour=3']
 
     Args:
-        scores, labels, how: (N, K) and (N,), as for `measure`; `by` is a mapping of columns (N,), or of a file a list of
-            names, `class` for the predicted class; without it all columns that the file has.
+        scores, labels, how: (N, K) and (N,), as for `measure`; `by` is a mapping of columns (N,), or of a file a list
+            of names, `class` for the predicted class; without it all columns that the file has.
         find: `gap`, mean confidence less accuracy (of two classes of the event), or `error`.
         confirm: `split`: search half of the rows (of the groups), confirm on the other; `all`: every rule on all rows.
         depth: conditions of a rule; 3 needs sliceline.  min_n: rows of a rule.
@@ -74,7 +74,7 @@ def find_slices(
         named = [*(by or others(path, Reading(**more)))]
         with_class = BY_CLASS in named
         more["by"] = tuple(name for name in named if name != BY_CLASS)
-        rows = recorded.read(path, progress=progress, **more)
+        rows = recorded.read(path, progress=progress, numbers=True, **more)
     else:
         rows = given(find_slices, scores, labels, how, progress)
     if with_class and not rows.top_only:

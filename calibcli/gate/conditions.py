@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.columns.parts import coded
 from calibcli.errors import UsageError
 
 Op = Literal["=", "<=", ">"]
@@ -76,14 +77,14 @@ def numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
     """(N,) values as numbers, nan where there is none (`nan` or empty); None where a text is something else."""
     if column.dtype.kind in "fiu":
         return column.astype(np.float64)
-    known, inverse = np.unique(column.astype(str, copy=False), return_inverse=True)
+    known, codes = coded(column.astype(str, copy=False))
     try:
         values = [
             float("nan") if text.strip().lower() in ("", "nan", "none", "null") else float(text) for text in known
         ]
     except ValueError:
         return None
-    return np.array(values)[inverse]
+    return np.array(values)[codes]
 
 
 def _quoted(text: str) -> str:

@@ -73,8 +73,8 @@ class Measured:
     def _more_wrong(here: Rows, rest: Rows) -> float:
         """One-sided: Fisher's exact test of independent rows, else the score form of the difference."""
         if here.binomial and rest.binomial and not here.counts:
-            hits = int(round(here.value * here.n))
-            return fisher(hits, here.n, hits + int(round(rest.value * rest.n)), here.n + rest.n)
+            hits = round(here.value * here.n)
+            return fisher(hits, here.n, hits + round(rest.value * rest.n), here.n + rest.n)
         difference = here.value - rest.value
         if difference <= 0:
             return 1.0

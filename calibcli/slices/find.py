@@ -94,9 +94,11 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     texts = [text_of(rule.conditions(found)) for rule in best]
     gaps = [float(np.mean(measured.values[at][rule.holds(found, at)])) for rule in best]
     total = float(measured.rows(rest).value)
-    sides = len(rest), float(np.average(evidence.variance[rest])), count
+    sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.least / predictions.n)
     tell(1.0, "")
     told = _result(search, texts, gaps, tests, total, sides)
+    if search.find == "gap" and abs(total) > 3 * measured.rows(rest).se:
+        notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
     facts = {**told.facts, "n": predictions.n, **predictions.problem, "columns": len(found)}
     return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
 
@@ -133,11 +135,12 @@ def _result(
     gaps: Sequence[float],
     tests: Sequence[Found],
     total: float,
-    sides: tuple[int, float, int],
+    sides: tuple[int, float, int, float],
 ) -> Result:
-    rows, variance, count = sides
+    rows, variance, count, share = sides
+    split = search.confirm == "split"
     metric = "confidence_gap" if search.find == "gap" else "error"
-    how = "score form, on the half that was not searched" if search.confirm == "split" else "score form, on all rows"
+    how = "score form, on the half that was not searched" if split else "score form, on all rows"
     estimates, lines, rules = [], list[list[Any]](), []
     for text, gap, one in zip(texts, gaps, tests, strict=True):
         real = one.adjusted <= search.alpha
@@ -162,12 +165,12 @@ def _result(
         lines.append([text, "yes" if real else "no", one.n, one.n / rows, one.value, one.low, one.high, one.adjusted])
         if real:
             rules.append({"by": text, "metric": metric, "value": one.value, "n": one.n})
-    adjusted = f"p ({'Holm' if search.confirm == 'split' else 'Bonferroni'})"
+    adjusted = f"p ({'Holm' if split else 'Bonferroni'})"
     heads = ["rule", "confirmed", "n", "share", metric, "lower", "upper", adjusted]
     title = f"Where it fails: the {len(lines)} strongest of {count:,} rules"
-    least = detectable(variance, SHARE * rows, count, TESTS if search.confirm == "split" else count, search.alpha)
+    least = min(1.0, detectable(variance, share * rows, count, TESTS if split else count, search.alpha))
     facts: dict[str, Any] = {
-        "headline": _headline(rules, search, total, least, rows),
+        "headline": _headline(rules, search, total, (least, share), rows),
         "candidates": count,
         "confirmed": len(rules),
         "would_have_found": round(least, 3),
@@ -179,11 +182,13 @@ def _result(
     return Result(command="slices", estimates=estimates, tables=tables, plots=_plots(estimates, total), facts=facts)
 
 
-def _headline(rules: Sequence[Mapping[str, Any]], search: Search, total: float, least: float, rows: int) -> str:
-    what = "gap" if search.find == "gap" else "excess of errors"
+def _headline(
+    rules: Sequence[Mapping[str, Any]], search: Search, total: float, least: tuple[float, float], rows: int
+) -> str:
+    what = "a gap" if search.find == "gap" else "an excess of errors"
     if not rules:
-        said = f"No slice found; a {what} of {least:.2f} in {100 * SHARE:.0f} % of rows or more would have been (80 %)."
-        return said
+        gap, share = least
+        return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
     word = "miscalibrated" if search.find == "gap" else "wrong more often"
     names = "; ".join(f"{rule['by']} ({rule['value']:+.3f}, n = {rule['n']:,})" for rule in rules[:3])
     more = f"; and {len(rules) - 3} more" if len(rules) > 3 else ""

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibcli.columns.parts import coded
 from calibcli.gate.conditions import Condition, numbers
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 PARTS = 5  # of a column of numbers
 VALUES = 50  # of a column of texts, the most frequent
+SAMPLE = 10_000  # rows that show whether a number is one of few
 DISTINCT = 12  # numbers of which each is a value of its own, up to here
 
 
@@ -58,10 +60,13 @@ def columns_of(
 
 
 def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], least: int) -> Column | str:
-    given = numbers(values)
-    if given is not None and len(np.unique(given[search])) > DISTINCT:
+    if values.dtype.kind in "fiu" and len(np.unique(values[:SAMPLE])) > DISTINCT:
+        return _cut(name, values.astype(np.float64), search, least)
+    known, codes = coded(values if values.dtype.kind in "fiu" else values.astype(str, copy=False))
+    given = numbers(values) if len(known) > DISTINCT else None
+    if given is not None:
         return _cut(name, given, search, least)
-    known, codes = np.unique(values.astype(str, copy=False), return_inverse=True)
+    known = [str(value) for value in known]
     sizes = np.bincount(codes[search], minlength=len(known))
     frequent = np.argsort(-sizes, kind="stable")[:VALUES]
     frequent = frequent[(sizes[frequent] >= least) & (sizes[frequent] < search.sum())]
@@ -69,7 +74,7 @@ def _column(name: str, values: npt.NDArray[Any], search: npt.NDArray[np.bool_], 
         return f"'{name}' has {len(known):,} values, and none is of {least} rows or more but not of all: left out"
     place = np.full(len(known), len(frequent))
     place[frequent] = np.arange(len(frequent))
-    literals = [(Condition(name, "=", str(known[i])),) for i in frequent]
+    literals = [(Condition(name, "=", known[i]),) for i in frequent]
     return Column(name, place[codes], literals, np.eye(len(frequent), len(frequent) + 1))
 
 
@@ -77,6 +82,8 @@ def _cut(name: str, values: Floats, search: npt.NDArray[np.bool_], least: int) -
     """Ranges between quantiles of the half that is searched, and everything below or above one."""
     there = values[search & np.isfinite(values)]
     cuts = np.unique(np.quantile(there, np.arange(1, PARTS) / PARTS, method="lower")) if len(there) else np.empty(0)
+    short = np.unique([float(f"{cut:.6g}") for cut in cuts])  # as it is written, and read again
+    cuts = short if len(short) == len(cuts) else cuts
     cuts = cuts[cuts < there.max()] if len(there) else cuts
     if not len(cuts):
         return f"'{name}' is a number that hardly differs between rows: left out"

@@ -14,7 +14,8 @@ from calibcli.gate.conditions import Condition
 from calibcli.slices.literals import Column, Floats
 
 MOST = 2_000  # of the ranking, that are looked at for what is not explained by others
-EXPLAINED = 2.0  # standard errors within which a gap is that of a shorter rule, or of one before it
+SAME = 2.0  # standard errors within which the gap of a pair is that of one of its conditions
+OWN = 2.0  # standard errors that the rows of a rule outside those before it must show, and half of its gap
 Mask = npt.NDArray[np.bool_]
 
 
@@ -103,13 +104,13 @@ def distinct(
     """The strongest rules that say something of their own, each as short as it can be.
 
     Of a pair of conditions one alone is taken where the rows that the other leaves out have the same gap. A rule whose
-    rows outside those before it show nothing is one of them in other words.
+    rows outside those before it show little is one of them in other words.
     """
     kept: list[Rule] = []
     covered = np.zeros(len(rows), bool)
     for rule in rules:
         held = rule.holds(columns, rows)
-        if kept and evidence.z(rows[held & ~covered]) < EXPLAINED:
+        if kept and not _own(evidence, rows[held], rows[held & ~covered]):
             continue
         rule = _shortest(rule, columns, evidence, rows, held)
         if rule in kept:
@@ -121,6 +122,13 @@ def distinct(
     return kept
 
 
+def _own(evidence: Evidence, whole: npt.NDArray[np.int64], rest: npt.NDArray[np.int64]) -> bool:
+    """Whether the rows that no rule before it has show what all of them do."""
+    if not len(rest) or evidence.z(rest) < OWN:
+        return False
+    return bool(_gap(evidence, rest)[0] / _gap(evidence, whole)[0] >= 0.5)
+
+
 def _shortest(
     rule: Rule, columns: Sequence[Column], evidence: Evidence, rows: npt.NDArray[np.int64], held: Mask
 ) -> Rule:
@@ -130,7 +138,7 @@ def _shortest(
         if not rest.any():
             return one
         gaps, spreads = zip(*(_gap(evidence, rows[some]) for some in (held, rest)), strict=True)
-        if abs(gaps[0] - gaps[1]) < EXPLAINED * np.sqrt(sum(spreads)):
+        if abs(gaps[0] - gaps[1]) < SAME * np.sqrt(sum(spreads)):
             return one
     return rule
 

@@ -25,10 +25,8 @@ def others(path: Paths, reading: Reading) -> list[str]:
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
     contents = recorded.load(recorded.open_all(paths, reading)[0])
     options = (reading.scores, reading.labels, reading.ids, reading.weights, reading.group, reading.confidence)
-    named = {
-        *filter(None, (*options, reading.correct, contents.scores, contents.labels, contents.ids)),
-        *contents.kinds,
-    }
+    fixed = (reading.correct, contents.scores, contents.labels, contents.ids, contents.groups)
+    named = {*filter(None, (*options, *fixed)), *contents.kinds}
     rows = max((array.shape[0] for array in contents.arrays.values() if array.shape), default=0)
     return [
         name
