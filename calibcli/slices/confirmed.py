@@ -119,6 +119,8 @@ def _tail(p: Floats, hits: float, w: Floats) -> float:
     p, w = p[free], w[free]
     if hits <= 0 or hits > w.sum() + 1e-9:
         return 1.0 if hits <= 0 else 0.0
+    if hits > w.sum() - 1 + 1e-9:
+        return math.exp(float(w @ np.log(p)))
     at, odds = hits - 0.5, np.log(p / (1 - p))
     low, high, t = -800.0, 800.0, 0.0
     for _ in range(200):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from calibcli.result import Estimate, Result, Table
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
 from calibcli.slices.literals import Column, Floats, columns_of
 from calibcli.slices.search import Evidence, Rule, distinct, ranked
-from calibcli.spec import Alpha, Rows, Seed, check_options
+from calibcli.spec import Alpha, Range, Rows, Seed, check_options
 
 TESTS = 10
 SHARE = 0.05  # of the rows, of the slice that "would have been found"
 LEAST = 200
 Find = Literal["gap", "error"]
 Confirm = Literal["split", "all"]
+Depth = Annotated[int, Range(1, 3)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +45,13 @@ class Search:
 
     find: Find = "gap"
     confirm: Confirm = "split"
-    depth: Literal[1, 2, 3] = 2
+    depth: Depth = 2
     least: Rows = LEAST
     alpha: Alpha = 0.05
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.depth not in (1, 2, 3):
-            raise UsageError(f"--depth {self.depth} is not a choice", "choose from: 1, 2, 3")
 
 
 def find(predictions: Predictions, search: Search, progress: Progress | None = None) -> Result:
@@ -88,7 +87,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
         rules, count = sorted({*rules, *more}, key=lambda rule: -rule.z), count + len(more)
     best = distinct(rules, found, evidence, at, TESTS)
     tell(0.8, "confirming")
-    tests = [_test(rule, found, measured, rest, search.alpha) for rule in best]
+    tests = _tests(best, found, measured, rest, search.alpha)
     adjusted = holm([one.p for one in tests]).tolist() if split else [min(1.0, one.p * count) for one in tests]
     tests = [dataclasses.replace(one, adjusted=p) for one, p in zip(tests, adjusted, strict=True)]
     texts = [text_of(rule.conditions(found)) for rule in best]
@@ -124,9 +123,16 @@ def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
     return Measured(wrong, None, *design), Evidence(w * (wrong - mean), power * spread, signed=False)
 
 
-def _test(rule: Rule, columns: Sequence[Column], measured: Measured, rows: Any, alpha: float) -> Found:
-    held = rule.holds(columns, rows)
-    return measured.test(rows[held], rows[~held], alpha)
+def _tests(
+    rules: Sequence[Rule], columns: Sequence[Column], measured: Measured, rows: Any, alpha: float
+) -> list[Found]:
+    """Each on the rows that no rule before it holds: what those explain is not found again."""
+    found, free = [], np.ones(len(rows), bool)
+    for rule in rules:
+        held = rule.holds(columns, rows)
+        found.append(measured.test(rows[held & free], rows[~held & free], alpha))
+        free &= ~held
+    return found
 
 
 def _result(
@@ -140,7 +146,7 @@ def _result(
     rows, variance, count, share = sides
     split = search.confirm == "split"
     metric = "confidence_gap" if search.find == "gap" else "error"
-    how = "score form, on the half that was not searched" if split else "score form, on all rows"
+    how = "score form, rows of the other half, but for those of rules above" if split else "score form, on all rows"
     estimates, lines, rules = [], list[list[Any]](), []
     for text, gap, one in zip(texts, gaps, tests, strict=True):
         real = one.adjusted <= search.alpha
