@@ -146,7 +146,7 @@ def _result(
     rows, variance, count, share = sides
     split = search.confirm == "split"
     metric = "confidence_gap" if search.find == "gap" else "error"
-    how = "score form, rows of the other half, but for those of rules above" if split else "score form, on all rows"
+    how = "score form; other half, rows of no rule above" if split else "score form, on all rows"
     estimates, lines, rules = [], list[list[Any]](), []
     for text, gap, one in zip(texts, gaps, tests, strict=True):
         real = one.adjusted <= search.alpha
