@@ -23,12 +23,12 @@ ORDER = [
     ("hessian", "scalers"),
     ("inputs",),
     ("training",),
-    ("study",),
     ("gate",),
     ("watch", "slices"),
     ("api",),
+    ("study",),
     ("render",),
-    ("catalogue",),
+    ("catalogue", "pytest_plugin"),
     ("cli",),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
