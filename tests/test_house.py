@@ -25,7 +25,7 @@ ORDER = [
     ("inputs",),
     ("training",),
     ("gate",),
-    ("ship",),
+    ("ship", "watch", "slices"),
     ("api",),
     ("study",),
     ("render",),

@@ -21,7 +21,7 @@ from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 
-__all__ = ["check", "compare"]
+__all__ = ["Limits", "check", "compare", "rules"]
 
 Limits = Mapping[str, float]
 
