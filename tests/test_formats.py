@@ -124,6 +124,7 @@ WRITTEN: dict[str, Callable[[bytes], float | None]] = {
     "latex": number(r"(?m)^ece & ([\d.]+)"),
     "openmetrics": number(r'(?m)^calib_estimate\{[^}]*"ece"[^}]*\} ([\d.e-]+)'),
     "github": lambda content: None,
+    "badge": number(r'"message": "ece ([\d.]+)"'),
     "junit": lambda content: tree.fromstring(content) and None,
     "svg": lambda content: tree.fromstring(content) and None,
     "png": lambda content: None if content.startswith(b"\x89PNG\r\n") else 0.0,

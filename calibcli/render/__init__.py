@@ -9,7 +9,7 @@ A file of `formats/` has `render(result) -> str | bytes`, and may have
     reports(result) -> bool       whether a folder gets it for this result
     figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
     FIGURES = True                a folder gets them
-    show(result)                  prints to stdout, for one that knows more about where it goes (colour, width)
+    show(result, detail)          prints to stdout, for one that knows more about where it goes (colour, width)
 
 and reads a `Result` and nothing else.
 """
@@ -28,6 +28,7 @@ from typing import cast
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic, may_write
 from calibcli.render import formats, sheet, stream
+from calibcli.render.screen import Detail
 from calibcli.result import Result
 from calibcli.spec import Style
 
@@ -75,8 +76,7 @@ def known_output(path: Path) -> Path:
     if not found:
         known = sorted(s for name in NAMES for s in suffixes(name))
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    needed = getattr(module(found), "NEEDS", "")
-    if needed and importlib.util.find_spec(needed) is None:
+    if needed := _lacks(module(found)):
         raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
     may_write([path])
     return path
@@ -96,10 +96,10 @@ def text(result: Result, name: str) -> str:
     return cast(str, module(name).render(result))
 
 
-def show(result: Result, name: str) -> None:
-    """Print `result` to stdout in format `name`."""
+def show(result: Result, name: str, detail: Detail = "few") -> None:
+    """Print `result` to stdout in format `name`; a screen shows a few numbers, those asked for, or all."""
     if hasattr(module(name), "show"):
-        module(name).show(result)
+        module(name).show(result, detail)
     else:
         stream.put(text(result, name), json=name == "json")
 
@@ -119,7 +119,8 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
     except OSError as error:
         raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
     for one in map(module, NAMES):
-        if hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result)):
+        wanted = hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result))
+        if wanted and not _lacks(one):
             _save(one.render(result), path / one.REPORT)
     for one in map(module, NAMES):
         if hasattr(one, "FIGURES") and result.plots and importlib.util.find_spec(one.NEEDS):
@@ -127,6 +128,12 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
                 _save(content, path / f"{name}{one.SUFFIXES[0]}")
     for table in filter(None, [sheet.bins_table(result), *result.tables]):
         _save(module("csv").table(table), path / f"{stream.file_name(table.name, 'table')}.csv")
+
+
+def _lacks(one: ModuleType) -> str:
+    """The library that a format needs and is not installed, or ""."""
+    needed: str = getattr(one, "NEEDS", "")
+    return needed if needed and importlib.util.find_spec(needed) is None else ""
 
 
 def is_folder(path: Path) -> bool:

@@ -47,7 +47,9 @@ def report(
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
         before = predictions
-        after = crossed or cross_fit(method, predictions, options.folds, options.seed, part(progress, 1, 2), memory)
+        after = crossed or cross_fit(
+            method, predictions, options.folds, options.seed, part(progress, 1, 2), memory, options.split_seed
+        )
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
     if progress:
         progress(1.0, "measuring")
