@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
-from calibcli.render import numbers, sheet, stream, verdicts
+from calibcli import numbers
+from calibcli.render import sheet, stream, verdicts
 from calibcli.render.formats import markdown
 from calibcli.result import Check, Result
 
