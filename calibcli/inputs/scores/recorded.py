@@ -212,6 +212,7 @@ def _one(
             "files": files,
             "evaluation": dict(first.facts),
             "choices_vary": ragged and found.nonfinite.masked.count > 0,
+            "folded": keys.folded(first),
         },
         **further,
     )
