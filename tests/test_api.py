@@ -94,7 +94,8 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
             try:
                 importlib.import_module(module.name)
             except ModuleNotFoundError as error:
-                assert error.name in ("onnx", "onnxruntime", "sliceline", "pyarrow"), module.name  # of extras
+                if error.name not in ("onnx", "onnxruntime", "sliceline", "pyarrow"):  # of extras
+                    raise
     z, y = sample()
     path, calibrator = tmp_path / "z.npz", tmp_path / "t.safetensors"
     np.savez(path, logits=z, labels=y)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.slices.literals import Column
 from calibcli.slices.candidates import Evidence, Rule
+from calibcli.slices.literals import Column
 
 KEPT = 50  # rules that it returns, in each direction
 
