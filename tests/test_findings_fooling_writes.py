@@ -29,6 +29,11 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     ],
     "compare": [("{test} {validation}", ("inputs",)), ("{base} {result}", ("inputs",))],
     "plan": [("--max ece=0.02 --from {validation}", ("pilot",))],
+    "watch": [
+        ("{folder}/state.json {test} --max ece=0.2 --config {config} --night 2026-03-01", ("state", "new", "config")),
+        ("{folder}/state.json {test} --margin nll=9 --baseline {validation} --night 2026-03-01", ("baseline",)),
+    ],
+    "slices": [("{test} --by ink", ("files",))],
     "inspect": [("{test}", ("files",))],
     "logits": [
         ("{model} --data {digits}#test --save {folder}/free.npz", ("model", "data")),

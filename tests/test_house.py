@@ -16,7 +16,8 @@ ORDER = [
     ("wellformed", "shelves"),
     ("plots",),
     ("result",),
-    ("links", "device", "derivatives", "signals"),
+    ("numbers",),
+    ("headline", "links", "device", "derivatives", "signals"),
     ("predictions",),
     ("columns",),
     ("metrics", "architectures", "losses"),
@@ -24,11 +25,11 @@ ORDER = [
     ("inputs",),
     ("training",),
     ("gate",),
-    ("ship",),
+    ("ship", "watch", "slices"),
     ("api",),
     ("study",),
     ("render",),
-    ("catalogue",),
+    ("catalogue", "pytest_plugin"),
     ("cli",),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
