@@ -71,13 +71,11 @@ def command(
     held_out = recorded.read(test, progress=progress, **how) if test else None
     overlap = fingerprints.refuse_overlap(predictions, held_out) if held_out is not None else ""
     result, scaler = before_after.report(predictions, options, held_out, run.progress("fitting"))
-    said = str(predictions.facts.get("folded", ""))
-    remarks = [f"{said}: this one goes on top of it; of the model before, pass its logits"] if said else []
     if save is not None:
         scalers.save(scaler, save)
     result = dataclasses.replace(
         result,
-        notes=[*result.notes, *([overlap] if overlap else []), *remarks],
+        notes=[*result.notes, *([overlap] if overlap else []), *before_after.on_top(predictions)],
         artefacts={} if save is None else {"calibrator": str(save)},
         provenance={
             "inputs": [file for p in (predictions, held_out) if p is not None for file in recorded.provenance(p)],
