@@ -8,6 +8,7 @@ The public functions are loaded when they are first used, so that `import calibc
     check compare                                  calibcli.api.gating
     Watch                                          calibcli.api.watching
     curvature train loss                           calibcli.api.networks
+    export verify                                  calibcli.api.shipping
     Predictions Result Estimate CalibError
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
+    from calibcli.api.shipping import export, verify
     from calibcli.api.watching import Watch
     from calibcli.errors import CalibError
     from calibcli.predictions import Predictions
@@ -35,6 +37,7 @@ _HOME = {
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
+    "calibcli.api.shipping": "export verify",
     "calibcli.api.watching": "Watch",
     "calibcli.errors": "CalibError",
     "calibcli.predictions": "Predictions",
@@ -51,6 +54,7 @@ __all__ = [
     "check",
     "compare",
     "curvature",
+    "export",
     "find_slices",
     "fit_scaler",
     "from_arrays",
@@ -61,6 +65,7 @@ __all__ = [
     "read",
     "save_scaler",
     "train",
+    "verify",
 ]
 
 
