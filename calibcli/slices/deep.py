@@ -9,12 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.slices.candidates import Evidence, Rule
 from calibcli.slices.literals import Column
-<<<<<<< HEAD
-=======
 from calibcli.slices.tried import Evidence, Rule
->>>>>>> watch
 
 KEPT = 50  # rules that it returns, in each direction
 

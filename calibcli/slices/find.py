@@ -18,13 +18,9 @@ from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
-from calibcli.slices.candidates import Evidence, Rule, distinct, ranked
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
 from calibcli.slices.literals import Column, Floats, columns_of
-<<<<<<< HEAD
-=======
 from calibcli.slices.tried import Evidence, Rule, distinct, ranked
->>>>>>> watch
 from calibcli.spec import Alpha, Range, Rows, Seed, check_options
 
 TESTS = 10
