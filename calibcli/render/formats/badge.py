@@ -1,5 +1,7 @@
 """Badge: the verdict as the JSON that shields.io draws a badge from (its endpoint badge, schema 1).
 
+Ours: one word for the worst verdict, and its colour.
+
 >>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})), end="")
 {"schemaVersion": 1, "label": "calibration", "message": "fail", "color": "red"}
 """
