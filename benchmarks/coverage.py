@@ -25,6 +25,7 @@ from calibcli import from_confidence, metrics
 from calibcli.columns import Columns, columns
 from calibcli.metrics.binned import class_bins
 from calibcli.metrics.gap_norms import l1, l2, over, over_by_confidence, under
+from calibcli.metrics.isotonic import pool
 from calibcli.metrics.kernel import laplace_form
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.sample import Sample, known
@@ -58,6 +59,10 @@ TWO_SIDED = [
         "temperature_gain",
         "cox_slope",
         "cox_intercept",
+        "failure_auroc",
+        "aurc",
+        "corp_unc",
+        "corp_unc:score=log",
     ),
 ]
 ONE_SIDED = [
@@ -71,6 +76,10 @@ ONE_SIDED = [
     "smece",
     "mmce",
     "ece2_debiased",
+    "corp_mcb",
+    "corp_mcb:score=log",
+    "corp_dsc",
+    "corp_dsc:score=log",
 ]
 MARKS = {False: ("<!-- coverage -->", "<!-- /coverage -->")}
 MARKS[True] = ("<!-- coverage of confidences -->", "<!-- /coverage of confidences -->")
@@ -86,8 +95,16 @@ METHOD = {
     "adaece": SIGNS + ", or signs that change once",
     "ece_l2": "true signs above, smallest size not refuted below",
     "classwise_ece": "true signs",
+    "failure_auroc": "score form of DeLong's variance",
+    "aurc": "score form of influences",
+    **dict.fromkeys(("corp_unc", "corp_unc:score=log"), "Clopper-Pearson, of the base rate"),
+    **dict.fromkeys(
+        [f"corp_{part}{score}" for part in ("mcb", "dsc") for score in ("", ":score=log")],
+        "best recalibration above, cross-fitting below",
+    ),
 }
 Z95 = 1.6448536269514722
+TINY = 1e-300
 
 
 @dataclass
@@ -157,7 +174,29 @@ class Population:
         found["smece"] = Smoothed(c, r).fixed_point[0]
         found["mmce"] = math.sqrt(laplace_form(c[view.order], r[view.order], 0.4))
         found["cox_slope"], found["cox_intercept"] = self._cox()
+        q_up = q[np.argsort(c / np.maximum(self.columns.rest, TINY))]
+        found["failure_auroc"] = float(q_up @ (np.cumsum(1 - q_up) - (1 - q_up) / 2)) / (q.sum() * (1 - q).sum())
+        found["aurc"] = float(np.mean(np.cumsum((1 - q_up)[::-1]) / np.arange(1, len(q) + 1)))
+        for log in (False, True):
+            for part in ("mcb", "dsc", "unc"):
+                found[f"corp_{part}{':score=log' if log else ''}"] = float(self.gain_of_rows(part, log)[0].mean())
         return {name: float(value) for name, value in found.items()}
+
+    def gain_of_rows(self, part: str, log: bool) -> tuple[Floats, Floats]:
+        """Expectation and variance over its label of what each row, by confidence, adds to a part of its score."""
+        order = np.argsort(self.columns.confidence)
+        q = self.q[order]
+        best = pool(np.ones(len(q)), q).spread(len(q))
+        said = self.columns.confidence[order], self.columns.rest[order]
+        rate = np.full(len(q), q.mean())
+
+        def score(p: Floats, rest: Floats) -> list[Floats]:
+            """If right, and if wrong."""
+            return [-np.log(np.maximum(own, TINY)) if log else (1 - own) ** 2 for own in (p, rest)]
+
+        own, other = score(*(said if part == "mcb" else (rate, 1 - rate))), score(best, 1 - best)
+        right, wrong = ((a - b if part != "unc" else a) for a, b in zip(own, other, strict=True))
+        return q * right + (1 - q) * wrong, q * (1 - q) * (right - wrong) ** 2
 
     def view(self) -> BinaryOutcomes:
         return Sample.of(self.columns).top
@@ -233,6 +272,9 @@ def signed_deviation(population: Population, name: str) -> float:
     """√Var of one row's part of the statistic s·d, s the true signs: the oracle's bound is z times this over √n."""
     c, q = population.columns.confidence, population.q
     view = population.view()
+    if name.startswith("corp_"):
+        mean, variance = population.gain_of_rows(name[5:8], name.endswith("log"))
+        return math.sqrt(float(mean.var() + variance.mean()))
     if name == "classwise_ece":
         p = np.exp(population.logits - population.logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
@@ -339,7 +381,7 @@ def _summary(population: Population, spec: str, n: int, t: Tally, truth: float) 
     out["width_sd"] = out["width"] / sd if sd > 0 else nothing
     if spec in ONE_SIDED:
         oracle = Z95 * signed_deviation(population, spec) / math.sqrt(n)
-        if oracle > 0:  # else the statistic is 0 whatever the labels
+        if oracle > 1e-9:  # else the statistic is 0 whatever the labels, but for rounding
             out["low_ratio"] = float(np.median(t.below)) / oracle if t.below else nothing
             out["high_ratio"] = float(np.median(t.above)) / oracle if t.above else nothing
     return out

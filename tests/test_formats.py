@@ -121,6 +121,7 @@ WRITTEN: dict[str, Callable[[bytes], float | None]] = {
     "json": of_json,
     "table": number(r"(?m)^\W*ece +([\d.]+)"),
     "markdown": number(r"(?m)^\| `ece` \| ([\d.]+)"),
+    "latex": number(r"(?m)^ece & ([\d.]+)"),
     "openmetrics": number(r'(?m)^calib_estimate\{[^}]*"ece"[^}]*\} ([\d.e-]+)'),
     "github": lambda content: None,
     "badge": number(r'"message": "ece ([\d.]+)"'),

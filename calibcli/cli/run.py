@@ -19,7 +19,7 @@ from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
 from calibcli.result import Result
-from calibcli.spec import option
+from calibcli.spec import Style, option
 
 OTHERS = ("app", "options", "run", "typed")  # beside the files of commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
@@ -80,6 +80,7 @@ class Run:
         "-o",
         kind=tuple[Path, ...],
     )
+    style: Style = option("screen", "Of pictures: screen, or paper (3.3 inches wide, 8 pt, no titles).")
     quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
 
     argv: ClassVar[Sequence[str]] = ()
@@ -152,7 +153,7 @@ class Run:
         for path in self.outputs:
             try:
                 may_write(render.files(path), [entry["path"] for entry in inputs])  # also those found on the way
-                render.write(stamped, path)
+                render.write(stamped, path, self.style)
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
         Run.latest_code = code if failed is None else int(failed.code)

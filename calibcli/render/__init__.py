@@ -7,6 +7,8 @@ A file of `formats/` has `render(result) -> str | bytes`, and may have
     NEEDS = "matplotlib"          a library that a light install may lack
     REPORT = "estimates.csv"      its name in a folder of reports (`-o DIR/`)
     reports(result) -> bool       whether a folder gets it for this result
+    figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
+    FIGURES = True                a folder gets them
     show(result)                  prints to stdout, for one that knows more about where it goes (colour, width)
 
 and reads a `Result` and nothing else.
@@ -18,7 +20,6 @@ import importlib
 import importlib.util
 import os
 import pkgutil
-import re
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic, may_write
 from calibcli.render import formats, sheet, stream
 from calibcli.result import Result
+from calibcli.spec import Style
 
 NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
 
@@ -80,11 +82,12 @@ def known_output(path: Path) -> Path:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that `-o path` may write: itself, or in a folder the reports and any .csv that is there."""
+    """The files that `-o path` may write: itself, or in a folder the reports and any table or figure that is there."""
     if not is_folder(path):
         return [path]
     reports = [path / one.REPORT for one in map(module, NAMES) if hasattr(one, "REPORT")]
-    return [file for file in dict.fromkeys([*reports, *path.glob("*.csv")]) if file.exists()]
+    others = [file for suffix in ("csv", "png") for file in path.glob(f"*.{suffix}")]
+    return [file for file in dict.fromkeys([*reports, *others]) if file.exists()]
 
 
 def text(result: Result, name: str) -> str:
@@ -100,10 +103,15 @@ def show(result: Result, name: str) -> None:
         stream.put(text(result, name), json=name == "json")
 
 
-def write(result: Result, path: Path) -> None:
-    """Write `result` to a file by its suffix, or every report to a folder; whole or not at all."""
+def write(result: Result, path: Path, style: Style = "screen") -> None:
+    """Write `result` to a file by its suffix, or every report and figure to a folder; whole or not at all.
+
+    Args:
+        style: of pictures.
+    """
     if not is_folder(path):
-        _save(module(_by_suffix(path)).render(result), path)
+        one = module(_by_suffix(path))
+        _save(one.render(result, style) if hasattr(one, "figures") else one.render(result), path)
         return
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -113,9 +121,12 @@ def write(result: Result, path: Path) -> None:
         wanted = hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result))
         if wanted and not _lacks(one):
             _save(one.render(result), path / one.REPORT)
+    for one in map(module, NAMES):
+        if hasattr(one, "FIGURES") and result.plots and importlib.util.find_spec(one.NEEDS):
+            for name, content in one.figures(result, style).items():
+                _save(content, path / f"{name}{one.SUFFIXES[0]}")
     for table in filter(None, [sheet.bins_table(result), *result.tables]):
-        name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
-        _save(module("csv").table(table), path / f"{name}.csv")
+        _save(module("csv").table(table), path / f"{stream.file_name(table.name, 'table')}.csv")
 
 
 def _lacks(one: ModuleType) -> str:

@@ -104,6 +104,7 @@ def _measure(rows: Predictions, options: Options, scope: str) -> Result:
                 name=f"{p.name}_{scope}",
                 under=p.under and f"{p.under}_{scope}",
                 title=p.title and f"{p.title}, {scope}",
+                about=None if p.about is None else f"{p.about} {scope}".lstrip(),
             )
             for p in measured.plots
         ],
