@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from torch import nn
 
 from calibcli import device as devices
-from calibcli import hessian, losses
+from calibcli import headline, hessian, losses
 from calibcli.errors import UsageError, check_keywords
 from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.dataset import Dataset
@@ -96,7 +96,7 @@ def curvature(
     found = loaded.open_data(data, "test", "validation", **rows, **drawn, trust=trust)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
-    return _measured(loaded, found, quantities, how)
+    return headline.headed(_measured(loaded, found, quantities, how))
 
 
 def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
@@ -142,7 +142,7 @@ def train(setup: Setup) -> Result:
         InputError: a model or rows that are refused.  UsageError: an option that cannot be.
         TypeError: an unknown keyword.
     """
-    return run_all(setup)
+    return headline.headed(run_all(setup))
 
 
 def loss(spec: str) -> Loss:
