@@ -45,6 +45,9 @@ def curvature(
     mean: str | None = None,
     std: str | None = None,
     size: str | None = None,
+    resize: str | None = None,
+    crop: str | None = None,
+    interpolation: str | None = None,
     layout: str | None = None,
     inputs: str | None = None,
     labels: str | None = None,
@@ -76,8 +79,7 @@ def curvature(
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
-        arch, arch_file, trust: of a checkpoint, see `calib curvature --help`.
-        mean, std, size, layout, inputs, labels, subset: of the data set, likewise.
+        arch, arch_file, trust: of a checkpoint; mean to subset: of the data set; see `calib curvature --help`.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
 
@@ -90,7 +92,8 @@ def curvature(
     measured = losses.final(loss) if isinstance(loss, str) else loss
     loaded = _loaded(model, arch, arch_file, trust)
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
-    rows = {"mean": mean, "std": std, "size": size, "layout": layout, "inputs": inputs, "labels": labels}
+    rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
+    rows |= {"layout": layout, "inputs": inputs, "labels": labels}
     found = loaded.open_data(data, "test", "validation", **rows, subset=subset, seed=seed, trust=trust)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}

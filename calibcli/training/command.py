@@ -125,7 +125,7 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
     model_name = str(setup.model)
     if Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name):
         loaded = checkpoint.load(model_name, **setup.fields_of(opening.Network))
-        parts = rows(named=loaded.data, classes=loaded.classes, preprocess=loaded.metadata.get("preprocess"))
+        parts = rows(named=loaded.data, classes=loaded.classes, **loaded.preparing)
         fresh = setup.init == "fresh"
         model = _drawn(setup, loaded.architecture) if fresh else loaded.model
         start = Start(model, loaded.architecture, fresh, loaded.classes, loaded.source, loaded.sha256)

@@ -14,12 +14,15 @@ from typing import Any
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.code import FAILURES
-from calibcli.inputs.dataset.resize import RESAMPLE
+from calibcli.inputs.dataset import Preprocess
+from calibcli.inputs.dataset.resize import RESAMPLE, Resize
 
 FILES = ("preprocessor_config.json", "processor_config.json")
 SHORTEST = ("CLIP", "ConvNext", "Bit", "MobileNet", "MobileViT", "PoolFormer", "Levit", "EfficientFormer")
 BICUBIC = ("CLIP", "DeiT", "Beit", "Bit", "Levit", "PoolFormer", "EfficientFormer")
+SIGNS = {"image_mean", "size", "do_rescale", "do_resize", "image_processor_type"}
 NOT_DONE = ("do_flip_channel_order", "rescale_offset", "include_top", "do_pad", "do_grayscale")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 LEVIT = 256 / 224
 LONGEST = 1 << 20
 
@@ -30,17 +33,40 @@ def of_folder(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is there and is not understood.
     """
+    path, about = _found(folder)
+    if about:
+        return checked(_hugging_face, about, path)
+    about = timm_config(folder)
+    return checked(of_timm, about.get("pretrained_cfg", about), folder / "config.json") if about else {}
+
+
+def description(folder: Path) -> Mapping[str, Any]:
+    """What a folder says of its image processor, {} where it has none."""
+    return _found(folder)[1]
+
+
+def _found(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     for name in FILES:
         about = _json(folder / name)
         about = about.get("image_processor", about)
-        if (
-            isinstance(about, Mapping)
-            and "sampling_rate" not in about
-            and {"image_mean", "size", "do_rescale"} & set(about)
-        ):
-            return _checked(_hugging_face, about, folder / name)
-    about = timm_config(folder)
-    return _checked(of_timm, about.get("pretrained_cfg", about), folder / "config.json") if about else {}
+        if isinstance(about, Mapping) and "sampling_rate" not in about and SIGNS & set(about):
+            return folder / name, about
+    return folder, {}
+
+
+def words(about: Mapping[str, Any]) -> str:
+    """The steps of an image processor in words; what is not understood is left to its name."""
+    try:
+        found = checked(_hugging_face, about, Path())
+    except InputError:
+        return "as it is configured"
+    made = Preprocess(scale=found["scale"], mean=tuple(found["mean"]), std=tuple(found["std"]), resize=resize(found))
+    return "; ".join([str(made), *found["not_done"]])
+
+
+def resize(found: Mapping[str, Any]) -> Resize:
+    """Of a `preprocess`."""
+    return Resize(tuple(found.get("size", ())), tuple(found.get("crop", ())), found.get("resample", "bilinear"))
 
 
 def timm_config(folder: Path) -> dict[str, Any]:
@@ -51,14 +77,15 @@ def timm_config(folder: Path) -> dict[str, Any]:
 
 
 def of_timm(about: Mapping[str, Any]) -> dict[str, Any]:
-    """As `timm.data.create_transform` makes it for evaluation: size / crop_pct, then the middle."""
-    found: dict[str, Any] = {"scale": 1 / 255, "mean": _numbers(about["mean"]), "std": _numbers(about["std"])}
-    _, height, width = about["input_size"]
+    """As `timm.data.create_transform` makes it for evaluation: size / crop_pct, then the middle; its defaults."""
+    mean, std = (_numbers(about.get(key) or default) for key, default in (("mean", MEAN), ("std", STD)))
+    found: dict[str, Any] = {"scale": 1 / 255, "mean": mean, "std": std}
+    _, height, width = about.get("input_size") or (3, 224, 224)
     share, mode = float(about.get("crop_pct") or 0.875), about.get("crop_mode") or "center"
     size = [math.floor(height / share), math.floor(width / share)]
     if mode == "border" or (mode == "center" and height != width):
         return {**found, "not_done": [f"crop_mode={mode} of {height}x{width}"]}
-    resample = str(about.get("interpolation") or "bilinear")
+    resample = str(about.get("interpolation") or "bicubic")
     resample = resample if resample in RESAMPLE else "bilinear"  # "random": while training
     return {
         **found,
@@ -101,7 +128,7 @@ def _hugging_face(about: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checked(read: Any, about: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def checked(read: Any, about: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """What `read` makes of it, with its source, after a look at every number."""
     fix = "check it, or remove it and pass --mean, --std and --size"
     with refusing(FAILURES, lambda error: f"{path} is not understood ({str(error)[:60]})", fix):

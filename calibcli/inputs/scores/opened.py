@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from calibcli.errors import InputError, UsageError, refusing
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs.files import disk
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Asked, Reading
-
-STATE, SPLITS = "state.json", "dataset_dict.json"  # of Hugging Face's `save_to_disk`
 
 
 def asked_of(reading: Reading) -> Asked:
@@ -47,21 +45,13 @@ def parts(folder: Path, reading: Reading) -> list[Path]:
     Raises:
         InputError: a folder with several splits, or of another kind; several parts of one task.
     """
-    if (folder / SPLITS).is_file():
-        splits = sorted(p.parent.name for p in folder.glob(f"*/{STATE}"))
+    if (folder / disk.PARTS).is_file():
+        splits = sorted(p.parent.name for p in folder.glob(f"*/{disk.STATE}"))
         fix = f"choose one: {folder / (splits or ['test'])[0]}"
         raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    if not (folder / STATE).is_file():
+    if not (folder / disk.STATE).is_file():
         return [folder]
-    with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", "save the data set again"):
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    found = state.get("_data_files") if isinstance(state, dict) else None
-    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
-    plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
-    if not names or len(plain) < len(names):
-        raise InputError(f"{folder / STATE} names no parts in its folder", "save the data set again: save_to_disk")
-    if state.get("_indices_data_files"):
-        raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
-    if len(names) > 1 and reading.tasks:
-        raise InputError(f"{folder} consists of {len(names)} parts, --tasks takes a file each", "save it in one part")
-    return [folder / name for name in plain]
+    found = disk.parts(folder)
+    if len(found) > 1 and reading.tasks:
+        raise InputError(f"{folder} consists of {len(found)} parts, --tasks takes a file each", "save it in one part")
+    return found
