@@ -68,7 +68,7 @@ def spread(model: Any) -> Any:
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim > 1:
-                p.copy_(torch.randn(p.shape, generator=generator) / p[0].numel() ** 0.5)
+                p.copy_(1.6 * torch.randn(p.shape, generator=generator) / p[0].numel() ** 0.5)
     return model.eval()
 
 

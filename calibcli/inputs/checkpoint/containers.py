@@ -80,9 +80,6 @@ def _folder(path: Path) -> Contents:
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         if (path / name).is_file():
             return _shards(path / name)
-    if (path / "adapter_config.json").is_file():
-        problem = f"{path} holds an adapter, a change to a model that lies elsewhere"
-        raise InputError(problem, "put both together: model.merge_and_unload().save_pretrained(folder)")
     files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model.bin"))
     files = [file for file in files if file.name == "model.safetensors"] or files
     if len(files) == 1:

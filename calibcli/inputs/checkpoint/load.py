@@ -121,6 +121,9 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
     about = {"preprocess": found} if home and (found := processor.of_folder(home)) else {}
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
+    if home and not given and (home / "adapter_config.json").is_file():
+        problem = f"{home} holds an adapter, a change to a model that lies elsewhere"
+        raise InputError(problem, "put both together: model.merge_and_unload().save_pretrained(folder)")
     if home and not given and not timm and huggingface.is_model(home):
         return _hugging_face(source, file, home, about)
     contents = read(file, trust=trust)
