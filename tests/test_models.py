@@ -510,3 +510,56 @@ def test_options_come_before_what_a_library_publishes(pictures: list[Path]) -> N
     assert data.shape == (3, 100, 90)
     assert data.preprocess.mean == (0.485, 0.456, 0.406)
     assert str(data.preprocess.resize) == "resized to 256 (shorter side), bicubic, the middle 100x90"
+
+
+def inspected(capsys: pytest.CaptureFixture[str], path: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["inspect", path, "--json"]) == Exit.OK
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert len(found["provenance"]["inputs"][0]["sha256"]) in (0, 64)
+    return {**found["facts"], "notes": found["notes"]}
+
+
+def test_inspect(pictures: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    import timm
+
+    model, made = bert()
+    model.half().save_pretrained("m", max_shard_size="5KB")
+    made.save_pretrained("m")
+    for given in ("m", "m/model.safetensors.index.json"):
+        found = inspected(capsys, given)
+        assert (found["what"], found["architecture"]) == ("a Hugging Face model", "BertForSequenceClassification")
+        assert (found["class_names"], found["stored as"]) == (NAMES, "float16")
+        assert found["parameters"] == sum(p.numel() for p in model.parameters())
+        assert "logits" in found["used_by"]
+    model.config.problem_type = "multi_label_classification"
+    model.config.save_pretrained("m")
+    found = inspected(capsys, "m")
+    assert found["used_by"].startswith("none")
+    assert "multi_label_classification" in found["notes"][0]
+    model, processor = vit()
+    model.save_pretrained("v")
+    processor.save_pretrained("v")
+    assert "resized to 32x32, bilinear" in inspected(capsys, "v/model.safetensors")["pictures"]
+    timm.models.save_for_hf(timm.create_model("test_resnet", num_classes=3), "t", safe_serialization=True)
+    found = inspected(capsys, "t")
+    assert (found["what"], found["architecture"], found["classes"]) == ("a timm model", "timm:test_resnet", 3)
+    found = inspected(capsys, "pics")
+    assert (found["what"], found["rows"], found["class_names"]) == ("a data set", 9, ["ant", "bee", "cat"])
+
+
+def test_inspect_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    Path("hub/data").mkdir(parents=True)
+    parquet.write_table(pa.table({"image": [{"bytes": b"x", "path": "p"}], "label": [0]}), "hub/data/test.parquet")
+    parquet.write_table(pa.table({"image": [b"x"], "label": [0]}), "hub/data/train.parquet")
+    assert inspected(capsys, "hub")["splits"] == "test, train"
+    for name in ("test", "train"):
+        found = inspected(capsys, f"hub/data/{name}.parquet")
+        assert (found["what"], found["pictures"], found["rows"]) == ("a data set", "image", 1)
+    Path("d.csv").write_text("text,label\ngood,1\nbad,0\n")
+    Path("d.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": 0}\n')
+    assert inspected(capsys, "d.csv")["texts"] == "text"
+    assert inspected(capsys, "d.jsonl")["texts"] == "premise, hypothesis"

@@ -166,7 +166,7 @@ def _loaded(model: Any, arch: str | None, arch_file: str | None, trust: bool) ->
     if not isinstance(model, nn.Module):
         if not isinstance(model, str | Path):
             raise TypeError(f"a model is a torch module or a path, not {type(model).__name__}")
-        return checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
+        return checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust).with_gradients()
     if arch or arch_file:
         raise UsageError("a module has its architecture", "leave arch and arch_file out")
     return checkpoint.Checkpoint(model, type(model).__name__, {}, MODULE, "", "module")

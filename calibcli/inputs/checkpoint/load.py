@@ -74,6 +74,17 @@ class Checkpoint:
             found.notes.insert(0, f"data: {source}, as the checkpoint says")
         return dataset.in_order(found, self.classes)
 
+    def with_gradients(self) -> Checkpoint:
+        """Itself.
+
+        Raises:
+            InputError: an ONNX graph, which has none.
+        """
+        if isinstance(self.model, Graph):
+            problem = f"{self.source} is an ONNX graph, which has no gradients"
+            raise InputError(problem, "pass the PyTorch checkpoint that it was exported from; calib logits takes it")
+        return self
+
     @property
     def preparing(self) -> dict[str, Any]:
         """Options of `dataset.load` that this checkpoint decides."""

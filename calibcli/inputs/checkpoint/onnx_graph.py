@@ -106,6 +106,6 @@ def _said(error: BaseException) -> str:
 def description(path: Path) -> dict[str, Any]:
     """Inputs and outputs of a graph, for `inspect`."""
     made = Graph(path)
-    shapes = {name: f"{kind} {_shape(shape)}" for name, (kind, shape) in made.taken.items()}
-    outputs = {o.name: f"{_kind(o.type) or o.type} {_shape(o.shape)}" for o in made.session.get_outputs()}
-    return {"inputs": shapes, "outputs": outputs, "logits": made.output}
+    inputs = [f"{name} {kind} {_shape(shape)}" for name, (kind, shape) in made.taken.items()]
+    outputs = [f"{o.name} {_kind(o.type) or o.type} {_shape(o.shape)}" for o in made.session.get_outputs()]
+    return {"inputs": ", ".join(inputs), "outputs": ", ".join(outputs), "logits": made.output}

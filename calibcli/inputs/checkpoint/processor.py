@@ -47,7 +47,7 @@ def description(folder: Path) -> Mapping[str, Any]:
 
 def _found(folder: Path) -> tuple[Path, Mapping[str, Any]]:
     for name in FILES:
-        about = _json(folder / name)
+        about = read_json(folder / name)
         about = about.get("image_processor", about)
         if isinstance(about, Mapping) and "sampling_rate" not in about and SIGNS & set(about):
             return folder / name, about
@@ -57,11 +57,15 @@ def _found(folder: Path) -> tuple[Path, Mapping[str, Any]]:
 def words(about: Mapping[str, Any]) -> str:
     """The steps of an image processor in words; what is not understood is left to its name."""
     try:
-        found = checked(_hugging_face, about, Path())
+        return steps(checked(_hugging_face, about, Path()))
     except InputError:
         return "as it is configured"
+
+
+def steps(found: Mapping[str, Any]) -> str:
+    """A `preprocess` in words."""
     made = Preprocess(scale=found["scale"], mean=tuple(found["mean"]), std=tuple(found["std"]), resize=resize(found))
-    return "; ".join([str(made), *found["not_done"]])
+    return "; ".join([str(made), *found.get("not_done", ())])
 
 
 def resize(found: Mapping[str, Any]) -> Resize:
@@ -71,7 +75,7 @@ def resize(found: Mapping[str, Any]) -> Resize:
 
 def timm_config(folder: Path) -> dict[str, Any]:
     """`config.json` of a folder that timm wrote, or {}."""
-    about = _json(folder / "config.json")
+    about = read_json(folder / "config.json")
     ours = isinstance(about.get("architecture"), str) and ("pretrained_cfg" in about or "input_size" in about)
     return about if ours else {}
 
@@ -145,7 +149,8 @@ def _numbers(value: Any) -> list[float]:
     return [float(v) for v in value] if isinstance(value, list | tuple) else [float(value)]
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a small file, {} where there is none."""
     try:
         if path.stat().st_size > LONGEST:
             return {}

@@ -11,18 +11,13 @@ from numpy.typing import NDArray
 
 from calibcli.errors import InputError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Encoded, Memory, whole
-from calibcli.inputs.files.names import CLASSES, IDS, LABELS
+from calibcli.inputs.files.names import CLASSES, IDS, LABELS, PAIRS, TEXTS
 from calibcli.inputs.files.text import floats_of_text
 from calibcli.predictions import Named
 from calibcli.spec import normal, real
 
 INPUTS = ("images", "x", "inputs", "data", "features", "pixel_values", "tokens")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-TEXTS = ("text", "texts", "sentence", "content", "review", "document", "comment", "tweet", "utterance", "headline")
-PAIRS = (("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2"),
-         ("text_a", "text_b"), ("question1", "question2"), ("question", "sentence"), ("question", "passage"),
-         ("query", "passage"), ("query", "document"), ("text", "text_pair"))  # fmt: skip
-"""What columns of text are called, one or a first and a second."""
 SPLITS = {
     "train": ("train", "training", "tr"),
     "validation": ("validation", "val", "valid", "dev"),

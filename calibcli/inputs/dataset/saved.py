@@ -12,13 +12,17 @@ from calibcli.inputs.files.disk import PARTS, STATE, parts
 PART = re.compile(r"(?P<split>[A-Za-z_]+)(-\d+-of-\d+|-\d+)?(-[0-9a-f]{16})?\.parquet")  # train-00000-of-00002.parquet
 
 
+def names(folder: Path) -> list[str]:
+    """Of the splits that lie there; [] of a folder of another kind."""
+    if (folder / PARTS).is_file():
+        return sorted(path.parent.name for path in folder.glob(f"*/{STATE}"))
+    return sorted(_files(folder))
+
+
 def splits(folder: Path) -> list[str]:
     """Which of train, validation and test lie there."""
-    if (folder / PARTS).is_file():
-        names = {path.parent.name for path in folder.glob(f"*/{STATE}")}
-    else:
-        names = set(_files(folder))
-    return [role for role in SPLITS if role in {_role(name) for name in names}]
+    roles = {_role(name) for name in names(folder)}
+    return [role for role in SPLITS if role in roles]
 
 
 def of(folder: Path, split: str) -> list[Path]:
@@ -28,7 +32,7 @@ def of(folder: Path, split: str) -> list[Path]:
         InputError: no such split, several and none chosen, or a description that is damaged.
     """
     if (folder / PARTS).is_file():
-        return of(folder / _chosen(folder, [p.parent.name for p in folder.glob(f"*/{STATE}")], split), "")
+        return of(folder / _chosen(folder, names(folder), split), "")
     if (folder / STATE).is_file():
         return parts(folder)
     files = _files(folder)
@@ -53,10 +57,10 @@ def _role(name: str) -> str:
     return next((role for role, words in SPLITS.items() if name.lower() in words), name)
 
 
-def _chosen(folder: Path, names: list[str], split: str) -> str:
-    wanted = [name for name in sorted(names) if split and (name == split or _role(name) == _role(split))]
-    if wanted or (len(names) == 1 and not split):
-        return (wanted or names)[0]
-    listed = ", ".join(sorted(names))
+def _chosen(folder: Path, there: list[str], split: str) -> str:
+    wanted = [name for name in sorted(there) if split and (name == split or _role(name) == _role(split))]
+    if wanted or (len(there) == 1 and not split):
+        return (wanted or there)[0]
+    listed = ", ".join(sorted(there))
     problem = f"{folder} has no split '{split}'" if split else f"{folder} holds the splits {listed}"
-    raise InputError(problem, f"choose one: {folder}#{(sorted(names) or ['test'])[0]}")
+    raise InputError(problem, f"choose one: {folder}#{(sorted(there) or ['test'])[0]}")
