@@ -213,7 +213,8 @@ def members(path: Path) -> list[Path]:
     """
     folder = folder_of(path) or (path.parent if path.name.endswith(".index.json") else None)
     if folder is None:
-        return [path]
+        outside = [path.with_name(path.name + end) for end in (".data", "_data")]  # weights of an ONNX graph
+        return [path, *(file for file in outside if path.suffix == ".onnx" and file.is_file())]
     with refusing(OSError, lambda e: f"cannot read {folder} ({e.strerror})", "check the path"):
         return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
 
