@@ -112,7 +112,8 @@ def pick_texts(
         return None
     label = label or _one(arrays, (*LABELS, "class"), split, source, "labels", "--labels")
     ids = next((name for name in _candidates(arrays, (*IDS, "index", "idx"), "") if name != label), None)
-    chosen = inputs_key.split(",") if inputs_key else _texts(arrays, [n for n in texts if n not in (label, ids)], split)
+    texts = [name for name in texts if name not in (label, ids)]
+    chosen = inputs_key.split(",") if inputs_key else _texts(arrays, texts, split)
     if not chosen:
         return None
     fix = f"name the text with --inputs, or a first and a second one with a comma: --inputs {','.join(texts[:2])}"

@@ -121,6 +121,8 @@ def _applied(
         prepared = _prepared(first, how, options["layout"], options["source"])
         remarks = [f"pictures as {how.name} makes them: {how.steps}"]
         return {**inputs, name: prepared}, Preprocess(), {"by": how.name, "steps": how.steps}, remarks
+    if isinstance(first, folder.Pictures) and len(first.shape) == 4:
+        options["layout"] = options["layout"] or "NHWC"
     applied, remarks = for_array(first.shape, first.dtype, preprocess, **options)
     return _resized(inputs, applied, options["source"]), applied, {}, remarks
 
