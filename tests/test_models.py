@@ -563,3 +563,90 @@ def test_inspect_tables(capsys: pytest.CaptureFixture[str]) -> None:
     Path("d.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": 0}\n')
     assert inspected(capsys, "d.csv")["texts"] == "text"
     assert inspected(capsys, "d.jsonl")["texts"] == "premise, hypothesis"
+
+
+CODE = "from pathlib import Path\nPath('ran').touch()\nclass X: pass\n"
+
+
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json", "tokenizer_config.json"])
+def test_code_in_a_folder_is_never_run(file: str, pictures: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """`auto_map` names code in the folder: transformers' own class is taken, or the folder is refused."""
+    own = vit if file != "tokenizer_config.json" else bert
+    model, processor = own()
+    model.save_pretrained("m")
+    processor.save_pretrained("m")
+    Path("m/evil.py").write_text(CODE)
+    Path("t.csv").write_text("text,label\na,ant\nb,bee\n")
+    about = json.loads(Path("m", file).read_text())
+    kinds = ("AutoConfig", "AutoModelForImageClassification", "AutoImageProcessor", "AutoFeatureExtractor")
+    about["auto_map"] = dict.fromkeys(kinds, "evil.X") | {"AutoTokenizer": ["evil.X", "evil.X"]}
+    for name in ("", "own"):  # known to transformers by its type, and not
+        if name:
+            about |= {"model_type": "own", "image_processor_type": "X", "tokenizer_class": "X"}
+        Path("m", file).write_text(json.dumps(about))
+        data = "t.csv" if own is bert else "pics"
+        code = main(["logits", "m", "--data", data, "--save", "o.npz", "-q"])
+        assert code in (Exit.OK, Exit.REFUSED)
+        assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_args": {"checkpoint_path": "evil.pth"}},
+        {"model_args": {"pretrained": True}},
+        {"attn_implementation": "someone/kernel"},
+    ],
+)
+def test_what_lies_elsewhere_is_not_fetched(change: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    import timm
+
+    vit()[0].save_pretrained("v")
+    timm.models.save_for_hf(timm.create_model("test_resnet", num_classes=3), "t", safe_serialization=True)
+    for folder in ("v", "t"):
+        about = json.loads(Path(folder, "config.json").read_text())
+        Path(folder, "config.json").write_text(json.dumps(about | change))
+        assert "names what lies elsewhere" in refused(capsys, folder, "--data", "x.npz")
+
+
+def test_fit_goes_on_from_a_folder(pictures: list[Path]) -> None:
+    import pandas
+
+    model, made = bert()
+    model.save_pretrained("m")
+    made.save_pretrained("m")
+    pandas.DataFrame({"text": TEXTS * 4, "label": LABELS * 4}).to_csv("d.csv", index=False)
+    line = ["--epochs", "2", "--lr", "0.01", "--device", "cpu", "--batch-size", "8", "-q", "--val-fraction", "0.2"]
+    assert main(["fit", "m", "--data", "d.csv", "--save", "out", *line]) == Exit.OK
+    assert main(["logits", "m", "--data", "d.csv", "--save", "o.npz", "-q"]) == Exit.OK
+
+
+def test_a_graph_with_a_tokenizer_beside_it() -> None:
+    """As exporters write it: inputs that the graph does not take are left out."""
+    pytest.importorskip("onnxruntime")
+    import onnx
+    from onnx import TensorProto, helper
+
+    model, made = bert()
+    model.config.save_pretrained("m")
+    made.save_pretrained("m")
+    table = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    nodes = [("Gather", ["table", "input_ids"], ["rows"]), ("Cast", ["attention_mask"], ["mask"]),
+             ("Unsqueeze", ["mask", "last"], ["wide"]), ("Mul", ["rows", "wide"], ["kept"]),
+             ("ReduceSum", ["kept", "first"], ["logits"])]  # fmt: skip
+    more = {"Cast": {"to": 1}, "ReduceSum": {"keepdims": 0}}
+    taken = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "t"]) for name in ("input_ids", "attention_mask")
+    ]
+    weights = {"table": table, "last": np.array([2]), "first": np.array([1])}
+    graph = helper.make_graph(
+        [helper.make_node(*node, **more.get(node[0], {})) for node in nodes], "g", taken,
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 3])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "m/model.onnx")
+    Path("d.csv").write_text("text,label\n" + "".join(f"{t},{y}\n" for t, y in zip(TEXTS, LABELS)))
+    found = run("m/model.onnx", "--data", "d.csv")
+    encoded = [made(text, truncation=True, max_length=12)["input_ids"] for text in TEXTS]
+    np.testing.assert_allclose(found["logits"], [table[ids].sum(0) for ids in encoded], atol=CLOSE)
+    assert found["labels"].tolist() == [NAMES.index(label) for label in LABELS]

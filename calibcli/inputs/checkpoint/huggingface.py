@@ -60,11 +60,9 @@ def model(path: Path) -> Loaded:
         fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
         raise InputError(f"{path} is a Hugging Face model, and transformers is not installed", fix) from None
     transformers.utils.logging.disable_progress_bar()
-    problem = functools.partial(_unreadable, path)
-    with refusing(FAILURES, problem, "check its config.json"):
-        config: Any = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        name = next(iter(config.architectures or []), "")
-        made = getattr(transformers, name, None)
+    config, problem = _config(path, transformers), functools.partial(_unreadable, path)
+    name = next(iter(config.architectures or []), "")
+    made = getattr(transformers, name, None)
     if made is None or not name.endswith(HEADS):
         heads = ", ".join(f"...{head}" for head in HEADS)
         raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
@@ -82,6 +80,19 @@ def model(path: Path) -> Loaded:
         notes.append(f"{len(left)} tensors that {name} does not have were left out, such as '{left[0]}'")
     taken = inspect.signature(found.forward).parameters
     return Loaded(found.float(), name, _labels(config), _own(path, config, found, taken), notes)
+
+
+def _config(path: Path, transformers: Any) -> Any:
+    """Of the classes that transformers itself has.
+
+    Raises:
+        InputError: it is damaged, needs code of its own, or names code that lies elsewhere.
+    """
+    about = processor.read_json(path / "config.json")
+    processor.refuse_code(path / "config.json", about)
+    fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in about else "check its config.json"
+    with refusing(FAILURES, functools.partial(_unreadable, path), fix), _quiet(transformers):
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
 def _unreadable(path: Path, error: BaseException) -> str:
@@ -153,8 +164,7 @@ def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Prepar
     fix = "pip install 'calibcli[hf]', or move the graph out of the folder to go without them"
     with refusing(ImportError, f"{path} has files of transformers, which is not installed", fix):
         import transformers
-    with refusing(FAILURES, functools.partial(_unreadable, path), "check its config.json"):
-        config: Any = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    config = _config(path, transformers)
     _refuse_problem(path, config)
     return _own(path, config, model, taken), _labels(config)
 

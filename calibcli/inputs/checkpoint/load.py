@@ -72,6 +72,9 @@ class Checkpoint:
         found = dataset.load(source, **{**self.preparing, **options})
         if given is None:
             found.notes.insert(0, f"data: {source}, as the checkpoint says")
+        if self.classes is None and found.classes and self.own.texts is not None:
+            order = ", ".join(found.classes[:8])
+            found.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
         return dataset.in_order(found, self.classes)
 
     def with_gradients(self) -> Checkpoint:
@@ -216,7 +219,7 @@ def members(path: Path) -> list[Path]:
         outside = [path.with_name(path.name + end) for end in (".data", "_data")]  # weights of an ONNX graph
         return [path, *(file for file in outside if path.suffix == ".onnx" and file.is_file())]
     with refusing(OSError, lambda e: f"cannot read {folder} ({e.strerror})", "check the path"):
-        return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
+        return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json", ".txt", ".model"))
 
 
 def fingerprint(path: Path) -> str:

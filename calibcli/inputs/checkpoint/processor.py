@@ -77,6 +77,8 @@ def timm_config(folder: Path) -> dict[str, Any]:
     """`config.json` of a folder that timm wrote, or {}."""
     about = read_json(folder / "config.json")
     ours = isinstance(about.get("architecture"), str) and ("pretrained_cfg" in about or "input_size" in about)
+    if ours:
+        refuse_code(folder / "config.json", about)
     return about if ours else {}
 
 
@@ -147,6 +149,32 @@ def checked(read: Any, about: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _numbers(value: Any) -> list[float]:
     return [float(v) for v in value] if isinstance(value, list | tuple) else [float(value)]
+
+
+FETCHED = {"pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"}
+
+
+def refuse_code(path: Path, about: Any) -> None:
+    """Refuse a description that would have a library fetch weights, unpickle a file or run code that lies elsewhere.
+
+    Raises:
+        InputError: arguments of timm's `create_model` that name files, or an implementation of attention from a hub.
+    """
+    if isinstance(about, list):
+        for value in about:
+            refuse_code(path, value)
+    if not isinstance(about, Mapping):
+        return
+    args = about.get("model_args")
+    named = sorted(FETCHED & set(args)) if isinstance(args, Mapping) else []
+    named += [key for key, value in about.items() if "implementation" in str(key) and "/" in str(value)]
+    if named:
+        problem = f"{path} names what lies elsewhere: {', '.join(named)}"
+        raise InputError(
+            problem, "nothing was fetched or run; remove it, or load the model in code of yours: --arch-file"
+        )
+    for value in about.values():
+        refuse_code(path, value)
 
 
 def read_json(path: Path) -> dict[str, Any]:

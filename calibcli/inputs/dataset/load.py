@@ -115,7 +115,9 @@ def _applied(
     name, first = next(iter(inputs.items()))
     if own.of_weights and not (options["mean"] is None and options["std"] is None):
         own, preprocess = Preparation(), None
-    silent = options["mean"] is None and options["std"] is None and not options["wanted"]
+    silent = (
+        options["mean"] is None and options["std"] is None and not options["wanted"] and options["layout"] != "flat"
+    )
     if own.pictures is not None and silent and _bytes(first):
         how = own.pictures()
         prepared = _prepared(first, how, options["layout"], options["source"])

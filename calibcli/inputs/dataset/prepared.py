@@ -133,10 +133,9 @@ def one(pictures: Opened, row: int, how: ForPictures) -> NDArray[np.float32]:
     Raises:
         InputError: it makes nothing of it.
     """
-    picture = pictures.picture(row, how.mode, how.upright)
     fix = "prepare the pictures yourself: pass floating-point arrays (N, channels, height, width)"
     with refusing(FAILURES, lambda e: f"{pictures.name(row)}: {how.name} fails ({str(e)[:120]})", fix):
-        made = np.asarray(how.make(picture), np.float32)
+        made = np.asarray(how.make(pictures.picture(row, how.mode, how.upright)), np.float32)
     if made.ndim != 3:
         raise InputError(f"{how.name} makes arrays of shape {made.shape} of a picture, not of images", fix)
     return made
