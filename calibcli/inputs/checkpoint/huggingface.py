@@ -62,7 +62,8 @@ def model(path: Path) -> Loaded:
     transformers.utils.logging.disable_progress_bar()
     config, problem = _config(path, transformers), functools.partial(_unreadable, path)
     name = next(iter(config.architectures or []), "")
-    made = getattr(transformers, name, None)
+    with refusing(FAILURES, problem, "check the installation: torchvision must be made for this torch, or not be there"):
+        made = getattr(transformers, name, None)
     if made is None or not name.endswith(HEADS):
         heads = ", ".join(f"...{head}" for head in HEADS)
         raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
