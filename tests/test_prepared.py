@@ -39,7 +39,7 @@ def words(longest: int | None = None, left: bool = False, mask: bool = True) -> 
         ones = {"attention_mask": [[1] * len(row) for row in rows]} if mask else {}
         return {"input_ids": rows, **ones}
 
-    return ForTexts("words", encode, longest, {}, lambda last: 9, left)
+    return ForTexts("words", encode, longest, {}, lambda used, last: 9, left)
 
 
 def test_texts_become_tokens_filled_up_and_cut_off() -> None:

@@ -62,7 +62,9 @@ def model(path: Path) -> Loaded:
     transformers.utils.logging.disable_progress_bar()
     config, problem = _config(path, transformers), functools.partial(_unreadable, path)
     name = next(iter(config.architectures or []), "")
-    with refusing(FAILURES, problem, "check the installation: torchvision must be made for this torch, or not be there"):
+    with refusing(
+        FAILURES, problem, "check the installation: torchvision must be made for this torch, or not be there"
+    ):
         made = getattr(transformers, name, None)
     if made is None or not name.endswith(HEADS):
         heads = ", ".join(f"...{head}" for head in HEADS)
@@ -232,13 +234,16 @@ def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) ->
         found = made(list(texts), *([] if second is None else [list(second)]), padding=False, verbose=False, **limits)
         return {name: values for name, values in found.items() if name in taken}
 
-    def settle(last: NDArray[np.int64]) -> int:
-        """The model's own filling token, else the tokenizer's, else one that ends no row: heads look for the last."""
-        ends, chosen = set(last.tolist()), getattr(config, "pad_token_id", None)
-        if chosen is None and made.pad_token_id not in ends:
+    def settle(used: NDArray[Any], last: NDArray[Any]) -> int:
+        """The model's own filling token, else the tokenizer's, else one that no row has, or that ends none: heads look
+        for the last token before the filling."""
+        held, chosen = set(used.tolist()), getattr(config, "pad_token_id", None)
+        if chosen is None and made.pad_token_id not in held:
             chosen = made.pad_token_id
         if chosen is None:
-            chosen = next(i for i in range(len(ends) + 1) if i not in ends)
+            ends = set(last.tolist())
+            words = range(int(getattr(config, "vocab_size", len(held))))
+            chosen = next((i for i in words if i not in held), next(i for i in range(len(ends) + 1) if i not in ends))
         config.pad_token_id = getattr(model, "config", config).pad_token_id = chosen
         return int(chosen)
 

@@ -42,7 +42,7 @@ class ForTexts:
             or not.
         longest: tokens that the model takes, None for any number.
         pad: what shorter rows are filled up with, by name; `settle` chooses the token where there is none.
-        settle: tells the model which token fills up; called with the last token of every row.
+        settle: tells the model which token fills up; called with all tokens that occur, and the last of every row.
         left: rows are filled up on the left.
     """
 
@@ -50,7 +50,7 @@ class ForTexts:
     encode: Callable[[Sequence[str], Sequence[str] | None, bool], Mapping[str, list[list[int]]]]
     longest: int | None
     pad: Mapping[str, int]
-    settle: Callable[[NDArray[np.int64]], int]
+    settle: Callable[[NDArray[Any], NDArray[Any]], int]
     left: bool = False
 
 
@@ -211,7 +211,7 @@ def tokens(
         problem = f"the model takes no attention mask, and the texts of {source} differ in length"
         raise InputError(problem, "pass input_ids of rows of one length, as arrays")
     flat = {name: np.concatenate(values) for name, values in parts.items()}
-    fill = {**how.pad, "input_ids": how.settle(flat["input_ids"][starts[1:] - 1].astype(np.int64))}
+    fill = {**how.pad, "input_ids": how.settle(np.unique(flat["input_ids"]), flat["input_ids"][starts[1:] - 1])}
     notes = [f"texts as tokens of {how.name}, {min(lengths)} to {max(lengths)} in a row"]
     if long:
         notes.append(f"{long:,} of {len(texts):,} texts have more than the {how.longest} tokens of the model: cut off")
