@@ -609,16 +609,65 @@ def test_what_lies_elsewhere_is_not_fetched(change: dict[str, Any], capsys: pyte
         assert "names what lies elsewhere" in refused(capsys, folder, "--data", "x.npz")
 
 
-def test_fit_goes_on_from_a_folder(pictures: list[Path]) -> None:
+def test_fit_goes_on_from_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it writes is a model again once the files of the first one lie beside it."""
+    import shutil
+
     import pandas
 
     model, made = bert()
     model.save_pretrained("m")
     made.save_pretrained("m")
     pandas.DataFrame({"text": TEXTS * 4, "label": LABELS * 4}).to_csv("d.csv", index=False)
-    line = ["--epochs", "2", "--lr", "0.01", "--device", "cpu", "--batch-size", "8", "-q", "--val-fraction", "0.2"]
+    line = ["--epochs", "2", "--lr", "0.01", "--device", "cpu", "--batch-size", "8", "--val-fraction", "0.2"]
     assert main(["fit", "m", "--data", "d.csv", "--save", "out", *line]) == Exit.OK
-    assert main(["logits", "m", "--data", "d.csv", "--save", "o.npz", "-q"]) == Exit.OK
+    assert "put the files of m beside model.safetensors" in capsys.readouterr().err
+    for file in Path("m").iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, "out")
+    first, after = run("m", "--data", "d.csv")["logits"], run("out", "--data", "d.csv")["logits"]
+    assert np.abs(first - after).max() > 100 * CLOSE
+    from safetensors.torch import load_file
+
+    model.load_state_dict(load_file("out/model.safetensors"))
+    encoded = made(TEXTS[:1], return_tensors="pt", truncation=True, max_length=12)
+    np.testing.assert_allclose(after[0], model.eval()(**encoded).logits[0].detach().numpy(), atol=CLOSE)
+
+
+def test_fit_of_a_name_is_read_with_that_name(pictures: list[Path]) -> None:
+    """The library prepares the pictures again: no other preprocessing is written beside the weights."""
+    import timm
+
+    torch.save(timm.create_model("test_resnet", num_classes=3).state_dict(), "w.pth")
+    line = ["--arch", "timm:test_resnet", "--data", "pics", "--device", "cpu"]
+    for path in pictures:
+        for i in range(3):
+            path.with_name(f"{i}-{path.name}").write_bytes(path.read_bytes())
+    pictures = sorted(Path("pics").rglob("*.[jp][pn]g"))
+    assert main(["fit", "w.pth", *line, "--epochs", "1", "--save", "out", "-q", "--val-fraction", "0.3"]) == Exit.OK
+    model = timm.create_model("test_resnet", num_classes=3).eval()
+    from safetensors.torch import load_file
+
+    model.load_state_dict(load_file("out/model.safetensors"))
+    own = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    with torch.no_grad():
+        wanted = model(torch.stack([own(Image.open(path).convert("RGB")) for path in pictures])).numpy()
+    np.testing.assert_allclose(run("out/model.safetensors", *line[:4])["logits"], wanted, atol=CLOSE)
+
+
+def test_torchvision_builds_some_models_in_another_way_for_its_weights() -> None:
+    from torchvision import models
+
+    from calibcli.inputs.checkpoint import zoos
+
+    model = models.googlenet(num_classes=3, init_weights=False, aux_logits=False)
+    known = zoos.published("torchvision:googlenet", model, "w.pth")
+    assert known is not None
+    assert any("transform_input=True" in note for note in known.notes)
+    known = zoos.published("torchvision:googlenet,transform_input=True", model, "w.pth")
+    assert known is not None
+    assert not known.notes
+    assert zoos.published("mine:make", torch.nn.Linear(2, 2), "w.pth") is None
 
 
 def test_a_graph_with_a_tokenizer_beside_it() -> None:
