@@ -23,11 +23,11 @@ ORDER = [
     ("hessian", "scalers"),
     ("inputs",),
     ("training",),
-    ("study",),
     ("gate",),
     ("api",),
+    ("study",),
     ("render",),
-    ("catalogue",),
+    ("catalogue", "pytest_plugin"),
     ("cli",),
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

@@ -52,6 +52,7 @@ def curvature(
     inputs: str | None = None,
     labels: str | None = None,
     subset: int | None = None,
+    split_seed: int | None = None,
     device: str = "auto",
     dtype: str = "float32",
     seed: int = 0,
@@ -79,7 +80,7 @@ def curvature(
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
-        arch, arch_file, trust: of a checkpoint; mean to subset: of the data set; see `calib curvature --help`.
+        arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib curvature --help`.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
 
@@ -94,7 +95,8 @@ def curvature(
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
-    found = loaded.open_data(data, "test", "validation", **rows, subset=subset, seed=seed, trust=trust)
+    drawn = {"subset": subset, "split_seed": split_seed, "trust": trust}
+    found = loaded.open_data(data, "test", "validation", **rows, **drawn)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     return _measured(loaded, found, quantities, how)
@@ -133,7 +135,7 @@ def train(setup: Setup) -> Result:
     Args:
         model: a module, a checkpoint, or an architecture (`mlp:hidden=64/64`).
         data, validation, test: rows as `curvature` takes them; None: where the checkpoint says.
-        val_fraction: share of each class that is held out where there is no validation set.
+        split, split_seed, val_fraction: how rows are held out where there is no validation set.
         loss: spec or several; of a module, one.  penalty: specs of what is added to each.
         epochs, batch_size, lr, optimizer, ...: see `calibcli.training.setup`, where each says what it is.
         save: folder for model, logits and log.

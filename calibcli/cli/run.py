@@ -19,7 +19,7 @@ from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
 from calibcli.result import Result
-from calibcli.spec import option
+from calibcli.spec import Style, option
 
 OTHERS = ("app", "options", "run", "typed")  # beside the files of commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
@@ -80,6 +80,7 @@ class Run:
         "-o",
         kind=tuple[Path, ...],
     )
+    style: Style = option("screen", "Of pictures: screen, or paper (3.3 inches wide, 8 pt, no titles).")
     quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
 
     argv: ClassVar[Sequence[str]] = ()
@@ -115,23 +116,35 @@ class Run:
 
         return bar(title)
 
+    def keep(self, result: Result, path: Path) -> Result:
+        """Write the JSON of a result that its checks let pass, as a later baseline; the result that says so."""
+        if result.exit_code:
+            note = f"no baseline is written to {path}: the check did not pass"
+            return dataclasses.replace(result, notes=[*result.notes, note])
+        if speaks():
+            render.write(self.stamped(result), path)
+        return dataclasses.replace(result, artefacts={**result.artefacts, "baseline": str(path)})
+
+    def stamped(self, result: Result) -> Result:
+        """The result with what was called, and when."""
+        inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
+        provenance = {
+            "version": __version__,
+            "argv": list(self.argv),
+            "inputs": inputs,
+            **{key: value for key, value in result.provenance.items() if key != "inputs"},
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+            "seconds": round(time.time() - self.started, 3),
+        }
+        return dataclasses.replace(result, provenance=provenance)
+
     def finish(self, result: Result) -> int:
         """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
         sys.stdout = self.stdout
         if not speaks():
             return int(Exit.OK)
-        inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
-        stamped = dataclasses.replace(
-            result,
-            provenance={
-                "version": __version__,
-                "argv": list(self.argv),
-                "inputs": inputs,
-                **{key: value for key, value in result.provenance.items() if key != "inputs"},
-                "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
-                "seconds": round(time.time() - self.started, 3),
-            },
-        )
+        stamped = self.stamped(result)
+        inputs = stamped.provenance["inputs"]
         if not (self.format == "table" and sys.stdout.isatty()):  # there the table ends with them
             for note in result.notes:
                 self.note(note)
@@ -140,7 +153,7 @@ class Run:
         for path in self.outputs:
             try:
                 may_write(render.files(path), [entry["path"] for entry in inputs])  # also those found on the way
-                render.write(stamped, path)
+                render.write(stamped, path, self.style)
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
         Run.latest_code = code if failed is None else int(failed.code)

@@ -19,12 +19,14 @@ class Request:
     """What is asked for over the configuration file; None and "" leave the choice to it.
 
     Attributes:
-        input: a file, or of Python predictions or a result.
+        input: a file or several, or of Python predictions or a result.
         reading: how files are read, see `recorded.read`; of predictions, `by` names the columns to judge by.
     """
 
     input: Any = argument(
-        "Scores with labels, or the result.json of any command; default: eval of calib.toml.", None, kind=Path
+        "Scores with labels, or the result.json of any command; default: eval of calib.toml.",
+        None,
+        kind=tuple[Path, ...],
     )
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT)
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT)

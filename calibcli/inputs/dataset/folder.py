@@ -7,6 +7,7 @@ import hashlib
 import io
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +100,7 @@ def opened(path: Place) -> Iterator[Any]:
     """
     with refusing(ImportError, f"{path} is a picture, and Pillow is not installed", "pip install pillow"):
         from PIL import Image
-    errors = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+    errors = (OSError, ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error, Image.DecompressionBombError)
     with (
         refusing(errors, lambda error: f"{path} cannot be read as a picture ({error})", "replace or remove it"),
         warnings.catch_warnings(action="ignore"),

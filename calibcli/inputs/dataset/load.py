@@ -51,7 +51,7 @@ def load(
     inputs: str | None = None,
     labels: str | None = None,
     subset: int | None = None,
-    seed: int = 0,
+    split_seed: int | None = None,
     trust: bool = False,
     own: Preparation | None = None,
     channels: int = 0,
@@ -68,7 +68,7 @@ def load(
         inputs: name of the array with the inputs; several, by comma, go to the model by name. Of a model with a
             tokenizer, a column of texts, or a first and a second one.
         labels: name of the array or column with the labels; of a `.npy`, the file that holds them.
-        subset: that many rows drawn without replacement with `seed`, in their order.
+        subset: that many rows drawn without replacement with `split_seed`, in their order.
         trust: allow `.pt` files that hold pickled objects.
         own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
         channels: of the pictures that the model takes, 0 where that is not known.
@@ -83,7 +83,7 @@ def load(
     else:
         found = _read(name, inputs, labels, trust, texts=own.texts is not None)
     if isinstance(found, Dataset):
-        return _subset(found, subset, seed)
+        return _subset(found, subset, split_seed or 0)
     y, classes, notes = to_labels(found, name)
     if own.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in found.inputs.values()):
         found, about = _tokens(found, own.texts(), name)
@@ -105,7 +105,7 @@ def load(
         integral=found.integral,
         prepared=about or made,
     )
-    return _subset(data, subset, seed)
+    return _subset(data, subset, split_seed or 0)
 
 
 def _applied(
@@ -299,5 +299,5 @@ def _subset(data: Dataset, subset: int | None, seed: int) -> Dataset:
         note = f"all {len(data)} rows are used: the subset asked for is {subset}"
         return replace(data, notes=[*data.notes, note])
     rows = np.sort(np.random.default_rng(seed).choice(len(data), subset, replace=False))
-    note = f"{subset} of {len(data)} rows, drawn with seed {seed}"
+    note = f"{subset} of {len(data)} rows, drawn with split seed {seed}"
     return replace(data.select(rows), notes=[*data.notes, note])

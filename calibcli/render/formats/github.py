@@ -1,7 +1,7 @@
 """GitHub Actions: annotations at the line of the rule, and the step's summary.
 
-A step shows at most 10 annotations of a kind: 9 checks, then how many more there are. Ours: the choice of the checks;
-the lines are the workflow commands of GitHub Actions.
+A step shows at most 10 annotations of a kind: 9 checks, then how many more there are; what passed is a line of the log.
+Ours: the choice of the checks; the lines are the workflow commands of GitHub Actions.
 
 >>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})).splitlines()[-1])
 FAIL: 1 fail
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from calibcli.render import sheet, stream, verdicts
+from calibcli.render import numbers, sheet, stream, verdicts
 from calibcli.render.formats import markdown
 from calibcli.result import Check, Result
 
@@ -26,6 +26,10 @@ def render(result: Result) -> str:
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
         lines.append(f"::{level} title=calib {_property(result.command)}::{len(left)} more: see this step's summary")
+    passed = [_passed(check) for check in result.checks if check.outcome == "pass"]
+    if passed:
+        more = f"; {len(passed) - MOST} more" if len(passed) > MOST else ""
+        lines.append("passed: " + "; ".join(passed[:MOST]) + more)
     lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
     return "\n".join(lines) + "\n"
 
@@ -48,6 +52,13 @@ def _command(check: Check) -> str:
     where = {"file": check.file and _in_repository(check.file), "line": line, "title": verdicts.title(check)}
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items() if value)
     return f"::{level} {properties}::{_data(verdicts.sentence(check))}"
+
+
+def _passed(check: Check) -> str:
+    """`ece <= 0.05 (site=A): 0.031 [0.020, 0.041]`; the line begins with a word, so that it is no workflow command."""
+    e, scope = check.estimate, f" ({check.scope})" if check.scope else ""
+    value, interval, _ = ("", "", "") if e is None else numbers.shown(e, check.limit)
+    return stream.clean(f"{check.rule_shown}{scope}: {value} {interval}").strip(" :")
 
 
 def _in_repository(path: str) -> str:
