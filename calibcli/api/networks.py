@@ -85,8 +85,7 @@ def curvature(
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
 
     Raises:
-        InputError: a model or data that cannot be measured.  UsageError: an unknown quantity or option.
-        TypeError: a quantity that is not a text.
+        InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity that is no text.
     """
     _check(quantities, memory)
     where, precision = devices.pick(device), devices.dtype(dtype)
@@ -95,8 +94,7 @@ def curvature(
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
     rows |= {"layout": layout, "inputs": inputs, "labels": labels}
-    drawn = {"subset": subset, "split_seed": split_seed, "trust": trust}
-    found = loaded.open_data(data, "test", "validation", **rows, **drawn)
+    found = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     return _measured(loaded, found, quantities, how)
