@@ -12,7 +12,7 @@ from populations import values
 from scipy import stats
 
 import calibcli
-from calibcli import metrics, scalers
+from calibcli import metrics, numbers, scalers
 from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
 from calibcli.inputs.scores.from_arrays import of_arrays
@@ -21,7 +21,6 @@ from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report
 from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
-from calibcli.render import numbers
 from calibcli.result import Estimate
 
 

@@ -359,6 +359,7 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "calibration_p": [("calibration_p", o_p_value, 0.1)],
     "cox_slope": [("cox_slope", lambda r: float(o_cox(r)[1]), 1e-5)],
     "cox_intercept": [("cox_intercept", lambda r: float(o_cox(r)[0]), 1e-5)],
+    "observed_expected": [("observed_expected", lambda r: r.mean(lambda i: r.a[i]) / r.mean(lambda i: r.c[i]), 1e-12)],
     "temperature_gain": [("temperature_gain", o_temperature_gain, 1e-6)],
     **{f"corp_{part}": both_scores(part) for part in ("mcb", "dsc", "unc")},
     "auc": [("auc", lambda r: o_concordance(Rows(np.array(r.z), np.array(r.y), positive=True)), 1e-11)],

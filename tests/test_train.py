@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import calibcli
 from calibcli import losses
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import dataset
@@ -464,3 +466,14 @@ def test_named_inputs(tmp_path: Path) -> None:
 
 def test_objective_matches_its_spec() -> None:
     assert Recipe(loss="FLA-53").loss == losses.objective("focal_sample").spec
+
+
+def test_progress_says_the_loss_and_how_fast_rows_go_by() -> None:
+    said: list[tuple[float, str]] = []
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    rows = (x, (x[:, 0] > 0).long())
+    how = {"epochs": 2, "batch_size": 16, "device": "cpu", "progress": lambda *both: said.append(both)}
+    calibcli.train(torch.nn.Linear(4, 2), rows, **how)
+    trained = [text for _, text in said if "epoch" in text]
+    assert len(trained) == 8
+    assert all(re.search(r"epoch \d of 2, loss [\d.]+, [\d,]+ rows a second$", text) for text in trained), trained

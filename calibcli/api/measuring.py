@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, Unpack, cast
 
 import numpy.typing as npt
 
+from calibcli import headline
 from calibcli.errors import check_keywords
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import multilabel, recorded
@@ -148,4 +149,5 @@ def measure(
     else:
         first = given(measure, scores, labels, how, progress)
         result = reports.report(first, options, progress)
-    return dataclasses.replace(result, provenance={"inputs": recorded.provenance(first), "seed": seed})
+    said = headline.headed(result)
+    return dataclasses.replace(said, provenance={"inputs": recorded.provenance(first), "seed": seed})

@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from torch import nn
 
 from calibcli import device as devices
-from calibcli import hessian, losses
+from calibcli import headline, hessian, losses
 from calibcli.errors import UsageError, check_keywords
 from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.dataset import Dataset
@@ -85,7 +85,7 @@ def curvature(
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
 
     Raises:
-        InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity that is no text.
+        InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
     _check(quantities, memory)
     where, precision = devices.pick(device), devices.dtype(dtype)
@@ -97,7 +97,7 @@ def curvature(
     found = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
-    return _measured(loaded, found, quantities, how)
+    return headline.headed(_measured(loaded, found, quantities, how))
 
 
 def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
@@ -143,7 +143,7 @@ def train(setup: Setup) -> Result:
         InputError: a model or rows that are refused.  UsageError: an option that cannot be.
         TypeError: an unknown keyword.
     """
-    return run_all(setup)
+    return headline.headed(run_all(setup))
 
 
 def loss(spec: str) -> Loss:

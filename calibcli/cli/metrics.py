@@ -55,4 +55,4 @@ def command(
         progress=run.progress("measuring"),
         **how,
     )
-    return run.finish(found)
+    return run.finish(found, asked=bool(metric))

@@ -83,4 +83,4 @@ def command(
             **({"split": {"folds": options.folds, "seed": options.split_seed}} if folded else {}),
         },
     )
-    return run.finish(result)
+    return run.finish(result, asked=bool(metric))

@@ -20,8 +20,8 @@ from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.bounds import Bounds, table_bounds
+from calibcli.metrics.diagrams import reliability
 from calibcli.metrics.sample import lean, reads_scores
-from calibcli.metrics.tables import reliability
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions
 from calibcli.result import Estimate

@@ -41,6 +41,8 @@ DEFAULT = (
     "calibration_p",
 )
 """What is measured when nothing is asked for."""
+OF_EVENT = ("cox_slope", "cox_intercept", "observed_expected")
+"""And of two classes beside it."""
 METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT)
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
@@ -119,7 +121,8 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     """
     chosen: dict[str, Choice] = {}
     for spec in specs:
-        groups = {"all": [*METRICS.entries], "default": [*DEFAULT]}
+        usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
+        groups = {"all": [*METRICS.entries], "default": usual}
         asked = groups.get(spec.strip().lower())
         for one in [spec] if asked is None else known(asked, top_only, k):
             choice = _resolved(METRICS.choose(one), k)

@@ -9,7 +9,7 @@ A file of `formats/` has `render(result) -> str | bytes`, and may have
     reports(result) -> bool       whether a folder gets it for this result
     figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
     FIGURES = True                a folder gets them
-    show(result)                  prints to stdout, for one that knows more about where it goes (colour, width)
+    show(result, detail)          prints to stdout, for one that knows more about where it goes (colour, width)
 
 and reads a `Result` and nothing else.
 """
@@ -28,6 +28,7 @@ from typing import cast
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic, may_write
 from calibcli.render import formats, sheet, stream
+from calibcli.render.screen import Detail
 from calibcli.result import Result
 from calibcli.spec import Style
 
@@ -95,10 +96,10 @@ def text(result: Result, name: str) -> str:
     return cast(str, module(name).render(result))
 
 
-def show(result: Result, name: str) -> None:
-    """Print `result` to stdout in format `name`."""
+def show(result: Result, name: str, detail: Detail = "few") -> None:
+    """Print `result` to stdout in format `name`; a screen shows a few numbers, those asked for, or all."""
     if hasattr(module(name), "show"):
-        module(name).show(result)
+        module(name).show(result, detail)
     else:
         stream.put(text(result, name), json=name == "json")
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib import rcParams
 
+from calibcli import numbers
 from calibcli.plots import Plot
-from calibcli.render import numbers
 from calibcli.render.figure.marks import Axes
 from calibcli.result import Estimate
 

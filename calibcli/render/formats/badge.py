@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 
-from calibcli.render import numbers, sheet, stream
+from calibcli import numbers
+from calibcli.render import sheet, stream
 from calibcli.result import Result
 
 REPORT = "badge.json"

@@ -1,4 +1,4 @@
-"""GitHub Actions: annotations at the line of the rule, and the step's summary.
+"""GitHub Actions: the sentence, annotations at the line of the rule, and the step's summary.
 
 A step shows at most 10 annotations of a kind: 9 checks, then how many more there are; what passed is a line of the log.
 Ours: the choice of the checks; the lines are the workflow commands of GitHub Actions.
@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
-from calibcli.render import numbers, sheet, stream, verdicts
+from calibcli import numbers
+from calibcli.render import sheet, stream, verdicts
 from calibcli.render.formats import markdown
 from calibcli.result import Check, Result
 
@@ -22,7 +23,9 @@ MOST = 9
 def render(result: Result) -> str:
     """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
     checks = verdicts.troubled(result.checks)
-    lines = [_command(check) for check in checks[:MOST]]
+    said = stream.clean(sheet.headline(result))
+    lines = [f"calib {stream.clean(result.command)}: {said}"] if said else []
+    lines += [_command(check) for check in checks[:MOST]]
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
         lines.append(f"::{level} title=calib {_property(result.command)}::{len(left)} more: see this step's summary")
@@ -30,11 +33,12 @@ def render(result: Result) -> str:
     if passed:
         more = f"; {len(passed) - MOST} more" if len(passed) > MOST else ""
         lines.append("passed: " + "; ".join(passed[:MOST]) + more)
-    lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
+    if result.checks or not said:
+        lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
     return "\n".join(lines) + "\n"
 
 
-def show(result: Result) -> None:
+def show(result: Result, detail: str = "") -> None:
     """Annotations to stdout; the Markdown report to the file that the runner names for step summaries."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
