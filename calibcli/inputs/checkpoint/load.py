@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
     home = folder_of(file)
-    about = {"preprocess": found} if home and (found := processor.of_folder(home)) else {}
+    about: dict[str, Any] = {"preprocess": found} if home and (found := processor.of_folder(home)) else {}
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
     if home and not given and (home / "adapter_config.json").is_file():
@@ -167,7 +167,7 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         source=source,
         sha256=fingerprint(file),
         container=contents.container,
-        notes=contents.notes + notes,
+        notes=contents.notes + notes + _folded(contents.metadata),
         classes=None if classes is None else [str(c) for c in classes],
         data=meta.resolve(contents.metadata, file.parent),
         own=Preparation() if "preprocess" in contents.metadata else own,
@@ -177,6 +177,9 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
 def _hugging_face(source: str, file: Path, home: Path, about: dict[str, Any]) -> Checkpoint:
     found = huggingface.model(home)
     weights.finite(found.model.eval(), source)
+    config = getattr(getattr(found.model, "config", None), meta.KEY, None)  # which fine-tuning hands on
+    if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
+        about = {**about, "folded": dict(config["folded"])}
     return Checkpoint(
         model=found.model,
         architecture=found.architecture,
@@ -184,7 +187,7 @@ def _hugging_face(source: str, file: Path, home: Path, about: dict[str, Any]) ->
         source=source,
         sha256=fingerprint(file),
         container="Hugging Face folder",
-        notes=found.notes,
+        notes=found.notes + _folded(about),
         classes=found.classes,
         own=found.own,
     )
@@ -206,6 +209,11 @@ def folder_of(file: Path) -> Path | None:
     if os.path.isdir(file):
         return file
     return file.parent if file.name in STANDARD and huggingface.is_model(file.parent) else None
+
+
+def _folded(metadata: Mapping[str, Any]) -> list[str]:
+    found = meta.folded(metadata)
+    return [f"{found}: training takes it away, and another calibrator is fitted on top of it"] if found else []
 
 
 def members(path: Path) -> list[Path]:
