@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -14,8 +15,11 @@ from calibcli.errors import UsageError, check_keywords
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.files.arrays import whole
 from calibcli.inputs.files.source import Source, load_any
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import opened
 from calibcli.metrics import report as reports
 from calibcli.metrics.partial import State
+from calibcli.metrics.partial_file import arrays_of, state_of
 from calibcli.metrics.sample import choose, needed_class_bins
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
@@ -74,7 +78,7 @@ class Accumulator:
 
         Args:
             scores: (n, K) logits or probabilities with `labels` (n,), arrays or torch tensors on any device; or
-                `Predictions`, or a file.
+                `Predictions`, or a file; a folder or a pattern stands for its files.
             part: a name by which the same rows are known again. Without one, 100 or more rows are known by what is in
                 them: rows that were added before, here or in what is merged, are refused.
             progress: called with (fraction, text).
@@ -84,6 +88,12 @@ class Accumulator:
             InputError: arrays or a file that are refused; rows that were added before, or of another problem; groups
                 or weights. Nothing is added then.
         """
+        if isinstance(scores, list | tuple) and is_path(scores):
+            raise TypeError("update takes one file: one after the other is how several are added")
+        if is_path(scores) and len(files := opened.files_of(str(scores), Reading())) > 1:
+            for file in files:
+                self.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
+            return self
         rows = _rows(scores, labels, {**self._how, **how}, progress)
         state = self._state
         if state is None:
@@ -164,7 +174,8 @@ class Accumulator:
             raise UsageError("no rows were added", "update it with scores and labels first")
         known_suffix(Path(path), SUFFIXES, "a state")
         with atomic(path) as temporary:
-            np.savez_compressed(temporary, **self._state.arrays())
+            arrays: dict[str, Any] = arrays_of(self._state)
+            np.savez_compressed(temporary, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -176,8 +187,73 @@ class Accumulator:
         source = Source(path)
         arrays = {name: whole(array) for name, array in load_any(source).arrays.items()}
         made = cls()
-        made._state = State.of_arrays(arrays, source.name)
+        made._state = state_of(arrays, source.name)
         return made
+
+
+def partly(
+    paths: Sequence[str | Path],
+    *specs: str,
+    save: Path,
+    reading: Mapping[str, Any],
+    threads: int = 1,
+    progress: Progress | None = None,
+    **how: Any,
+) -> Result:
+    """Measure files one after the other, each a part, and write what is left behind; of `calib metrics --partial`.
+
+    Raises:
+        InputError, UsageError: as `Accumulator`.
+    """
+    known_suffix(save, SUFFIXES, "a state")
+    found = Accumulator(*specs, threads=threads)
+    asked = {key: value for key, value in reading.items() if key not in ("shards", "tasks")}
+    if reading.get("tasks"):
+        raise UsageError("--partial adds up all rows, --tasks measures each task", "pass one of them")
+    for path in paths:
+        found.update(str(path), progress=progress, **asked)
+    result = found.result(*specs, diagram=True, **how)
+    found.save(save)
+    said = f"{found.rows:,} rows are measured, and {save.name} keeps what calib merge needs of them."
+    return dataclasses.replace(result, facts={**result.facts, "headline": said})
+
+
+def merged(
+    paths: Sequence[str | Path],
+    *specs: str,
+    save: Path | None = None,
+    progress: Progress | None = None,
+    **how: Any,
+) -> Result:
+    """What states say together; of `calib merge`.
+
+    Raises:
+        InputError, UsageError: as `Accumulator`.
+    """
+    if save is not None:
+        known_suffix(save, SUFFIXES, "a state")
+    found = Accumulator()
+    files = [file for path in paths for file in opened.files_of(path, Reading())]
+    for done, path in enumerate(files, 1):
+        other = Accumulator.load(path)
+        assert other._state is not None
+        if found._state is None:
+            found.merge(other)
+        else:
+            found._state.merge(other._state, str(path))
+        if progress is not None:
+            progress(done / len(files), str(path))
+    result = found.result(*specs, diagram=True, **how)
+    if save is not None:
+        found.save(save)
+    inputs = [Source(path).entry() for path in files]
+    said = f"{len(files)} states of {found.rows:,} rows are measured as one."
+    return dataclasses.replace(
+        result,
+        command="merge",
+        facts={**result.facts, "headline": said},
+        provenance={**result.provenance, "inputs": inputs, "parts": result.provenance["inputs"]},
+    )
 
 
 def _rows(scores: Scores, labels: Any, how: dict[str, Any], progress: Progress | None) -> Predictions:

@@ -60,11 +60,9 @@ class Columns:
         brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
         entropy: of p, in nats.
         labels, weights, groups: as in `Predictions`.
-        classes: class tables by how they are binned.
-        k: number of classes.  top_only: as in `Predictions`.
+        classes: class tables by how they are binned.  k: number of classes.  top_only: as in `Predictions`.
         condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
-        place, by_predicted: of condensed rows, their cell, and sums by predicted class (see `Cells`).
-        precision: relative error that probabilities may have.
+        place, by_predicted: of these, their cell, and sums by predicted class (see `Cells`).  precision: relative, of probabilities.
     """
 
     confidence: Floats
@@ -167,13 +165,17 @@ def columns(
 
 
 class Taking(Protocol):
-    """What takes the columns of spans, such as `Cells`."""
+    """Such as `Cells`."""
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None: ...
 
 
 def condense(
-    predictions: Predictions, cells: Taking, class_bins: Sequence[ClassBins], threads: int | None, progress: Progress | None
+    predictions: Predictions,
+    cells: Taking,
+    class_bins: Sequence[ClassBins],
+    threads: int | None,
+    progress: Progress | None,
 ) -> dict[ClassBins, ClassTable]:
     """The blocked pass in double precision, whose rows go into `cells` however few they are; its class tables."""
     return _read(_Work(predictions, class_bins, True, None), cells, threads, progress)

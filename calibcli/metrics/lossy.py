@@ -21,17 +21,21 @@ import numpy as np
 from calibcli.columns.condense import CELLS, PLACES
 from calibcli.metrics import kernel, smooth
 from calibcli.metrics.recalibration import cox, log_odds
+from calibcli.metrics.reliability import Equal
 from calibcli.metrics.sample import Of, Sample
 from calibcli.numerics import TIE, bin_index
-from calibcli.predictions import Floats, Ints
+from calibcli.predictions import Floats
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
 
 ERROR = "cell_error"  # key of `Estimate.detail`
 UNKNOWN = "what its rows of like confidence do is lost when parts are merged: measure the rows together (--shards)"
 EXACT = frozenset(
-    "accuracy nll brier brier_top mean_confidence confidence_gap entropy entropy_correct entropy_wrong nll_correct "
-    "nll_wrong classwise_ece temperature_gain".split()  # of the last, the interval says what the rows kept tell
+    (
+        *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "confidence_gap", "classwise_ece"),
+        *("entropy", "entropy_correct", "entropy_wrong", "nll_correct", "nll_wrong"),
+        "temperature_gain",  # whose interval says what the rows that were kept tell
+    )
 )
 BEND, BEND_SLOPE = 0.968, 0.798  # ∫|K''| σ² and ∫|K'| σ of the Gaussian kernel
 TRIWEIGHT = 7.52  # ∫|K''| of the triweight kernel
@@ -71,19 +75,35 @@ class Placed:
         rho, mass = (np.where(cuts, np.bincount(index, values, CELLS)[at], 0.0) for values in of)
         return rho, mass
 
-    def cut_by_mass(self, bins: int) -> tuple[float, float]:
-        """Σ s|r| and the share of the rows of the cells that cuts between bins of equal mass may fall in; of ties
-        there, of all.
+    def cut_by_mass(self, bins: int, method: Equal) -> tuple[float, float]:
+        """Σ s|r| and the share of the rows of the cells that a cut between bins of equal mass may divide otherwise.
+
+        Those that it falls in; where rows of several cells are ties, those that may or may not be.
         """
-        order, w = self.view.order, self.view.weights
-        assert w is not None
-        at = np.searchsorted(np.cumsum(w[order]), self.view.cuts(bins)[1:-1])
-        p = self.view.p[order]
-        value = p[np.minimum(at, len(p) - 1)]
-        low, high = np.searchsorted(p, value - 2 * TIE), np.searchsorted(p, value + 2 * TIE, side="right")
-        spans = [self.cell[order[a:b]] for a, b in zip(low, high, strict=True)]
-        cells = np.unique(np.concatenate([*spans, np.empty(0, np.int64)]))
+        view, order = self.view, self.view.order
+        assert view.weights is not None
+        p, w = view.p[order], view.weights[order]
+        at = np.minimum(np.searchsorted(np.cumsum(w), view.cuts(bins)[1:-1]), len(p) - 1)
+        end = np.minimum(p, view.complement[order])  # from 0 or 1, near which cells are narrower than a tie
+        hit = np.zeros(len(p), np.bool_)
+        if method == "whole":  # a tie may go on from row to row
+            nearest = np.argsort(end)
+            chained = end[nearest] <= TIE * (np.cumsum(w[nearest]) + 1)
+            reach = float(end[nearest][chained].max(initial=0.0))
+            hit[at[end[at] > reach]] = True
+            hit |= (end <= reach) & (end > TIE / 3) & bool((end[at] <= reach).any())
+        else:
+            low, high = np.searchsorted(p, p[at] - 3 * TIE), np.searchsorted(p, p[at] + 3 * TIE, side="right")
+            for cut, first, last in zip(at, low, high, strict=True):
+                alike = np.abs(p[first:last] - p[cut]) < TIE / 3
+                hit[first:last] |= ~alike if method == "split-merge" else True
+                hit[cut] |= method == "split" or end[cut] > TIE
+        cells = np.unique(self.cell[order][hit])
         return float(self.weight[cells].sum()), float(self.mass[cells].sum())
+
+
+def _placed(sample: Sample, of: Of) -> Placed:
+    return Placed(sample, of)
 
 
 def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -95,11 +115,11 @@ def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estima
         if choice.name in EXACT or e.value is None:
             found.append(e)
             continue
-        bound = BOUNDS.get(choice.name, lambda *_: None)
-        error = bound(sample.once(Placed, choice.options.get("of", "auto")), choice.options, e.value)
+        bound, at = BOUNDS.get(choice.name), sample.once(_placed, choice.options.get("of", "auto"))
+        error = None if bound is None else bound(at, choice.options, e.value)
         if error is None:
-            kept = {"name": e.name, "scope": e.scope, "unit": e.unit, "better": e.better, "n": e.n}
-            found.append(Estimate(**kept, value=None, reason=UNKNOWN))
+            e = Estimate(name=e.name, value=None, scope=e.scope, unit=e.unit, better=e.better, n=e.n, reason=UNKNOWN)
+            found.append(e)
         elif error > 0:
             found.append(dataclasses.replace(e, detail={**e.detail, ERROR: error}))
         else:
@@ -150,14 +170,14 @@ def _confident_accuracy(at: Placed, options: Mapping[str, Any], value: float) ->
 
 
 def _equal_mass(at: Placed, options: Mapping[str, Any], value: float) -> float:
-    return min(2 * at.cut_by_mass(options["bins"])[0], 1.0)
+    return min(2 * at.cut_by_mass(options["bins"], options["method"])[0], 1.0)
 
 
 def _debiased(at: Placed, options: Mapping[str, Any], value: float) -> float:
     """Beside the squares, the chance that is taken off, at most 1 / 2N in each bin."""
     bins = options["bins"]
-    rho, mass = at.cut_by_mass(bins)
-    return 4 * rho + 2 * mass + (bins / (2 * at.view.total) if mass > 0 else 0.0)
+    rho, mass = at.cut_by_mass(bins, options["method"])
+    return min(4 * rho + 2 * mass, 2.0) + (bins / (2 * at.view.total) if mass > 0 else 0.0)
 
 
 def _smooth(at: Placed, options: Mapping[str, Any], value: float) -> float | None:

@@ -97,7 +97,9 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
     lacking = [c for c in choices if not set(needed_class_bins([c], k)) <= measured.classes.keys()]
     if lacking or (options.per_class and shown not in measured.classes):
         what = lacking[0].spec if lacking else f"--per-class with {shown.bins} bins"
-        raise UsageError(f"{what} needs sums by class that were not kept", "name the metric when the parts are added (-m)")
+        raise UsageError(
+            f"{what} needs sums by class that were not kept", "name the metric when the parts are added (-m)"
+        )
     if options.top_k and measured.condensed:
         raise UsageError(f"--top-k needs the scores of {measured.condensed:,} rows again", "measure some of them")
     sample = Sample.of(measured, predictions, options.seed)
@@ -188,7 +190,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
             f"{rows} rows over {len(bins.rows)} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
             "(compare with the level of a calibrated model; use fewer bins, or smece)"
         )
-    few = int((bins.rows[bins.filled] < PER_MCE_BIN).sum())
+    filled = sample.top.total * bins.weight if sample.counts else bins.rows
+    few = int((filled[bins.filled] < PER_MCE_BIN).sum())
     if "mce" in names and few:
         notes.append(f"mce: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in estimates:
@@ -201,8 +204,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
         notes.append(
-            f"{sample.columns.condensed} rows are kept as sums over cells of confidence: exact for means and usual bins, "
-            f"otherwise {ERROR} in the details says how far off a number may be"
+            f"{sample.columns.condensed} rows are kept as sums over cells of confidence: exact for means and usual "
+            f"bins, otherwise {ERROR} in the details says how far off a number may be"
         )
     if sample.columns.groups is not None:
         notes.append(f"{len(np.unique(sample.columns.groups))} groups: intervals take rows of a group as one draw")

@@ -110,9 +110,13 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
     w = sample.weights
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1) / total
     null = calibrated_cells(table, sample.top)[2].sum(axis=1) / sample.top.effective
-    said, right, confidence = columns.by_predicted if columns.by_predicted is not None else (
-        np.bincount(columns.predicted, values if w is None else w * values, columns.k)
-        for values in (np.ones(columns.n), columns.correct, columns.confidence)
+    said, right, confidence = (
+        columns.by_predicted
+        if columns.by_predicted is not None
+        else (
+            np.bincount(columns.predicted, values if w is None else w * values, columns.k)
+            for values in (np.ones(columns.n), columns.correct, columns.confidence)
+        )
     )
     labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
     rows: list[list[Cell]] = []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError, refusing
+from calibcli.inputs.files import places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
-from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.source import NAMES, Source, suffixes
 from calibcli.inputs.opening import Asked, Reading
 
+MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
 STATE, SPLITS = "state.json", "dataset_dict.json"  # of Hugging Face's `save_to_disk`
 
 
@@ -41,8 +44,31 @@ def unused(contents: Contents, source: Source) -> None:
             raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
 
 
+def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
+    """The files that a path stands for: itself, those of a pattern, or the parts in a folder or at an address.
+
+    Raises:
+        InputError: there are none, or several where each is a task.
+    """
+    if os.path.isfile(path):
+        return [path]
+    found: list[str | Path] = [path]
+    if saved(path):
+        found = [*parts(Path(path), reading)]
+    elif os.path.isdir(path) or MEANS_MORE & set(str(path)):
+        found = places.found(path, [suffix for name in NAMES for suffix in suffixes(name)])
+    if len(found) > 1 and reading.tasks and os.path.isdir(path):
+        raise InputError(f"{path} consists of {len(found)} parts, --tasks takes a file each", "save it in one part")
+    return found
+
+
+def saved(path: str | Path) -> bool:
+    """Whether this is a folder that `save_to_disk` made."""
+    return (Path(path) / STATE).is_file() or (Path(path) / SPLITS).is_file()
+
+
 def parts(folder: Path, reading: Reading) -> list[Path]:
-    """The files of a folder that `save_to_disk` made; the folder itself where it is none, for who opens it to refuse.
+    """The files of a folder that `save_to_disk` made.
 
     Raises:
         InputError: a folder with several splits, or of another kind; several parts of one task.
@@ -51,8 +77,6 @@ def parts(folder: Path, reading: Reading) -> list[Path]:
         splits = sorted(p.parent.name for p in folder.glob(f"*/{STATE}"))
         fix = f"choose one: {folder / (splits or ['test'])[0]}"
         raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    if not (folder / STATE).is_file():
-        return [folder]
     with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", "save the data set again"):
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
     found = state.get("_data_files") if isinstance(state, dict) else None
@@ -62,6 +86,4 @@ def parts(folder: Path, reading: Reading) -> list[Path]:
         raise InputError(f"{folder / STATE} names no parts in its folder", "save the data set again: save_to_disk")
     if state.get("_indices_data_files"):
         raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
-    if len(names) > 1 and reading.tasks:
-        raise InputError(f"{folder} consists of {len(names)} parts, --tasks takes a file each", "save it in one part")
     return [folder / name for name in plain]

@@ -13,6 +13,7 @@ from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.source import Source
 
 CALIBRATOR = "a calibrator of calib scale"
+STATE = "calib_state"  # array of a state
 RESULT = 64 << 20  # longest result that is looked into
 WEIGHTS = (".weight", ".bias", ".running_mean")
 
@@ -80,6 +81,8 @@ def _pickled(source: Source) -> Foreign | None:
 
 def after_reading(contents: Contents, source: Source) -> Foreign | None:
     """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
+    if STATE in contents.arrays:
+        return Foreign("a state of calib metrics --partial", "merge")
     about = _object(contents.metadata.get("calib", ""))
     if about.get("what") == "calibrator":
         return Foreign(CALIBRATOR, "apply (first argument)")

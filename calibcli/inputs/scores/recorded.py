@@ -36,7 +36,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
 
     Args:
         path: a file (`-` is stdin), several that are parts of one data set (`shards=True`) or tasks of one evaluation
-            (`tasks=True`), or a folder of `save_to_disk`.  how: what follows.
+            (`tasks=True`), or what stands for parts: a pattern, a folder, an address (`s3://`).  how: what follows.
         scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
@@ -102,8 +102,7 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
         shown = " ".join(str(p) for p in paths[:3])
         raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
     asked = opened.asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
-    files = [f for path in paths for f in (opened.parts(Path(path), reading) if os.path.isdir(path) else [path])]
-    return [Source(file, asked=asked) for file in files]
+    return [Source(file, asked=asked) for path in paths for file in opened.files_of(path, reading)]
 
 
 def load(source: Source) -> Contents:
@@ -116,6 +115,8 @@ def load(source: Source) -> Contents:
         contents = load_any(source)
         if source.asked != Asked():
             opened.unused(contents, source)
+        if other_files.STATE in contents.arrays:
+            other_files.refuse(other_files.after_reading(contents, source), source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = score_columns.grouped(contents, None, source.name)
