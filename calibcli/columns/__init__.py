@@ -22,7 +22,7 @@ from calibcli.numerics import DOUBLE, SINGLE, bin_index
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
 from calibcli.spec import Edges
 
-__all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "condense"]
+__all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 
@@ -62,7 +62,7 @@ class Columns:
         labels, weights, groups: as in `Predictions`.
         classes: class tables by how they are binned.  k: number of classes.  top_only: as in `Predictions`.
         condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
-        place, by_predicted: of these, their cell, and sums by predicted class (see `Cells`).  precision: relative, of probabilities.
+        place, by_predicted: their cell, and sums by class (see `Cells`).  precision: relative, of probabilities.
     """
 
     confidence: Floats
@@ -170,7 +170,7 @@ class Taking(Protocol):
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None: ...
 
 
-def condense(
+def into_cells(
     predictions: Predictions,
     cells: Taking,
     class_bins: Sequence[ClassBins],

@@ -11,6 +11,7 @@ rows add up to those of all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are div
 PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
 NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
 FOLD = 1 << 16  # rows whose sums are taken at once
-ROUNDING = 1e-14  # relative variance that is none
+ROUNDING = 1e-11  # relative variance that is none
 SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances
 
 
@@ -39,7 +40,17 @@ def place(confidence: Floats, rest: Floats) -> Ints:
     return found
 
 
-Held = tuple[Ints, Floats, Floats]  # occupied cells, their rows, and (2, columns, cells) sums and sums of squares
+Held = tuple[Ints, Floats, Floats]
+"""Occupied cells, their rows, and (2, columns, cells) sums and sums of squares: of the confidence, of what it has beyond
+the beginning of its interval.
+"""
+
+
+@cache
+def _starts() -> Ints:
+    """(CELLS,) first place of each interval of confidence: those of its octaves follow."""
+    rest = 1 - np.arange(CELLS) / CELLS
+    return np.arange(CELLS) + np.maximum(np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST, 0)
 
 
 class Cells:
@@ -67,7 +78,9 @@ class Cells:
         side = 2 * labels + predicted if self.k == 2 else hit.astype(np.int64)
         for i, values in enumerate((None, hit, out["confidence"])):
             self.predicted[i] += np.bincount(predicted, values, self.k)
-        self._waiting.append((place(out["confidence"], out["rest"]) + PLACES * side, [out[name] for name in NAMES]))
+        beyond = out["confidence"] - bin_index(out["confidence"], CELLS) / CELLS  # keeps the digits of a variance
+        cell = place(out["confidence"], out["rest"]) + PLACES * side
+        self._waiting.append((cell, [beyond, *(out[name] for name in NAMES[1:])]))
         if sum(len(cell) for cell, _ in self._waiting) >= FOLD:
             self._fold()
 
@@ -114,10 +127,12 @@ class Cells:
         with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
             variance = squares - means * means
             spread = np.sqrt(np.where(variance > ROUNDING * squares, variance, 0.0))
-        on_edge = used % PLACES >= PLACES // 2
+        at = used % PLACES
+        lower = (np.searchsorted(_starts(), at % (PLACES // 2), side="right") - 1) / CELLS
+        means[0] += lower
         spread[:, count == 1] = 0.0
-        spread[:2, on_edge] = 0.0
-        tilt, single = _tilt(means[0], means[1], spread[1]), ~spread.any(axis=0)
+        spread[:2, at >= PLACES // 2] = 0.0
+        tilt, single = _tilt(lower, means[1], spread[1]), ~spread.any(axis=0)
         upper = count / (1 + tilt * tilt)
         rows = np.concatenate([np.arange(len(used)), np.flatnonzero(~single)])
         first = np.arange(len(rows)) < len(used)
@@ -149,11 +164,10 @@ def _occupied(count: Floats, sums: Floats) -> Held:
     return used, count[used], sums[:, :, used]
 
 
-def _tilt(confidence: Floats, rest: Floats, spread: Floats) -> Floats:
+def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
     """How far the upper of two rows stands from the mean, in standard deviations, the lower at the inverse: one, or as
-    far as the cell reaches, so that both lie in it.
+    far as the cell, whose interval begins at `lower`, reaches, so that both lie in it.
     """
-    lower = bin_index(confidence, CELLS) / CELLS
     with np.errstate(divide="ignore", invalid="ignore"):
         octave = np.floor(-STEPS * np.log2(rest))
         fine = octave >= STEPS * FIRST

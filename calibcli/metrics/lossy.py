@@ -211,7 +211,8 @@ def _spiegelhalter(at: Placed, options: Mapping[str, Any], value: float) -> floa
     view = at.view
     variance = float(view.shares @ ((view.complement - view.p) ** 2 * view.p * view.complement))
     lost = STEEP * at.variance / variance
-    return abs(value) * (1 / math.sqrt(1 - lost) - 1) if lost < 1 else math.inf
+    rounding = 1e-12 * math.sqrt(view.total)  # sums of N rows over the root of N
+    return abs(value) * (1 / math.sqrt(1 - lost) - 1) + rounding if lost < 1 else math.inf
 
 
 def _cox(coefficient: int) -> Bound:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from calibcli.columns import ClassBins, ClassTable, Columns, condense
+from calibcli.columns import ClassBins, ClassTable, Columns, into_cells
 from calibcli.columns.condense import Cells
 from calibcli.errors import InputError, UsageError
 from calibcli.metrics.gain import FEWEST, SCORES, scrambled
@@ -139,7 +139,7 @@ class State:
         problem = Problem.of(rows)
         part = State(self.class_bins, rows.n, problem=problem, cells=Cells(rows.k, rows.top_only))
         taking = _Fingerprint(part.cells)  # type: ignore[arg-type]
-        classes = condense(rows, taking, self.class_bins, threads, progress)
+        classes = into_cells(rows, taking, self.class_bins, threads, progress)
         part.tables = {how: np.array([t.count, t.sum_p, t.sum_y]) for how, t in classes.items()}
         digest = taking.digest.hexdigest()
         if name or rows.n >= TELLING:
