@@ -41,8 +41,8 @@ def place(confidence: Floats, rest: Floats) -> Ints:
 
 
 Held = tuple[Ints, Floats, Floats]
-"""Occupied cells, their rows, and (2, columns, cells) sums and sums of squares: of the confidence, of what it has beyond
-the beginning of its interval.
+"""Occupied cells, their rows, and (2, columns, cells) sums and sums of squares: of the confidence, of what it is beyond
+where its interval begins.
 """
 
 

@@ -195,7 +195,8 @@ def _kernel(at: Placed, options: Mapping[str, Any], value: float) -> float:
         right = float(view.shares[view.hit].sum())
         scale = 1 / max(min(right, 1 - right), 1e-12)
     mean = float(at.weight.sum())
-    change = 4 * mean * (1 + 1 / options["width"]) * at.deviation * scale**2
+    rounding = 1e-13 * math.sqrt(view.total) * mean
+    change = (4 * (1 + 1 / options["width"]) * at.deviation + rounding) * mean * scale**2
     return change if options["square"] else _root(change, value)
 
 

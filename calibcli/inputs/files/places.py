@@ -5,7 +5,6 @@ What lies elsewhere is copied to an unnamed temporary file when it is opened, so
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import sys
@@ -96,21 +95,33 @@ def _system(path: str | Path) -> tuple[Any, str, str]:
     address = ADDRESS.fullmatch(str(path))
     assert address is not None
     name, _, options = address[2].partition("?")
-    with refusing(ImportError, f"{path} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
-        from pyarrow import fs
     where, more = f"{address[1]}://", f"?{options}" if options else ""
     # the place of the bucket alone is parsed: names may hold what an address must not
     bucket, _, rest = name.partition("/")
-    system, base = fs.FileSystem.from_uri(f"{where}{bucket}/{more}")
+    system, base = _from_uri(f"{where}{bucket}/{more}")
     return system, f"{base.rstrip('/')}/{rest}".rstrip("/"), f"{where}{{}}{more}"
+
+
+def _expression(pattern: str) -> str:
+    """A pattern as `glob` has them, as a regular expression: `*` stays in its folder, `**/` is any folders, or none."""
+    parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
+    known = {"**/": "(?:.*/)?", "*": "[^/]*"}
+    return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
+
+
+def _from_uri(address: str) -> tuple[Any, str]:
+    with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
+        from pyarrow import fs
+    found: tuple[Any, str] = fs.FileSystem.from_uri(address)
+    return found
 
 
 def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:
     fix = "check the address, and the credentials that pyarrow finds (AWS_..., GOOGLE_...)"
     with refusing((OSError, ValueError), lambda e: f"cannot reach {path} ({str(e)[:200]})", fix):
+        system, name, address = _system(path)
         from pyarrow import fs
 
-        system, name, address = _system(path)
         plain = PATTERN.search(name) is None
         if plain and system.get_file_info(name).type == fs.FileType.File:
             return [address.format(name)]
@@ -119,7 +130,8 @@ def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:
         names = sorted(info.path for info in listed if info.type == fs.FileType.File)
     if plain:
         return [address.format(part) for part in _parts(folder, names, suffixes)]
-    matches = [address.format(one) for one in names if fnmatch.fnmatchcase(one, name)]
+    alike = re.compile(_expression(name), re.DOTALL)
+    matches = [address.format(one) for one in names if alike.fullmatch(one)]
     if not matches:
         raise InputError(f"no file matches {path}", "check the pattern")
     return matches
