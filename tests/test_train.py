@@ -79,8 +79,11 @@ def content(model: nn.Module) -> bytes:
         Recipe(loss="ce+trace:weight=0.01,kind=ggn,every=2", epochs=3, batch_size=16),
         Recipe(loss="dual_focal:gamma=5+trace:weight=0.01,kind=ggn", epochs=3, batch_size=16, amp="bf16"),
         Recipe(loss="ce+trace:weight=0.001,probes=2", epochs=3, batch_size=16),
+        Recipe(epochs=3, batch_size=16, optimizer="sgd+sam:rho=0.1", augment="flip+mixup:alpha=0.4"),
+        Recipe(epochs=3, batch_size=16, optimizer="adam+sam", loss="ce+mbls:margin=1+mdca+cpc", lr=0.01),
+        Recipe(epochs=3, batch_size=16, optimizer="adagrad", loss="logit_norm:tau=1"),
     ],
-    ids=["augmented", "adafocal", "scheduled", "penalties", "ggn", "ggn-bf16", "hessian"],
+    ids=["augmented", "adafocal", "scheduled", "penalties", "ggn", "ggn-bf16", "hessian", "sam", "adam", "adagrad"],
 )
 def test_resumed_is_uninterrupted(recipe: Recipe, tmp_path: Path) -> None:
     whole = trainer(recipe)
@@ -143,6 +146,99 @@ def test_it_is_a_plain_loop() -> None:
             optimizer.step()
     for a, b in zip(net.parameters(), other.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def in_float64(recipe: Recipe, step: Any) -> None:
+    """Weights after two epochs of a run in float64 equal those of a loop with this step, to 1e-12."""
+    import copy
+
+    (train, validation), net = (
+        rows(),
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
+    )
+    (x, y), (x_, y_) = (one(torch.arange(len(one))) for one in (train, validation))
+    train, validation = Loader.holding(x.double(), y), Loader.holding(x_.double(), y_)
+    torch.manual_seed(0)
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.3)
+    other = copy.deepcopy(net)
+    Trainer(net, recipe, train, validation).run()
+    optimizer = torch.optim.SGD(other.parameters(), 0.05, momentum=0.9, weight_decay=5e-4)
+    number = 0
+    for epoch in range(2):
+        for batch in torch.split(Batches(60, 16, 0).epoch(epoch), 16):
+            inputs, labels = train(batch)
+            optimizer.zero_grad()
+            step(other, optimizer, inputs, labels, number)
+            optimizer.step()
+            number += 1
+    for a, b in zip(net.parameters(), other.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_sam_is_two_passes() -> None:
+    def step(net: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor, number: int) -> None:
+        weights = list(net.parameters())
+        gradients = torch.autograd.grad(nn.functional.cross_entropy(net(inputs), labels), weights)
+        length = sum((g * g).sum() for g in gradients) ** 0.5
+        before = [w.detach().clone() for w in weights]
+        with torch.no_grad():
+            for w, g in zip(weights, gradients):
+                w += 0.3 * g / length
+        nn.functional.cross_entropy(net(inputs), labels).backward()
+        with torch.no_grad():
+            for w, old in zip(weights, before):
+                w.copy_(old)
+
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, schedule="constant", optimizer="sgd+sam:rho=0.3")
+    in_float64(recipe, step)
+    assert Recipe(optimizer="sam:rho=0.3").optimizer == "sgd+sam:rho=0.3"
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 2.0])
+def test_mixup_is_the_loss_of_both_labels(alpha: float) -> None:
+    generator = torch.Generator().manual_seed(1)  # that of the run
+
+    def step(net: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor, number: int) -> None:
+        share = np.random.default_rng((0, number)).beta(alpha, alpha) if alpha else 1.0
+        order = torch.randperm(len(inputs), generator=generator)
+        targets = nn.functional.one_hot(labels, 3).double()
+        mixed = share * targets + (1 - share) * targets[order]
+        log_p = net(share * inputs + (1 - share) * inputs[order]).log_softmax(1)
+        (-(mixed * log_p).sum(1).mean()).backward()
+
+    in_float64(Recipe(epochs=2, batch_size=16, lr=0.05, schedule="constant", augment=f"mixup:alpha={alpha}"), step)
+
+
+def test_mixup_goes_to_none_with_alpha() -> None:
+    runs = {}
+    for augment in ("", "mixup:alpha=0", "mixup:alpha=1e-6", "mixup:alpha=0.5"):
+        made = trainer(Recipe(epochs=3, batch_size=16, augment=augment))
+        made.model.eval()  # no batch statistics, which see rows in another order
+        made.model.drop.p = 0.0  # type: ignore[union-attr]
+        made.run()
+        runs[augment] = torch.cat([p.detach().flatten() for p in made.model.parameters()])
+    torch.testing.assert_close(runs["mixup:alpha=0"], runs[""], rtol=0, atol=0)
+    torch.testing.assert_close(runs["mixup:alpha=1e-6"], runs[""], rtol=1e-4, atol=1e-5)
+    assert float((runs["mixup:alpha=0.5"] - runs[""]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("augment", "loss", "match"),
+    [("mixup", "ce+mmce", "two labels"), ("mixup+flip+mixup", "ce", "mixup twice")],
+)
+def test_mixup_refuses(augment: str, loss: str, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        trainer(Recipe(epochs=1, augment=augment, loss=loss))
+
+
+def test_sam_leaves_batch_statistics_to_the_first_pass() -> None:
+    found = []
+    for optimizer in ("sgd", "sgd+sam:rho=0.5"):
+        made = trainer(Recipe(epochs=1, batch_size=60, optimizer=optimizer))
+        made.run()
+        found.append(made.model.body[1].running_mean)  # type: ignore[union-attr, index]
+    assert torch.equal(*found)
 
 
 def test_log_has_what_it_promises() -> None:
@@ -302,6 +398,9 @@ def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
         ({"patience": 0}, "--patience 0"),
         ({"optimizer": "sdg"}, "unknown optimizer"),
         ({"schedule": "steps"}, "unknown schedule"),
+        ({"optimizer": "sgd+adam"}, "several optimizers"),
+        ({"optimizer": "sgd+sam+sam"}, "several optimizers"),
+        ({"optimizer": "sam:rho=-1"}, "out of range"),
         ({"augment": "crop+rotate"}, "unknown augmentation"),
         ({"loss": "nope"}, "unknown loss"),
     ],
