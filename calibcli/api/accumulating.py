@@ -87,6 +87,7 @@ class Accumulator:
         Raises:
             InputError: arrays or a file that are refused; rows that were added before, or of another problem; groups
                 or weights. Nothing is added then.
+            TypeError: labels that are missing or too many, or a list of files.
         """
         if isinstance(scores, list | tuple) and is_path(scores):
             raise TypeError("update takes one file: one after the other is how several are added")
@@ -180,6 +181,12 @@ class Accumulator:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save`, or `calib metrics --partial`, wrote.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     calibcli.Accumulator().update(logits, labels).save(f"{folder}/state.npz")
+        ...     round(calibcli.Accumulator.load(f"{folder}/state.npz").result("ece")["ece"].value, 4)
+        0.0646
 
         Raises:
             InputError: the file is missing, or is not one that this version wrote.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from calibcli.cli.run import Run, takes
 from calibcli.device import Work
@@ -36,5 +37,5 @@ def command(
     from calibcli.api.accumulating import merged
 
     run.claim(states, *([save] if save else []))
-    how = {"bins": bins, "edges": edges, "level": level, "per_class": per_class, "seed": work.seed}
+    how: dict[str, Any] = {"bins": bins, "edges": edges, "level": level, "per_class": per_class, "seed": work.seed}
     return run.finish(merged(states, *metric, save=save, progress=run.progress("merging"), **how))

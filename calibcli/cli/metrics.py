@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
@@ -39,7 +40,7 @@ def command(
     Beside each calibration error stands the level that chance gives a perfectly calibrated model, and bounds that hold.
     """
     run.claim([*files, *named(reading)], *([partial] if partial else []))
-    how = {"bins": bins, "edges": edges, "level": level, "per_class": per_class, "seed": work.seed}
+    how: dict[str, Any] = {"bins": bins, "edges": edges, "level": level, "per_class": per_class, "seed": work.seed}
     how |= {"threads": work.threads, "progress": run.progress("measuring")}
     if partial is not None:
         from calibcli.api.accumulating import partly

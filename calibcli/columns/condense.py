@@ -50,7 +50,9 @@ where its interval begins.
 def _starts() -> Ints:
     """(CELLS,) first place of each interval of confidence: those of its octaves follow."""
     rest = 1 - np.arange(CELLS) / CELLS
-    return np.arange(CELLS) + np.maximum(np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST, 0)
+    octave = np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST
+    found: Ints = np.arange(CELLS) + np.maximum(octave, 0)
+    return found
 
 
 class Cells:
