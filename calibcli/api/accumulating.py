@@ -192,7 +192,7 @@ class Accumulator:
             InputError: the file is missing, or is not one that this version wrote.
         """
         source = Source(path)
-        arrays = {name: whole(array) for name, array in load_any(source).arrays.items()}
+        arrays = {name: whole(array) for name, array in load_any(source).arrays.items() if array.shape}
         made = cls()
         made._state = state_of(arrays, source.name)
         return made

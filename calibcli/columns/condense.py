@@ -46,6 +46,11 @@ where its interval begins.
 """
 
 
+def places(k: int) -> int:
+    """Cells of k classes: of two, the event is told by the label and the prediction."""
+    return PLACES * (4 if k == 2 else 2)
+
+
 @cache
 def _starts() -> Ints:
     """(CELLS,) first place of each interval of confidence: those of its octaves follow."""
@@ -71,8 +76,8 @@ class Cells:
 
     @property
     def size(self) -> int:
-        """Cells that there are: of two classes the event is told by the label and the prediction."""
-        return PLACES * (4 if self.k == 2 else 2)
+        """Cells that there are."""
+        return places(self.k)
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
         """Rows of one span."""

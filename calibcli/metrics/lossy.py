@@ -29,7 +29,7 @@ from calibcli.result import Estimate
 from calibcli.shelves import Choice
 
 ERROR = "cell_error"  # key of `Estimate.detail`
-UNKNOWN = "what its rows of like confidence do is lost when parts are merged: measure the rows together (--shards)"
+UNKNOWN = "rows that are kept as sums over cells of confidence do not tell it: measure up to 5,000,000 of them together"
 EXACT = frozenset(
     (
         *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "confidence_gap", "classwise_ece"),

@@ -11,8 +11,8 @@ import numpy as np
 
 from calibcli import wellformed
 from calibcli.columns import ClassBins
-from calibcli.columns.condense import NAMES, Cells
-from calibcli.errors import InputError, refusing
+from calibcli.columns.condense import NAMES, Cells, places
+from calibcli.errors import InputError, printable, refusing
 from calibcli.metrics.gain import FEWEST, SCORES
 from calibcli.metrics.partial import File, Kept, Problem, State
 from calibcli.predictions import Array
@@ -20,6 +20,7 @@ from calibcli.spec import Range
 
 HEADER, SCHEMA = "calib_state", 1
 FIX = "write it again: this is not what calib metrics --partial writes"
+FINITE = [i for i, name in enumerate(NAMES) if name not in ("nll", "most")]  # those are infinite at probability 0
 Rows = Annotated[int, Range(0)]
 
 
@@ -100,14 +101,14 @@ def state_of(arrays: Mapping[str, Array], source: str) -> State:
     cells = Cells(problem.k, problem.top_only, arrays["predicted"].copy(), held)
     kept = Kept(arrays["kept_hashes"], arrays["kept_rows"], arrays["kept_labels"].astype(np.int64))
     tables = {how: arrays[f"table_{i}"] for i, how in enumerate(about.tables)}
-    parts, files, notes = dict(about.parts), list(about.files), list(about.notes)
+    parts, files, notes = dict(about.parts), list(about.files), [printable(note) for note in about.notes]
     return State(list(tables), about.rows, parts, files, notes, problem, cells, tables, kept)
 
 
 def _fault(arrays: Mapping[str, Array], about: About) -> str:
     """What in the arrays of a state cannot be, or nothing."""
-    k, most = about.problem_of.k, Cells(about.problem_of.k).size
-    count, rows = len(arrays.get("cells", ())), len(arrays.get("kept_hashes", ()))
+    k, most = about.problem_of.k, places(about.problem_of.k)
+    count, rows = (arrays[name].size if name in arrays else 0 for name in ("cells", "kept_hashes"))
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "cells": ((count,), "i"),
         "count": ((count,), "f"),
@@ -124,14 +125,13 @@ def _fault(arrays: Mapping[str, Array], about: About) -> str:
         found = arrays[name]
         if found.shape != shape or found.dtype.kind != kind or found.dtype.itemsize < 4:
             return f"'{name}' is {found.dtype} of shape {list(found.shape)}, not {list(shape)}"
-        if (
-            kind == "f"
-            and name not in ("sums", "kept_rows")
-            and not (np.isfinite(found).all() and found.min(initial=0) >= 0)
-        ):
-            return f"'{name}' holds what is not a finite number of 0 or more"
-        if kind == "f" and np.isnan(found).any():
+        if np.isnan(found).any():
             return f"'{name}' holds NaN"
+        some = found[:, FINITE] if name == "sums" else found
+        if name != "kept_rows" and not np.isfinite(some).all():
+            return f"'{name}' holds what is not a finite number"
+        if name not in ("sums", "kept_rows") and found.min(initial=0) < 0:
+            return f"'{name}' holds numbers below 0"
     cells, labels = arrays["cells"], arrays["kept_labels"]
     if count and (cells[0] < 0 or cells[-1] >= most or (np.diff(cells) <= 0).any()):
         return "'cells' are not in order"
