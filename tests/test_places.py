@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -88,6 +89,18 @@ def test_folders_without_parts_or_with_several_formats(folder: Path, tmp_path: P
     with pytest.raises(InputError, match=r"several formats: \.csv, \.npz") as error:
         calibcli.read(folder)
     assert "*.csv'" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    "path", ["a\0*", "x" * 5000 + "*", "[", "file:///\0", "**", "s3:/", "s3://", "s3:///[", "gs:/*?["]
+)
+def test_odd_names_are_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow, too: no address is looked up."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError):
+        calibcli.read(path)
+    assert main(["metrics", path, "-q"]) == Exit.REFUSED
 
 
 def test_parts_in_a_folder_are_no_tasks(folder: Path) -> None:

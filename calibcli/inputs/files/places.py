@@ -48,7 +48,8 @@ def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
     if PATTERN.search(str(path)) and not os.path.lexists(path):
         import glob
 
-        matches = [name for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name)]
+        with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({e})", "check the pattern"):
+            matches = [name for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name)]
         if not matches:
             raise InputError(f"no file matches {path}", "check the pattern")
         return [*matches]

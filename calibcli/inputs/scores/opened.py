@@ -64,7 +64,7 @@ def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
 
 def saved(path: str | Path) -> bool:
     """Whether this is a folder that `save_to_disk` made."""
-    return (Path(path) / STATE).is_file() or (Path(path) / SPLITS).is_file()
+    return any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS))
 
 
 def parts(folder: Path, reading: Reading) -> list[Path]:
