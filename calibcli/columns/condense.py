@@ -28,12 +28,17 @@ ROUNDING = 1e-11  # relative variance that is none
 SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances
 
 
+def interval(confidence: Floats) -> Ints:
+    """(n,) in [0, CELLS): the interval of confidence that a row lies in."""
+    return bin_index(confidence, CELLS)
+
+
 def place(confidence: Floats, rest: Floats) -> Ints:
     """(n,) in [0, PLACES): which interval of confidence a row lies in, or on which edge, and which part of an octave.
 
     Both rise with the confidence, so that their sum tells them apart.
     """
-    below, above = bin_index(confidence, CELLS), bin_index(confidence, CELLS, "torchmetrics")
+    below, above = interval(confidence), bin_index(confidence, CELLS, "torchmetrics")
     with np.errstate(divide="ignore"):
         fine = np.clip(-STEPS * np.log2(rest), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
     found: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
@@ -85,7 +90,7 @@ class Cells:
         side = 2 * labels + predicted if self.k == 2 else hit.astype(np.int64)
         for i, values in enumerate((None, hit, out["confidence"])):
             self.predicted[i] += np.bincount(predicted, values, self.k)
-        beyond = out["confidence"] - bin_index(out["confidence"], CELLS) / CELLS  # keeps the digits of a variance
+        beyond = out["confidence"] - interval(out["confidence"]) / CELLS  # keeps the digits of a variance
         cell = place(out["confidence"], out["rest"]) + PLACES * side
         self._waiting.append((cell, [beyond, *(out[name] for name in NAMES[1:])]))
         if sum(len(cell) for cell, _ in self._waiting) >= FOLD:

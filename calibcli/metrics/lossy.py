@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.condense import CELLS, PLACES
+from calibcli.columns.condense import CELLS, PLACES, interval
 from calibcli.metrics import kernel, smooth
 from calibcli.metrics.recalibration import cox, log_odds
 from calibcli.metrics.reliability import Equal
 from calibcli.metrics.sample import Of, Sample
-from calibcli.numerics import TIE, bin_index
+from calibcli.numerics import TIE
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -70,7 +70,7 @@ class Placed:
         """(bins - 1,) Σ s|r| and the share of the rows of the cell that each inner edge of equal-width bins cuts."""
         edge = np.arange(1, bins)
         at, cuts = (edge * CELLS) // bins, (edge * CELLS) % bins != 0
-        index = bin_index(self.view.p, CELLS)
+        index = interval(self.view.p)
         of = (self.view.shares * np.abs(self.view.residual), self.view.shares)
         rho, mass = (np.where(cuts, np.bincount(index, values, CELLS)[at], 0.0) for values in of)
         return rho, mass
@@ -159,7 +159,7 @@ def _confident(at: Placed, options: Mapping[str, Any], value: float) -> float:
     if abs(tau * CELLS - round(tau * CELLS)) < 1e-9:
         return 0.0
     p = at.sample.columns.confidence
-    cut = float(at.view.shares[bin_index(p, CELLS) == int(tau * CELLS)].sum())
+    cut = float(at.view.shares[interval(p) == int(tau * CELLS)].sum())
     return min(cut, 1.0)
 
 
