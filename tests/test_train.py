@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import calibcli
 from calibcli import losses
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import dataset
 from calibcli.training import augment as augmentations
 from calibcli.training import head, state
-from calibcli.training.batches import Batches, Loader, stratified_split
+from calibcli.training.batches import Batches, Loader
 from calibcli.training.data import open_parts, standardised
 from calibcli.training.loop import Trainer, train_mode
 from calibcli.training.recipe import Recipe
+from calibcli.training.split import Split
 
 torch.set_num_threads(1)
 
@@ -312,12 +315,25 @@ def test_crop_and_flip_against_slices() -> None:
 
 def test_stratified_split() -> None:
     labels = np.repeat([0, 1, 2], [50, 20, 2])
-    kept, held = stratified_split(labels, 0.1, 0)
+    kept, held = Split("stratified", 0, 0.1)(labels)
     assert np.bincount(labels[held]).tolist() == [5, 2, 1]
     assert sorted([*kept, *held]) == list(range(72))
-    assert not np.array_equal(held, stratified_split(labels, 0.1, 1)[1])
+    assert not np.array_equal(held, Split("stratified", 1, 0.1)(labels)[1])
     with pytest.raises(InputError, match="class 1 has one row"):
-        stratified_split(np.array([0, 0, 1]), 0.5, 0)
+        Split("stratified", 0, 0.5)(np.array([0, 0, 1]))
+    for share in (0.0, 1.0):
+        with pytest.raises(UsageError, match="is not a share"):
+            Split("mukhoti", 0, share)(labels)
+    with pytest.raises(UsageError, match=r"0\.01 of 72 rows is none"):
+        Split("mukhoti", 1, 0.01)(labels)
+
+
+def test_the_split_of_the_paper() -> None:
+    """45,000 and 5,000 of CIFAR, against what the published code does, in its own steps."""
+    places = list(range(50_000))
+    np.random.RandomState(1).shuffle(places)
+    kept, held = Split("mukhoti").after(None)(np.zeros(50_000, np.int64))
+    assert (kept.tolist(), held.tolist()) == (sorted(places[5_000:]), sorted(places[:5_000]))
 
 
 def test_batches_cover_every_row_once() -> None:
@@ -366,7 +382,7 @@ def arrays(tmp_path: Path, labels: list[int], **more: Any) -> str:
 
 def test_parts_and_standardising(tmp_path: Path) -> None:
     source = arrays(tmp_path, [0, 1] * 30)
-    parts = open_parts(source, None, None, named={}, fraction=0.2, seed=0)
+    parts = open_parts(source, None, None, named={}, split=Split(share=0.2))
     assert [(role, len(data)) for role, data in parts.items()] == [("train", 48), ("validation", 12)]
     x, _ = standardised(parts.train).batch(slice(None))
     assert isinstance(x, Tensor)
@@ -374,15 +390,15 @@ def test_parts_and_standardising(tmp_path: Path) -> None:
     torch.testing.assert_close(x.std(0, correction=0), torch.ones(5))
     np.savez(tmp_path / "s.npz", train_x=np.ones((4, 2)), train_y=[0, 1, 0, 1], test_x=np.ones((2, 2)), test_y=[0, 1])
     assert dataset.splits(tmp_path / "s.npz") == ["train", "test"]
-    parts = open_parts(str(tmp_path / "s.npz"), None, None, named={}, fraction=0.5, seed=0)
+    parts = open_parts(str(tmp_path / "s.npz"), None, None, named={}, split=Split(share=0.5))
     assert [role for role, _ in parts.items()] == ["train", "validation", "test"]
     with pytest.raises(UsageError, match="no training rows"):
-        open_parts(None, None, None, named={}, fraction=0.1, seed=0)
+        open_parts(None, None, None, named={})
 
 
 def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
     source = arrays(tmp_path, [0, 0, 2, 2] * 5)
-    options: dict[str, Any] = {"named": {}, "fraction": 0.2, "seed": 0}
+    options: dict[str, Any] = {"named": {}, "split": Split(share=0.2)}
     with pytest.raises(InputError, match="class 1 has no training rows"):
         open_parts(source, None, None, **options)
     assert "class 1" in open_parts(source, None, None, missing_classes=True, **options).notes[-1]
@@ -450,3 +466,14 @@ def test_named_inputs(tmp_path: Path) -> None:
 
 def test_objective_matches_its_spec() -> None:
     assert Recipe(loss="FLA-53").loss == losses.objective("focal_sample").spec
+
+
+def test_progress_says_the_loss_and_how_fast_rows_go_by() -> None:
+    said: list[tuple[float, str]] = []
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    rows = (x, (x[:, 0] > 0).long())
+    how = {"epochs": 2, "batch_size": 16, "device": "cpu", "progress": lambda *both: said.append(both)}
+    calibcli.train(torch.nn.Linear(4, 2), rows, **how)
+    trained = [text for _, text in said if "epoch" in text]
+    assert len(trained) == 8
+    assert all(re.search(r"epoch \d of 2, loss [\d.]+, [\d,]+ rows a second$", text) for text in trained), trained

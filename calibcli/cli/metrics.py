@@ -9,7 +9,7 @@ from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Count, Edges, Level, OrNone, argument, option
+from calibcli.spec import Count, Drawn, Edges, Level, OrNone, argument, option
 
 PANEL = "Measure"
 
@@ -29,6 +29,7 @@ def command(
     partial: Path | None = option(
         None, "Part by part; write what calib merge needs of these rows to a state (.npz).", metavar="FILE"
     ),
+    curve: Drawn = option("corp", "What the picture draws: isotonic regression, accuracy per bin, or a smooth curve."),
     work: Work,
     run: Run,
     reading: Reading,
@@ -51,4 +52,6 @@ def command(
     from calibcli.api.measuring import measure
 
     options = {"labels": None, **asked(reading)}
-    return run.finish(measure(files, options.pop("labels"), *metric, top_k=top_k, diagram=True, **how, **options))
+    labels = options.pop("labels")
+    found = measure(files, labels, *metric, top_k=top_k, diagram=True, curve=curve, **how, **options)
+    return run.finish(found, asked=bool(metric))

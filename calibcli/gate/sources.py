@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ import numpy as np
 from calibcli.columns import Columns, columns
 from calibcli.columns.parts import Gathered, rows_by
 from calibcli.errors import UsageError
+from calibcli.gate.conditions import Condition, parsed, rows_of
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule
 from calibcli.gate.plan import EcePopulation, to_decide
@@ -20,7 +21,9 @@ from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.bounds import Bounds, table_bounds
+from calibcli.metrics.diagrams import reliability
 from calibcli.metrics.sample import lean, reads_scores
+from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -54,6 +57,12 @@ class Scores:
             return lean([self.judged(gate) for gate in gates])
         except UsageError:  # said where that gate is judged
             return False
+
+    def diagram(self) -> list[Plot]:
+        """Reliability of the event of two classes, or of the top label, in the bins of the gates."""
+        view = Sample.of(self.whole.columns, None, self.config.seed).view()
+        bins = view.width_bins(self.config.bins, self.config.edges)
+        return reliability(view, bins, seed=self.config.seed, event=self.predictions.event)
 
     @property
     def files(self) -> list[dict[str, Any]]:
@@ -100,8 +109,13 @@ class Scores:
             if gate.by in self.predictions.slices:
                 column = np.asarray(self.predictions.slices[gate.by]).astype(str, copy=False)
             elif gate.by == BY_CLASS and not self.predictions.top_only:
-                names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
-                column = np.asarray(names).astype(str)[self.whole.columns.predicted]
+                column = self.predicted
+            elif conditions := parsed(gate.by):
+                held = rows_of(conditions, self._columns_of(conditions))
+                if isinstance(held, str):
+                    return f"no column '{held}' in {self.predictions.source}"
+                self.rows_of[gate.by] = {"": np.flatnonzero(held)}
+                return self.slices(gate)
             else:
                 return f"no column '{gate.by}' in {self.predictions.source}"
             self.rows_of[gate.by] = rows_by(column)
@@ -111,6 +125,19 @@ class Scores:
             name: Part(self.whole.columns, partial(gathered.take, i), seed, rows)
             for i, (name, rows) in enumerate(found.items())
         }
+
+    @property
+    def predicted(self) -> Any:
+        """(N,) names of the predicted classes."""
+        names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
+        return np.asarray(names).astype(str)[self.whole.columns.predicted]
+
+    def _columns_of(self, conditions: Sequence[Condition]) -> dict[str, Any]:
+        """Those that the conditions may name."""
+        columns = dict(self.predictions.slices)
+        if BY_CLASS not in columns and not self.predictions.top_only and any(c.column == BY_CLASS for c in conditions):
+            columns[BY_CLASS] = self.predicted
+        return columns
 
     def rows(self, part: Part, gate: Gate) -> int | None:
         """Rows of a part."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from calibcli.errors import UsageError
-from calibcli.spec import Label, option
+from calibcli.spec import Label, Seed, option
 from calibcli.spec import Rows as Count
 
 DATA = "Data set: arrays (file.npz#test), image folder, CSV, or module:function."
@@ -16,7 +16,8 @@ MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ..."
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read; each field but the last is an option of commands. See `recorded.read`."""
+    """How to read; each field but the last two is an option of commands: `numbers`
+    keeps columns of numbers as they are, where `by` has them as texts. See `recorded.read`."""
 
     PANEL: ClassVar[str] = "How the file is read"
 
@@ -56,6 +57,7 @@ class Reading:
     choices: str | Sequence[str] | None = option(
         None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
     )
+    numbers: bool = False
     need_labels: bool = True
 
     def whole(self, command: str) -> Reading:
@@ -110,4 +112,7 @@ class Rows:
         None, "Array with the inputs; several, by comma, go to the model by name.", metavar="KEY"
     )
     labels: str | None = option(None, "Array or column with the labels; of a .npy, a file of them.", metavar="KEY|FILE")
-    subset: Count | None = option(None, "Use so many rows, drawn at random with --seed.")
+    subset: Count | None = option(None, "Use so many rows, drawn at random with --split-seed.")
+    split_seed: Seed | None = option(
+        None, "Seed of which rows are used and held out, apart from --seed; default: 0, or the split's own."
+    )

@@ -33,6 +33,7 @@ UNKNOWN = "rows that are kept as sums over cells of confidence do not tell it: m
 EXACT = frozenset(
     (
         *("accuracy", "nll", "brier", "brier_top", "mean_confidence", "confidence_gap", "classwise_ece"),
+        *("observed_expected", "corp_unc"),
         *("entropy", "entropy_correct", "entropy_wrong", "nll_correct", "nll_wrong"),
         "temperature_gain",  # whose interval says what the rows that were kept tell
     )
@@ -115,7 +116,8 @@ def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estima
         if choice.name in EXACT or e.value is None:
             found.append(e)
             continue
-        bound, at = BOUNDS.get(choice.name), sample.once(_placed, choice.options.get("of", "auto"))
+        of = "top" if choice.name == "failure_auroc" else choice.options.get("of", "auto")
+        bound, at = BOUNDS.get(choice.name), sample.once(_placed, of)
         error = None if bound is None else bound(at, choice.options, e.value)
         if error is None:
             e = Estimate(name=e.name, value=None, scope=e.scope, unit=e.unit, better=e.better, n=e.n, reason=UNKNOWN)
@@ -207,6 +209,16 @@ def _density(at: Placed, options: Mapping[str, Any], value: float) -> float:
     return min(3 * TRIWEIGHT * spread / width**2, 1.0)
 
 
+def _pairs(at: Placed, options: Mapping[str, Any], value: float) -> float:
+    """A hit and a miss of one cell may be ordered either way; nearest to 0 and 1 cells are narrower than a tie."""
+    view = at.view
+    end = np.minimum(view.p, view.complement) < 100 * TIE
+    cell = np.where(end, -1 - (view.p > 0.5).astype(np.int64), at.cell) + 2
+    hit, all_ = (np.bincount(cell, view.shares * values) for values in (view.hit, np.ones(view.n)))
+    both = float(hit.sum() * (all_ - hit).sum())
+    return min(float(hit @ (all_ - hit)) / both, 1.0) if both > 0 else 1.0
+
+
 def _spiegelhalter(at: Placed, options: Mapping[str, Any], value: float) -> float:
     """Its numerator stays as it is; of the variance under the root, a quartic of p."""
     view = at.view
@@ -261,6 +273,7 @@ BOUNDS: dict[str, Bound] = {
     "mmce": _kernel,
     "kde_ece": _density,
     "spiegelhalter_z": _spiegelhalter,
+    **dict.fromkeys(("auc", "failure_auroc"), _pairs),
     "calibration_p": _chance,
     "cox_intercept": _cox(0),
     "cox_slope": _cox(1),

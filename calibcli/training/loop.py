@@ -21,6 +21,7 @@ from calibcli.inputs import inference
 from calibcli.signals import Signals, Stopping, held_signals
 from calibcli.training import augment, measure, optimizers, parallel, state
 from calibcli.training.batches import Batches, Loader
+from calibcli.training.pace import Pace
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Progress
 
@@ -113,6 +114,7 @@ class Trainer:
         if self.position == state.Position():
             torch.manual_seed(self.recipe.seed * 1_000_003 + 2 + device.rank())  # for dropout
             parallel.agree(self.model)
+        self._pace = Pace()
         with held_signals() as signals, self._logs():
             try:
                 while not self.position.finished:
@@ -160,7 +162,9 @@ class Trainer:
                     raise Stopping
                 if number % self.save_every == 0:
                     self.save()
-                self.progress(number / self.total, f"epoch {at.epoch + 1} of {self.recipe.epochs}")
+                mean = at.loss_sum / at.rows if at.rows else None
+                epoch = f"epoch {at.epoch + 1} of {self.recipe.epochs}"
+                self.progress(number / self.total, self._pace.said(epoch, mean, self.recipe.batch_size))
         self._flush()
         self._end_epoch(signals)
         if at.finished:

@@ -60,7 +60,12 @@ class Given:
     _: KW_ONLY
     validation: Any = option(None, "Validation rows.", kind=str)
     test: Any = option(None, "Test rows.", kind=str)
-    val_fraction: Share = option(0.1, "Hold out this share of each class where there is no validation set.")
+    split: Literal["stratified", "mukhoti"] | None = option(
+        None,
+        "How rows are held out where there is no validation set: stratified, by class (default), or mukhoti, "
+        "shuffled as in that paper.",
+    )
+    val_fraction: Share | None = option(None, "Share of rows that is held out; default: 0.1. 0 for none.")
     missing_classes: bool = option(False, "Allow classes without training or validation rows.")
     loss: str | tuple[str, ...] = option(
         ("ce",),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError, refusing
-from calibcli.inputs.files import places
+from calibcli.inputs.files import packed, places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
-from calibcli.inputs.files.source import NAMES, Source, suffixes
+from calibcli.inputs.files.source import NAMES, Source, by_suffix, suffixes
 from calibcli.inputs.opening import Asked, Reading
 
 MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
@@ -44,22 +46,36 @@ def unused(contents: Contents, source: Source) -> None:
             raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
 
 
-def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
-    """The files that a path stands for: itself, those of a pattern, or the parts in a folder or at an address.
+def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
+    """The files, opened, those in a folder too; the parts of one data set know their folder.
 
     Raises:
-        InputError: there are none, or several where each is a task.
+        InputError: as `parts` and `tasks_in`.
+    """
+    asked = asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
+    found = []
+    for path in paths:
+        for file in files_of(path, reading):
+            found.append(Source(file, asked=asked))
+            found[-1].folder = str(path) if saved(path) else ""
+    return found
+
+
+def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
+    """The files that a path stands for: itself, those of a pattern, or what is in a folder or at an address.
+
+    Raises:
+        InputError: there are none; else as `parts` and `tasks_in`.
     """
     if os.path.isfile(path):
         return [path]
-    found: list[str | Path] = [path]
     if saved(path):
-        found = [*parts(Path(path), reading)]
-    elif os.path.isdir(path) or MEANS_MORE & set(str(path)):
-        found = places.found(path, [suffix for name in NAMES for suffix in suffixes(name)])
-    if len(found) > 1 and reading.tasks and os.path.isdir(path):
-        raise InputError(f"{path} consists of {len(found)} parts, --tasks takes a file each", "save it in one part")
-    return found
+        return [*parts(Path(path))]
+    if os.path.isdir(path) and reading.tasks:
+        return [*tasks_in(Path(path))]
+    if os.path.isdir(path) or MEANS_MORE & set(str(path)):
+        return places.found(path, [suffix for name in NAMES for suffix in suffixes(name)])
+    return [path]
 
 
 def saved(path: str | Path) -> bool:
@@ -67,11 +83,36 @@ def saved(path: str | Path) -> bool:
     return any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS))
 
 
-def parts(folder: Path, reading: Reading) -> list[Path]:
+def tasks_in(folder: Path) -> list[Path]:
+    """The files of a folder that a harness wrote, one for each task.
+
+    Raises:
+        InputError: none, or two runs of one task.
+    """
+    from calibcli.inputs.files.evals.lm_eval import task_of
+
+    found = sorted(p for p in folder.iterdir() if known(p) and not p.name.startswith((".", "results")))
+    if not found:
+        raise InputError(f"no evaluations in {folder}", "name the files, or the folder that they lie in")
+    runs = Counter(task_of(p.name) for p in found)
+    twice = next((task for task, count in runs.items() if count > 1), None)
+    if twice is not None:
+        problem = f"{folder} holds {runs[twice]} runs of the task {twice}"
+        raise InputError(problem, "name the files, one of each task")
+    return found
+
+
+def known(path: Path) -> bool:
+    """Whether its suffix is of a format, compressed or not."""
+    plain = path.with_suffix("") if path.suffix.lower() in packed.SUFFIXES else path
+    return path.is_file() and bool(by_suffix(plain.suffix.lower()))
+
+
+def parts(folder: Path) -> list[Path]:
     """The files of a folder that `save_to_disk` made.
 
     Raises:
-        InputError: a folder with several splits, or of another kind; several parts of one task.
+        InputError: a folder with several splits, or of another kind.
     """
     if (folder / SPLITS).is_file():
         splits = sorted(p.parent.name for p in folder.glob(f"*/{STATE}"))
