@@ -103,11 +103,6 @@ def test_odd_names_are_refused(path: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert main(["metrics", path, "-q"]) == Exit.REFUSED
 
 
-def test_parts_in_a_folder_are_no_tasks(folder: Path) -> None:
-    with pytest.raises(InputError, match="--tasks takes a file each"):
-        calibcli.read(folder, tasks=True)
-
-
 @pytest.mark.parametrize(
     ("path", "is_remote"),
     [("s3://b/k", True), ("s3:/b/k", True), ("gs://b/k", True), ("file:///a", False), ("/s3:/a", False), ("s3", False)],

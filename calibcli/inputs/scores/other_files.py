@@ -79,10 +79,13 @@ def _pickled(source: Source) -> Foreign | None:
     return None
 
 
+def state(contents: Contents) -> Foreign | None:
+    """What parts of the rows left behind, which holds scores as well."""
+    return Foreign("a state of calib metrics --partial", "merge") if STATE in contents.arrays else None
+
+
 def after_reading(contents: Contents, source: Source) -> Foreign | None:
     """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
-    if STATE in contents.arrays:
-        return Foreign("a state of calib metrics --partial", "merge")
     about = _object(contents.metadata.get("calib", ""))
     if about.get("what") == "calibrator":
         return Foreign(CALIBRATOR, "apply (first argument)")

@@ -114,8 +114,7 @@ def load(source: Source) -> Contents:
         contents = load_any(source)
         if source.asked != Asked():
             opened.unused(contents, source)
-        if other_files.STATE in contents.arrays:
-            other_files.refuse(other_files.after_reading(contents, source), source)
+        other_files.refuse(other_files.state(contents), source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = score_columns.grouped(contents, None, source.name)
@@ -183,9 +182,8 @@ def _one(
             of = of or event.two(reading, name, width, classes, None, "")
         classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        notes += remarks(
-            found, kind, classes, bool(reading.weights), kind_option(reading.kind) is not None, reading.clip
-        )
+        said = kind_option(reading.kind) is not None
+        notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
             notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
             notes += found.order.reversed(classes or ("y = 0", "y = 1"))
