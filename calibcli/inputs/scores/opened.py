@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.files import disk, packed
+from calibcli.inputs.files import disk, packed, places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
-from calibcli.inputs.files.source import Source, by_suffix
+from calibcli.inputs.files.source import NAMES, Source, by_suffix, suffixes
 from calibcli.inputs.opening import Asked, Reading
+
+MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
 
 
 def asked_of(reading: Reading) -> Asked:
@@ -51,13 +53,32 @@ def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
     asked = asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
     found = []
     for path in paths:
-        one = Path(path)
-        saved = os.path.isdir(one) and any((one / name).is_file() for name in (disk.STATE, disk.PARTS))
-        several = parts(one) if saved else tasks_in(one) if reading.tasks and os.path.isdir(one) else [path]
-        for file in several:
+        for file in files_of(path, reading):
             found.append(Source(file, asked=asked))
-            found[-1].folder = str(one) if saved else ""
+            found[-1].folder = str(path) if saved(path) else ""
     return found
+
+
+def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
+    """The files that a path stands for: itself, those of a pattern, or what is in a folder or at an address.
+
+    Raises:
+        InputError: there are none; else as `parts` and `tasks_in`.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if saved(path):
+        return [*parts(Path(path))]
+    if os.path.isdir(path) and reading.tasks:
+        return [*tasks_in(Path(path))]
+    if os.path.isdir(path) or MEANS_MORE & set(str(path)):
+        return places.found(path, [suffix for name in NAMES for suffix in suffixes(name)])
+    return [path]
+
+
+def saved(path: str | Path) -> bool:
+    """Whether this is a folder that `save_to_disk` made."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in (disk.STATE, disk.PARTS))
 
 
 def tasks_in(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from calibcli.inputs.files.source import Source
 from calibcli.spec import normal
 
 CALIBRATOR = "a calibrator of calib scale"
+STATE = "calib_state"  # array of a state
 RESULT = 64 << 20  # longest result that is looked into
 WEIGHTS = (".weight", ".bias", ".running_mean")
 
@@ -78,6 +79,11 @@ def _pickled(source: Source) -> Foreign | None:
     if Path(source.path).suffix not in pt.SUFFIXES and any(name.endswith("Storage") for name in names):
         return Foreign("a checkpoint", "curvature, logits, fit")
     return None
+
+
+def state(contents: Contents) -> Foreign | None:
+    """What parts of the rows left behind, which holds scores as well."""
+    return Foreign("a state of calib metrics --partial", "merge") if STATE in contents.arrays else None
 
 
 def after_reading(contents: Contents, source: Source) -> Foreign | None:
