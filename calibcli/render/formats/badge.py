@@ -2,6 +2,8 @@
 
 The format is that of its endpoint badge, schema 1 (Shields 2019).
 
+Ours: one word for the worst verdict, and its colour.
+
 >>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})), end="")
 {"schemaVersion": 1, "label": "calibration", "message": "fail", "color": "red"}
 """
