@@ -5,6 +5,7 @@ The public functions are loaded when they are first used, so that `import calibc
     read from_arrays from_confidence measure       calibcli.api.measuring
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     check compare                                  calibcli.api.gating
+    report                                         calibcli.api.reporting
     curvature train loss                           calibcli.api.networks
     Predictions Result Estimate CalibError
 """
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
+    from calibcli.api.reporting import report
     from calibcli.errors import CalibError
     from calibcli.predictions import Predictions
     from calibcli.result import Estimate, Result
@@ -30,6 +32,7 @@ _HOME = {
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
+    "calibcli.api.reporting": "report",
     "calibcli.errors": "CalibError",
     "calibcli.predictions": "Predictions",
     "calibcli.result": "Estimate Result",
@@ -51,6 +54,7 @@ __all__ = [
     "loss",
     "measure",
     "read",
+    "report",
     "save_scaler",
     "train",
 ]

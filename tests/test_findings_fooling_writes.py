@@ -28,6 +28,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("{result} --max ece=0.2", ("input",)),
     ],
     "compare": [("{test} {validation}", ("inputs",)), ("{base} {result}", ("inputs",))],
+    "report": [("{base} {result}", ("results",))],
     "plan": [("--max ece=0.02 --from {validation}", ("pilot",))],
     "inspect": [("{test}", ("files",))],
     "logits": [

@@ -124,6 +124,7 @@ WRITTEN: dict[str, Callable[[bytes], float | None]] = {
     "openmetrics": number(r'(?m)^calib_estimate\{[^}]*"ece"[^}]*\} ([\d.e-]+)'),
     "github": lambda content: None,
     "junit": lambda content: tree.fromstring(content) and None,
+    "html": number(r"<th scope=row>ece<td>([\d.]+)"),
     "svg": lambda content: tree.fromstring(content) and None,
     "png": lambda content: None if content.startswith(b"\x89PNG\r\n") else 0.0,
     "pdf": lambda content: None if content.startswith(b"%PDF-") else 0.0,

@@ -49,6 +49,7 @@ HEAVY = {
     ),
     "rich": ("render/formats/table", "render/progress"),
     "matplotlib": ("render/figure",),
+    "jinja2": ("render/page",),
     "typer": ("cli",),
 }
 FILES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or p.stem not in ("__init__", "__main__"))

@@ -123,7 +123,7 @@ def sheets(result: Result) -> list[Sheet]:
     measured += [_estimates(rest)] if rest else []
     if pairs and rest and estimates[0] in rest:  # what was fitted comes before what it changed
         measured.reverse()
-    return found + measured + [_table(t) for t in result.tables]
+    return found + measured + [of_table(t) for t in result.tables]
 
 
 def heading(result: Result) -> str:
@@ -178,7 +178,7 @@ def _estimates(estimates: Sequence[Estimate]) -> Sheet:
     if len(estimates) < 2 * len(order):
         breaks = set()
     musts = frozenset(i for i, e in enumerate(estimates) if e.reason)
-    return _without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
+    return without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
 
 
 def _size(estimates: Sequence[Estimate]) -> str:
@@ -250,7 +250,7 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
         rows.append([*row, "" if level else same, null, _unit(pair[1]), pair[1].better, _how(pair[1])])
     breaks = {i for i in range(1, len(rows)) if rows[i][1] != rows[i - 1][1]}
     musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
-    return _without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
+    return without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
 
 
 def _checks(checks: Sequence[Check]) -> Sheet:
@@ -294,10 +294,11 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         rows.append([" ".join(text.split()) for text in row])
     tones: list[Tone] = [TONE[c.outcome] if c.fatal or c.outcome == "pass" else "warn" for c in checks]
     musts = frozenset(i for i, c in enumerate(checks) if c.outcome != "pass")
-    return _without_empty(Sheet("", columns, rows, tones=tones, musts=musts))
+    return without_empty(Sheet("", columns, rows, tones=tones, musts=musts))
 
 
-def _table(table: Table) -> Sheet:
+def of_table(table: Table) -> Sheet:
+    """A table of a result."""
     width = len(table.columns)
     full = [[*row, *[None] * (width - len(row))][:width] for row in table.rows]
     cells = [numbers.of_table(str(name), [row[i] for row in full]) for i, name in enumerate(table.columns)]
@@ -306,7 +307,7 @@ def _table(table: Table) -> Sheet:
     return Sheet(table.title or table.name, columns, [list(row) for row in zip(*cells, strict=True)])
 
 
-def _without_empty(sheet: Sheet) -> Sheet:
+def without_empty(sheet: Sheet) -> Sheet:
     """Columns that say nothing are left out."""
     kept = [
         i

@@ -37,13 +37,18 @@ DATES = {
 Box = tuple[float, float, float, float]  # left, bottom, width, height in inches
 
 
-def render(result: Result, format: str) -> bytes:
-    """The figure as a file of `format` (png, svg, pdf). A result without plots gives its table as a picture."""
+def render(result: Result, format: str, images: bool = True) -> bytes:
+    """The figure as a file of `format` (png, svg, pdf). A result without plots gives its table as a picture.
+
+    Without `images` a heat map and its colour bar are paths in an SVG too, however many.
+    """
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph the font lacks is drawn as a box
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(style.PARAMETERS)  # type: ignore[arg-type, unused-ignore]
         figure = _Page(result).figure if result.plots else _text(result)
+        for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
+            artist.set_rasterized(False)
         file = io.BytesIO()
         figure.savefig(file, format=format, dpi=160, bbox_inches="tight", pad_inches=0.18, metadata=DATES[format])
         return file.getvalue()
