@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.render import sheet, stream
-from calibcli.render.page import parts
-from calibcli.render.page.parts import Caps, Picture
+from calibcli.render.page import portions
+from calibcli.render.page.portions import Caps, Picture
 from calibcli.result import WORST_FIRST, Result
 
 MOST = 1_000_000  # bytes of a page
@@ -81,7 +81,7 @@ def _text(
 ) -> tuple[str, int]:
     """The page and how many figures it has; they are left out without `drawn`, where their drawings are kept."""
     several = len(named) > 1
-    shown = [parts.part(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
+    shown = [portions.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
     judged = [r.verdict for _, r in named if r.verdict is not None]
     counts = ", ".join(f"{judged.count(o)} {sheet.VERDICT[o].lower()}" for o in WORST_FIRST if o in judged)
     worst = next((o for o in WORST_FIRST if o in judged), None)

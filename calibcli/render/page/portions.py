@@ -69,7 +69,7 @@ class Picture:
 
 
 @dataclass
-class Part:
+class Portion:
     """What a page shows of one result."""
 
     id: str
@@ -111,13 +111,13 @@ def headline(result: Result) -> list[str]:
     return [said] if isinstance(said, str) else [str(one) for one in said] if isinstance(said, list) else []
 
 
-def part(result: Result, id: str, name: str, caps: Caps) -> Part:
+def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
     """The parts of a result, cut to `caps`."""
     groups = sorted(described.groups(result.plots), key=_order)
     early = [plots for plots in groups if _order(plots) == 0][: caps.figures + bool(caps.panels)]
     later = [plots for plots in groups if _order(plots) > 0][: caps.figures - (caps.figures < len(early))]
     pictures = [picture(plots, f"{id}-f{i}", caps) for i, plots in enumerate([*early, *later], 1)]
-    return Part(
+    return Portion(
         id=id,
         name=_text(name or sheet.heading(result), caps.text),
         heading=_text(sheet.heading(result), caps.text),
@@ -255,4 +255,4 @@ def _text(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters in the JSON)"
 
 
-__all__ = ["Caps", "Part", "Picture", "Rows", "Shown", "Table", "headline", "part"]
+__all__ = ["Caps", "Picture", "Portion", "Rows", "Shown", "Table", "headline", "portion"]
