@@ -6,6 +6,7 @@ The public functions are loaded when they are first used, so that `import calibc
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     check compare                                  calibcli.api.gating
     report                                         calibcli.api.reporting
+    scorer Calibrator                              calibcli.api.estimator
     curvature train loss                           calibcli.api.networks
     Predictions Result Estimate CalibError
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calibcli.api.estimator import Calibrator, scorer
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from calibcli.result import Estimate, Result
 
 _HOME = {
+    "calibcli.api.estimator": "Calibrator scorer",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
@@ -40,6 +43,7 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = [
     "CalibError",
+    "Calibrator",
     "Estimate",
     "Predictions",
     "Result",
@@ -56,6 +60,7 @@ __all__ = [
     "read",
     "report",
     "save_scaler",
+    "scorer",
     "train",
 ]
 
@@ -63,7 +68,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
         raise AttributeError(f"module 'calibcli' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULE[name]), name)
+    from calibcli import spoken
+
+    found = getattr(importlib.import_module(_MODULE[name]), name)
+    globals()[name] = found if isinstance(found, type) else spoken.in_python(found, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "calibcli"
 # left may not import right; rooms in one group may not import each other
 ORDER = [
     ("errors",),
-    ("spec", "files", "numerics"),
+    ("spec", "files", "numerics", "spoken", "shown"),
     ("wellformed", "shelves"),
     ("plots",),
     ("result",),

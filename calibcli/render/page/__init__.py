@@ -5,6 +5,7 @@ What would be too large is cut, and the page says so; rows of data are never in 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -103,6 +104,12 @@ def _text(
     return text, len(pictures)
 
 
+def cell(result: Result) -> str:
+    """What a notebook shows of a result: a page's head and tables, without figures."""
+    one = portions.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60))
+    return rendered("cell.html", one=one, style=stylesheet())
+
+
 def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
     """Draw pictures in place, each once for all calls with the same `drawn`; the rules of their style sheet."""
     if not pictures:
@@ -151,4 +158,4 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace"))
 
 
-__all__ = ["drawings", "held", "page", "rendered", "stylesheet"]
+__all__ = ["cell", "drawings", "held", "page", "rendered", "stylesheet"]
