@@ -1,4 +1,4 @@
-# make demo, test, lint, test-device, test-docs, test-extra, bench, nightly: each makes its environment when it is not
+# make demo, test, lint, test-device, test-docs, test-extra, docs, bench, nightly: each makes its environment when it is not
 # there, so that a fresh machine needs nothing first. PIP_ARGS goes to pip
 # (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
 PYTHON ?= python3
@@ -6,7 +6,7 @@ BIN := .venv/bin
 # curvlinops without its dependency torchvision, whose CUDA build breaks beside a CPU torch; its tests skip if it is absent
 ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
 
-.PHONY: demo test test-device test-docs test-extra nightly bench lint clean
+.PHONY: demo test test-device test-docs test-extra docs nightly bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -29,20 +29,25 @@ test-docs: .venv/.ready
 	$(BIN)/python -m pytest -m docs
 
 lint: .venv/.ready
-	$(BIN)/ruff format --check calibcli tests benchmarks sample_data
-	$(BIN)/ruff check calibcli tests benchmarks sample_data
+	$(BIN)/ruff format --check calibcli tests benchmarks sample_data docs
+	$(BIN)/ruff check calibcli tests benchmarks sample_data docs
 	$(BIN)/mypy
 
 # tests marked `extra`, with packages that few users have, in an environment of their own; torchvision by itself, because
 # what it depends on would replace a CPU torch (tests/zoos.py imports it all the same)
 .venv-extra/.ready: pyproject.toml constraints.txt
 	test -x .venv-extra/bin/python || $(PYTHON) -m venv .venv-extra
-	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test,parquet,evals,hf]' accelerate
+	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test,parquet,evals,hf,docs]' accelerate
 	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps timm torchvision axe-core-python $(ORACLE)
 	touch $@
 
 test-extra: .venv-extra/.ready
 	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra
+
+# the site, in site/: open site/index.html
+docs: .venv-extra/.ready
+	.venv-extra/bin/python docs/pages.py
+	NO_MKDOCS_2_WARNING=1 .venv-extra/bin/python -m mkdocs build -q
 
 # by hand, some hours: the full simulations and the oldest versions that pyproject.toml allows
 nightly: .venv/.ready .venv-extra/.ready
@@ -52,4 +57,4 @@ bench: .venv/.ready
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf .venv .venv-extra out build dist *.egg-info
+	rm -rf .venv .venv-extra out build dist site *.egg-info

@@ -1,7 +1,9 @@
 """How often each printed interval holds the truth: calibrated, overconfident and saturated models, n = 500 and 5,000.
 
-    python benchmarks/coverage.py [--replications 1000] [--rows 500 5000] [--save FILE.json --write docs/metrics.md]
+    python benchmarks/coverage.py [--confidence] [--replications 1000] [--rows 500 5000]
+                                  [--save FILE.json --write docs/metrics.md]
 
+`--confidence`: the same of files that hold how sure each prediction was and whether it was right, and no other score.
 The truth is that of a population of 400,000 rows whose label probabilities are known, so that noise of its labels does
 not enter. Two-sided intervals must hold 92 to 98 % of the time at 95 %; one-sided bounds at least 93 %, and be no wider
 than 2.5 times the oracle's: z times the standard deviation of the same statistic with the true signs of the gaps.
@@ -19,13 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from calibcli import metrics
+from calibcli import from_confidence, metrics
 from calibcli.columns import Columns, columns
 from calibcli.metrics.binned import class_bins
 from calibcli.metrics.gap_norms import l1, l2, over, over_by_confidence, under
+from calibcli.metrics.isotonic import pool
 from calibcli.metrics.kernel import laplace_form
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import Sample, known
 from calibcli.metrics.smooth import Smoothed
 from calibcli.predictions import Floats, Predictions
 
@@ -33,6 +36,9 @@ K = 10
 POPULATION = 400_000
 MODELS = {"calibrated": (5.0, 1.0), "overconfident": (4.0, 1.6), "saturated": (8.0, 3.0)}
 """Spread of the true logits, and what they are multiplied by in the report."""
+CONFIDENCES = ("calibrated confidence", "overconfident confidence", "stated confidence")
+"""A confidence in (0, 1); the same, too sure; and one of the few numbers that people and language models say, 1 too."""
+SAID = {0.5: 0.1, 0.6: 0.1, 0.7: 0.15, 0.8: 0.2, 0.9: 0.2, 0.95: 0.15, 1.0: 0.1}  # how often each is said
 TWO_SIDED = [
     *(
         "accuracy",
@@ -53,6 +59,10 @@ TWO_SIDED = [
         "temperature_gain",
         "cox_slope",
         "cox_intercept",
+        "failure_auroc",
+        "aurc",
+        "corp_unc",
+        "corp_unc:score=log",
     ),
 ]
 ONE_SIDED = [
@@ -66,8 +76,13 @@ ONE_SIDED = [
     "smece",
     "mmce",
     "ece2_debiased",
+    "corp_mcb",
+    "corp_mcb:score=log",
+    "corp_dsc",
+    "corp_dsc:score=log",
 ]
-START, END = "<!-- coverage -->", "<!-- /coverage -->"
+MARKS = {False: ("<!-- coverage -->", "<!-- /coverage -->")}
+MARKS[True] = ("<!-- coverage of confidences -->", "<!-- /coverage of confidences -->")
 SCORE, SIGNS = "score form", "true signs above, triangle inequality below"
 METHOD = {
     **dict.fromkeys(TWO_SIDED, SCORE),
@@ -80,8 +95,16 @@ METHOD = {
     "adaece": SIGNS + ", or signs that change once",
     "ece_l2": "true signs above, smallest size not refuted below",
     "classwise_ece": "true signs",
+    "failure_auroc": "score form of DeLong's variance",
+    "aurc": "score form of influences",
+    **dict.fromkeys(("corp_unc", "corp_unc:score=log"), "Clopper-Pearson, of the base rate"),
+    **dict.fromkeys(
+        [f"corp_{part}{score}" for part in ("mcb", "dsc") for score in ("", ":score=log")],
+        "best recalibration above, cross-fitting below",
+    ),
 }
 Z95 = 1.6448536269514722
+TINY = 1e-300
 
 
 @dataclass
@@ -145,12 +168,35 @@ class Population:
         found["adaece"] = float(l1(mass, by_mass))
         found["ece2_debiased"] = float((by_mass**2 / mass.weight).sum())
         cell = np.minimum(np.ceil(p * 15) - 1, 14).clip(0).astype(int)
-        gaps = [np.abs(np.bincount(cell[:, k], p[:, k] - self.true[:, k], 15)).sum() for k in range(K)]
+        columns_ = range(p.shape[1])
+        gaps = [np.abs(np.bincount(cell[:, k], p[:, k] - self.true[:, k], 15)).sum() for k in columns_]
         found["classwise_ece"] = float(np.mean(gaps)) / len(c)
         found["smece"] = Smoothed(c, r).fixed_point[0]
         found["mmce"] = math.sqrt(laplace_form(c[view.order], r[view.order], 0.4))
         found["cox_slope"], found["cox_intercept"] = self._cox()
+        q_up = q[np.argsort(c / np.maximum(self.columns.rest, TINY))]
+        found["failure_auroc"] = float(q_up @ (np.cumsum(1 - q_up) - (1 - q_up) / 2)) / (q.sum() * (1 - q).sum())
+        found["aurc"] = float(np.mean(np.cumsum((1 - q_up)[::-1]) / np.arange(1, len(q) + 1)))
+        for log in (False, True):
+            for part in ("mcb", "dsc", "unc"):
+                found[f"corp_{part}{':score=log' if log else ''}"] = float(self.gain_of_rows(part, log)[0].mean())
         return {name: float(value) for name, value in found.items()}
+
+    def gain_of_rows(self, part: str, log: bool) -> tuple[Floats, Floats]:
+        """Expectation and variance over its label of what each row, by confidence, adds to a part of its score."""
+        order = np.argsort(self.columns.confidence)
+        q = self.q[order]
+        best = pool(np.ones(len(q)), q).spread(len(q))
+        said = self.columns.confidence[order], self.columns.rest[order]
+        rate = np.full(len(q), q.mean())
+
+        def score(p: Floats, rest: Floats) -> list[Floats]:
+            """If right, and if wrong."""
+            return [-np.log(np.maximum(own, TINY)) if log else (1 - own) ** 2 for own in (p, rest)]
+
+        own, other = score(*(said if part == "mcb" else (rate, 1 - rate))), score(best, 1 - best)
+        right, wrong = ((a - b if part != "unc" else a) for a, b in zip(own, other, strict=True))
+        return q * right + (1 - q) * wrong, q * (1 - q) * (right - wrong) ** 2
 
     def view(self) -> BinaryOutcomes:
         return Sample.of(self.columns).top
@@ -175,6 +221,41 @@ class Population:
 
 
 @dataclass
+class Confidences(Population):
+    """Rows of which a confidence and the probability that the prediction is right are known."""
+
+    @classmethod
+    def of(cls, model: str, seed: int = 1) -> Confidences:
+        rng = np.random.default_rng(seed)
+        if model == "stated confidence":
+            c = rng.choice(list(SAID), POPULATION, p=list(SAID.values()))
+        else:
+            c = rng.beta(3.0, 1.0, POPULATION)
+        log_odds = np.log(c) - np.log(np.maximum(1 - c, 1e-3))
+        q = c if model == "calibrated confidence" else 1 / (1 + np.exp(-0.6 * log_odds))
+        with np.errstate(divide="ignore"):
+            z = np.log(np.stack([1 - c, c], axis=1))
+        return cls(z, np.stack([1 - q, q], axis=1), columns(from_confidence(c, np.ones(len(c)))), q)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Predictions:
+        rows = rng.integers(0, len(self.q), n)
+        return from_confidence(self.columns.confidence[rows], rng.random(n) < self.q[rows])
+
+    def truths(self) -> dict[str, float]:
+        with np.errstate(invalid="ignore"):  # 0 log 0, of metrics that are not of a confidence
+            found = super().truths()
+        said, value = np.unique(self.columns.confidence, return_inverse=True)
+        if len(said) == len(SAID):  # each is more than a fifteenth of the rows: a bin of its own, as ties stay whole
+            gap = np.bincount(value, self.columns.confidence - self.q) / len(value)
+            found["ece2_debiased"] = float((gap**2 / (np.bincount(value) / len(value))).sum())
+        return found
+
+    def _cox(self) -> tuple[float, float]:
+        whole = (self.columns.confidence < 1).all()  # else there is no interval to hold it
+        return super()._cox() if whole else (math.nan, math.nan)
+
+
+@dataclass
 class Tally:
     """Hits and widths of one metric."""
 
@@ -191,6 +272,9 @@ def signed_deviation(population: Population, name: str) -> float:
     """√Var of one row's part of the statistic s·d, s the true signs: the oracle's bound is z times this over √n."""
     c, q = population.columns.confidence, population.q
     view = population.view()
+    if name.startswith("corp_"):
+        mean, variance = population.gain_of_rows(name[5:8], name.endswith("log"))
+        return math.sqrt(float(mean.var() + variance.mean()))
     if name == "classwise_ece":
         p = np.exp(population.logits - population.logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
@@ -247,12 +331,13 @@ def _signs(d: Floats) -> Floats:
 
 def simulate(model: str, n: int, replications: int, specs: list[str], seed: int = 0) -> dict[str, dict[str, float]]:
     """Coverage and width of each metric's interval: {metric: {given, low, high, both, ratio, ...}}."""
-    population = Population.of(model)
+    population = (Confidences if model in CONFIDENCES else Population).of(model)
     truths = population.truths()
-    grid, nll = population.gain()
-    at = int(np.clip(nll.argmin(), 1, len(grid) - 2))
-    a, b, c = np.polyfit(grid[at - 1 : at + 2], nll[at - 1 : at + 2], 2)
-    truths["temperature_gain"] = max(float(np.interp(1.0, grid, nll)) - float(c - b * b / (4 * a)), 0.0)
+    if "temperature_gain" in specs:
+        grid, nll = population.gain()
+        at = int(np.clip(nll.argmin(), 1, len(grid) - 2))
+        a, b, c = np.polyfit(grid[at - 1 : at + 2], nll[at - 1 : at + 2], 2)
+        truths["temperature_gain"] = max(float(np.interp(1.0, grid, nll)) - float(c - b * b / (4 * a)), 0.0)
     tally = {spec: Tally() for spec in specs}
     rng = np.random.default_rng([seed, n])
     for _replication in range(replications):
@@ -296,7 +381,7 @@ def _summary(population: Population, spec: str, n: int, t: Tally, truth: float) 
     out["width_sd"] = out["width"] / sd if sd > 0 else nothing
     if spec in ONE_SIDED:
         oracle = Z95 * signed_deviation(population, spec) / math.sqrt(n)
-        if oracle > 0:  # else the statistic is 0 whatever the labels
+        if oracle > 1e-9:  # else the statistic is 0 whatever the labels, but for rounding
             out["low_ratio"] = float(np.median(t.below)) / oracle if t.below else nothing
             out["high_ratio"] = float(np.median(t.above)) / oracle if t.above else nothing
     return out
@@ -308,16 +393,21 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
     heads = ["metric", "interval", "sided", *(run.replace(" ", "<br>", 1) for run in runs), "width / sd", "/ oracle"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for spec in TWO_SIDED + ONE_SIDED:
+        if not any(spec in found[run] for run in runs):
+            continue
         sided = "two" if spec in TWO_SIDED else "upper" if spec == "classwise_ece" else "each"
         cells = []
         for run in runs:
             row = found[run].get(spec, {})
-            if spec in TWO_SIDED:
+            if not row.get("given"):
+                cells.append("none")
+            elif spec in TWO_SIDED:
                 cells.append(f"{100 * row['both']:.1f}")
             else:
                 ends = [row[end] for end in ("low", "high") if math.isfinite(row[end])]
                 cells.append(" / ".join(f"{100 * end:.1f}" for end in ends))
-        widths = [found[run][spec]["width_sd"] for run in runs if math.isfinite(found[run][spec]["width_sd"])]
+        given = [found[run][spec] for run in runs if found[run][spec]["given"]]
+        widths = [row["width_sd"] for row in given if math.isfinite(row["width_sd"])]
         ratios = [found[run][spec].get(end, math.nan) for end in ("low_ratio", "high_ratio") for run in runs]
         ratios = [ratio for ratio in ratios if math.isfinite(ratio)]
         span = f"{min(widths):.1f}–{max(widths):.1f}" if widths else ""
@@ -330,27 +420,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--replications", type=int, default=1000)
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 5000])
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--metrics", nargs="+", default=TWO_SIDED + ONE_SIDED)
+    parser.add_argument("--confidence", action="store_true", help="of files with a confidence and a verdict")
+    parser.add_argument("--models", nargs="+", help="default: all")
+    parser.add_argument("--metrics", nargs="+", help="default: all")
     parser.add_argument("--save", type=Path, help="JSON to add these runs to")
     parser.add_argument(
         "--write", type=Path, help="put the table of all runs in --save between the markers of this file"
     )
     args = parser.parse_args()
     found = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
-    for model in args.models:
+    every = known(TWO_SIDED + ONE_SIDED, args.confidence)
+    for model in args.models or (CONFIDENCES if args.confidence else MODELS):
         for n in args.rows if args.replications else ():
-            start = time.time()
-            run = simulate(model, n, args.replications, args.metrics)
+            began = time.time()
+            run = simulate(model, n, args.replications, args.metrics or every)
             found.setdefault(f"{model} {n}", {}).update(run)
-            print(f"{model}, n = {n}: {time.time() - start:.0f} s", flush=True)
+            print(f"{model}, n = {n}: {time.time() - began:.0f} s", flush=True)
             for spec, row in run.items():
                 print(f"  {spec:22}", " ".join(f"{k} {v:.4g}" for k, v in row.items()), flush=True)
             if args.save:
                 args.save.write_text(json.dumps(found))
     if args.write:
-        before, _, rest = args.write.read_text().partition(START)
-        args.write.write_text(before + START + "\n" + table(found) + "\n" + END + rest.partition(END)[2])
+        start, end = MARKS[args.confidence]
+        before, _, rest = args.write.read_text().partition(start)
+        args.write.write_text(before + start + "\n" + table(found) + "\n" + end + rest.partition(end)[2])
 
 
 if __name__ == "__main__":

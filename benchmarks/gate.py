@@ -2,7 +2,7 @@
 
     python benchmarks/gate.py --short                                 # a minute
     python benchmarks/gate.py --data DIR --part 1/8                   # one of 8 parts; goes on where it was stopped
-    python benchmarks/gate.py --report --write docs/gate.md           # its table; 1 if a cell is wrong
+    python benchmarks/gate.py --report --write docs/measured/gate.md  # its table; 1 if a cell is wrong
 
 Rows are drawn with replacement from finite populations of 60,000 rows and more (and from the recorded outputs in DIR),
 so that what is true is known; the limit is that number, where a wrong verdict is most likely: PASS there is false (the

@@ -24,11 +24,11 @@ from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.dataset import Dataset
 from calibcli.metrics import measure
 from calibcli.predictions import Predictions
-from calibcli.training.batches import stratified_split
 from calibcli.training.data import Parts, standardised
 from calibcli.training.one_model import Start, fit
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Kept
+from calibcli.training.split import Split
 
 SHORT = ["ce", "brier", "mmce", "focal:gamma=3", "FLA-53"]
 FULL = [
@@ -71,7 +71,7 @@ def rows(folder: Path, out: Path, small: bool) -> Parts:
                 images, labels = found["images"], found["labels"]
             np.savez(path, images=halved(images) if small else images, labels=labels)
         opened.append(dataset.load(path))
-    kept, held = stratified_split(opened[0].labels, 0.5 if small else 0.2, 0)
+    kept, held = Split("stratified", 0, 0.5 if small else 0.2)(opened[0].labels)
     train = standardised(opened[0].select(kept))
     options = {"mean": train.preprocess.mean, "std": train.preprocess.std}
     whole, test = (dataset.load(d.source, **options) for d in opened)

@@ -53,7 +53,7 @@ SHELVES = {
         "logits (n, classes) of their dtype",
     ),
     "optimizers": Catalogued(
-        "calibcli.training.recipe", "OPTIMIZERS", "calib fit --optimizer", "gradients of the parameters", "steps"
+        "calibcli.training.optimizers", "OPTIMIZERS", "calib fit --optimizer", "gradients of the parameters", "steps"
     ),
     "schedules": Catalogued(
         "calibcli.training.recipe", "SCHEDULES", "calib fit --schedule", "the step of the run", "a factor of --lr"

@@ -25,6 +25,7 @@ class Curve:
         `model`, `before`, `after`: the thing measured (accuracy of a bin, a metric, ...).
         `gap`: bars from accuracy (`base`) to mean confidence (y).    `count`: numbers of rows.
         `ideal`: the diagonal, or what a perfect model shows.         `null`: what chance allows a perfect model.
+        `corp`: isotonic regression.                                  `corp_null`: what chance allows it.
         `smooth`: a smoothed estimate.                                `limit`: a gate's limit, a target.
         `best`: the optimum or the choice made.                       `ridge`: the ridge on a heat map.
         Anything else (`focal`, `layer1`, ...) takes the next colour of the palette; "" a new one for each curve.
@@ -60,10 +61,13 @@ class Plot:
                  Curve(label="accuracy", kind="bars", role="model", x=edges[:-1], width=widths, y=accuracy),
                  Curve(label="gap", kind="bars", role="gap", x=edges[:-1], width=widths, base=accuracy, y=confidence),
                  Curve(label="if calibrated", kind="band", role="null", x=edges[:-1], width=widths, low=.., high=..),
-                 Curve(label="smoothed", kind="line", role="smooth", x=grid, y=.., low=.., high=..),
+                 Curve(label="if calibrated", kind="band", role="corp_null", x=grid, low=.., high=..),
+                 Curve(label="isotonic regression", kind="line", role="corp", x=knots, y=..),
                  Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])])
         Plot(name="confidence", under="reliability", ylabel="rows", curves=[
                  Curve(label="rows", kind="bars", role="count", x=edges[:-1], width=widths, y=counts)])
+
+    A picture draws the line (`corp` or `smooth`) in place of the bars, which are for the terminal and for tables.
 
     Attributes:
         kind: `xy` (curves) or `heat` (`z[row][column]` at the centres `y[row]`, `x[column]`; `curves` are drawn on it).
@@ -74,6 +78,7 @@ class Plot:
         levels: contours of z with their meaning as `levels_label` (the acceptable set: `levels=[best + 1.92 / n]`).
         group: panels of the same group are small multiples under that heading; "" is a row of its own.
         under: name of the Plot under which this one is a low strip with the same x axis.
+        about: of a reliability diagram, the scope of the estimates whose ECE stands inside it; None: no number does.
     """
 
     name: str
@@ -97,6 +102,7 @@ class Plot:
     flip: bool = False
     group: str = ""
     under: str = ""
+    about: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "z", [[finite(v) for v in row] for row in self.z])

@@ -14,14 +14,18 @@ import json
 import lzma
 import re
 import resource
+import shutil
 import struct
 import sys
 import time
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import downloads_written as published
 import evals_written as written
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -108,6 +112,57 @@ def _lighteval() -> bytes:
     return file.getvalue()
 
 
+def _confidences(percent: bool) -> bytes:
+    sure = RNG.integers(0, 101, 40)
+    said = [f"{c} %" if percent else str(c / 100) for c in sure]
+    rows = [f"{c},{'yes' if y < 2 else 'no'},q{i}" for i, (c, y) in enumerate(zip(said, Y))]
+    return "\n".join(["confidence,correct,id", *rows]).encode()
+
+
+def _mlflow() -> bytes:
+    """As `mlflow.log_table` and pandas write one: rows of lists, texts and nothing."""
+    rows = [[q.scores, q.right, q.texts[0], None] for q in EVEN]
+    about = {"columns": ["logits", "label", "prompt", "empty"], "index": list(range(len(rows))), "data": rows}
+    return json.dumps(about).encode()
+
+
+def _zstd_eval() -> bytes:
+    """A log as Inspect packs it: members in Zstandard (method 93), which `zipfile` does not write here."""
+    data = written.eval_log(written.inspect_samples(ASKED), 0)
+    with zipfile.ZipFile(io.BytesIO(data)) as plain:
+        members = [(info.filename, plain.read(info)) for info in plain.infolist()]
+    out, places = io.BytesIO(), []
+    for name, body in members:
+        packed, place = written.zstd_bytes(body), out.tell()
+        sizes = struct.pack("<III", zlib.crc32(body), len(packed), len(body))
+        common = struct.pack("<HHHHH", 20, 0, 93, 0, 33) + sizes + struct.pack("<HH", len(name), 0)
+        out.write(b"PK\x03\x04" + common + name.encode() + packed)
+        places.append(b"PK\x01\x02" + struct.pack("<H", 20) + common + struct.pack("<HHHII", 0, 0, 0, 0, place))
+        places[-1] += name.encode()
+    start, directory = out.tell(), b"".join(places)
+    out.write(directory + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, *[len(places)] * 2, len(directory), start, 0))
+    return out.getvalue()
+
+
+def _saved(parts: int) -> dict[str, bytes]:
+    """A folder of `save_to_disk`; its parts are of any format here."""
+    names = [f"data-{i}.csv" for i in range(parts)]
+    state = {"_data_files": [{"filename": name} for name in names], "_indices_data_files": None}
+    return {"saved/state.json": json.dumps(state).encode()} | {f"saved/{name}": _csv() for name in names}
+
+
+def _tasks() -> dict[str, bytes]:
+    names = ["samples_arc_2026-11-22T10-00-00.1.jsonl", "wino.jsonl", "mcq.eval"]
+    return {
+        f"tasks/{name}": make()
+        for name, make in zip(names, (EVALS["verdicts.jsonl"], EVALS["winogrande.jsonl"], EVALS["eval"]))
+    }
+
+
+def _cifar(made: Callable[..., dict[str, bytes]], k: int, *more: Any) -> dict[str, bytes]:
+    return made(published.pictures(19), RNG.integers(0, k, 19), *more)
+
+
 def _result() -> bytes:
     np.savez("seed.npz", logits=Z, labels=Y)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -141,6 +196,11 @@ EVALS: dict[str, Callable[[], bytes]] = {
     "stored.eval": lambda: written.eval_log(written.inspect_samples(ASKED), 0),
     "log.json": lambda: written.json_log(written.inspect_samples(ASKED)),
     "table.json": lambda: written.table(EVEN),
+    "mlflow.json": _mlflow,
+    "said.csv": lambda: _confidences(False),
+    "percent.csv": lambda: _confidences(True),
+    "completions.jsonl": lambda: written.lines(written.completions(EVEN)),
+    "batch_chats.jsonl": lambda: written.lines(written.chats(EVEN, batch=True)),
     "chats.jsonl": lambda: written.lines(written.chats(EVEN)),
     "csv.gz": lambda: gzip.compress(_csv()),
     "csv.bz2": lambda: bz2.compress(_csv()),
@@ -151,7 +211,30 @@ PACKAGES: dict[str, Callable[[], bytes]] = {  # where pyarrow and zstandard are 
     "feather": lambda: _arrow(False),
     "arrow": lambda: _arrow(True),
     "csv.zst": lambda: written.zstd_bytes(_csv()),
+    "zstd.eval": _zstd_eval,
 }
+FOLDERS: dict[str, Callable[[], dict[str, bytes]]] = {
+    "saved": lambda: _saved(1),
+    "saved in parts": lambda: _saved(3),
+    "tasks": _tasks,
+}
+DOWNLOADS: dict[str, Callable[[], dict[str, bytes]]] = {  # read by `dataset.load`, one member damaged at a time
+    "cifar10": lambda: _cifar(published.cifar10, 10),
+    "cifar100": lambda: _cifar(published.cifar100, 100),
+    "binary 10": lambda: _cifar(published.binary, 10, False),
+    "binary 100": lambda: _cifar(published.binary, 100, True),
+    "mnist": lambda: published.mnist(False),
+    "mnist packed": lambda: published.mnist(True),
+    "svhn": lambda: published.svhn(False),
+    "svhn packed": lambda: published.svhn(True),
+    "tiny imagenet": published.tiny_imagenet,
+}
+PICKLED = [
+    (b"numpy.core.multiarray", b"posix"), (b"_reconstruct", b"system"), (b"numpy\nndarray", b"os\nsystem"),
+    (b"numpy\ndtype", b"builtins\neval"), (b"R", b"b"), (b"u1", b"O8"), (b"labels", b"data"), (b"K\x01", b"K\x00"),
+    (b"]", b"}"), (b"tb", b"tR"), (b".", b"."), (b"J", b"L"), (b"T", b"B"), (b"X", b"y"), (b"n0", b"../"),
+    (b"val_", b"/etc/"), (b"\x1f\x8b", b"BZh9"), (b"MATLAB 5.0", b"MATLAB 7.3"), (b"\t", b"\n"), (b"u", b"t"),
+]  # fmt: skip
 TORCH: dict[str, Callable[[], bytes]] = {"pt": lambda: _pt(False), "old.pt": lambda: _pt(True)}
 SWAPS = [
     (b"'<f4'", b"'|O' "), (b"'<f4'", b"'<f8'"), (b"'<f4'", b"'<U9'"), (b"'<f4'", b"'|V4'"), (b"'<f4'", b"'<c8'"),
@@ -169,7 +252,7 @@ SWAPS = [
 
 
 @st.composite
-def damaged(draw: st.DrawFn, files: dict[str, bytes]) -> tuple[str, bytes]:
+def damaged(draw: st.DrawFn, files: dict[str, bytes], swaps: Any = SWAPS) -> tuple[str, bytes]:
     """A valid file with some of its bytes lost, changed, repeated or replaced by what means something else."""
     name = draw(st.sampled_from(sorted(files)))
     data = files[name]
@@ -189,12 +272,43 @@ def damaged(draw: st.DrawFn, files: dict[str, bytes]) -> tuple[str, bytes]:
         elif how == "noise":
             data = data[:at] + draw(st.binary(min_size=1, max_size=16)) + data[at:]
         elif how == "swap":
-            data = data.replace(*draw(st.sampled_from(SWAPS)), draw(st.sampled_from([1, -1])))
+            data = data.replace(*draw(st.sampled_from(swaps)), draw(st.sampled_from([1, -1])))
         else:  # a length, an offset or a count that is far too large
             size = draw(st.sampled_from(["<H", "<I", "<Q"]))
             value = draw(st.sampled_from([0, 1, 2**15, 2**16 - 1]))
             data = data[:at] + struct.pack(size, value << (8 * (struct.calcsize(size) - 2))) + data[at + 2 :]
     return name, data
+
+
+@st.composite
+def damaged_folders(
+    draw: st.DrawFn, layouts: dict[str, dict[str, bytes]], ways: list[str]
+) -> tuple[str, str, dict[str, bytes]]:
+    """How it is laid, the name of its folder, and files by path: one is damaged, missing, or the archive of all is."""
+    files = dict(layouts[draw(st.sampled_from(sorted(layouts)))])
+    how = draw(st.sampled_from(ways))
+    place = next(iter(files)).split("/")[0]
+    if draw(st.integers(0, 9)) == 0:
+        del files[draw(st.sampled_from(sorted(files)))]
+    elif draw(st.integers(0, 3)) or how == "folder":
+        name, data = draw(damaged(files, [*SWAPS, *PICKLED]))
+        files[name] = data
+    else:
+        name = f"{place}.{how}"
+        return how, name, dict([draw(damaged({name: packed(how, files)}))])
+    return how, place, files
+
+
+def packed(how: str, files: dict[str, bytes]) -> bytes:
+    """An archive of files."""
+    out = io.BytesIO()
+    if how == "zip":
+        with zipfile.ZipFile(out, "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    else:
+        published.tar(out, files, "w:gz" if how == "tar.gz" else "w")
+    return out.getvalue()
 
 
 SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (6,), (6, 1), (1, 6), (6, 3), (3, 6), (6, 0), (6, 3, 2), (6, 11)]
@@ -255,6 +369,10 @@ def inspect(path: str) -> bool:
         told = refusal
     else:
         return True
+    return well_said(told)
+
+
+def well_said(told: CalibError) -> bool:
     assert told.problem
     assert told.fix
     assert len(str(told)) < 1000
@@ -274,8 +392,67 @@ def command(*arguments: str) -> bool:
     return code not in (Exit.USAGE, Exit.REFUSED)
 
 
+def opened(path: str, split: str) -> bool:
+    """Whether a data set was read; anything but a refusal is an error of the test."""
+    from calibcli.inputs import dataset
+
+    try:
+        found = dataset.load(f"{path}#{split}" if split else path)
+        if len(found):
+            found.batch(slice(0, 4))
+        dataset.splits(path)
+    except CalibError as refusal:
+        told = refusal
+    else:
+        return True
+    return well_said(told)
+
+
+def run_folders(kind: str, examples: int) -> Seen:
+    """The same of folders and archives: `folders` of recorded outputs, `downloads` of data sets."""
+    seen, number = Seen(), iter(range(10**9))
+    layouts = {name: make() for name, make in (FOLDERS if kind == "folders" else DOWNLOADS).items()}
+
+    def one(how: str, name: str, files: dict[str, bytes]) -> None:
+        shutil.rmtree("made", ignore_errors=True)
+        if how != "folder" and not (len(files) == 1 and name in files):
+            name = f"{name}.{how}"
+            files = {name: packed(how, files)}
+        for path, data in files.items():
+            place = Path("made") / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        given = f"made/{name}"
+        count = next(number)
+        if kind == "folders":
+            more = [["--tasks"], []][count % 2]
+            seen.take(lambda: command("metrics", given, "-m", "ece", "-m", "accuracy", *more))
+            return
+        split = ["test", "train", "", "val"][sum(map(len, files.values())) % 4]  # the same whenever it is tried again
+        seen.take(lambda: opened(given, split))
+        if count % 25 == 0:
+            seen.take(lambda: command("fit", "mlp:hidden=2", "--data", given, "--epochs", "1", "--device", "cpu"))
+
+    @settings(max_examples=examples, **SETTINGS)
+    @given(damaged_folders(layouts, ["folder"] if kind == "folders" else ["folder", "tar", "tar.gz", "zip"]))
+    def each(case: Any) -> None:
+        one(*case)
+
+    for files in layouts.values():
+        for _ in range(4):
+            one("folder", next(iter(files)).split("/")[0], files)
+    command("fit", "mlp:hidden=2", "--data", "made/tiny-imagenet-200", "--epochs", "1", "--device", "cpu")
+    before = peak()
+    sources.MEMORY = 1 << 23  # most that may be decoded
+    each()
+    seen.grown = peak() - before
+    return seen
+
+
 def run(kind: str, examples: int) -> Seen:
     """Read so many files of a kind: `files`, `evals`, `packages`, `torch`, `results` or `arrays`."""
+    if kind in ("folders", "downloads"):
+        return run_folders(kind, examples)
     seen, number = Seen(), iter(range(10**9))
     seeds = {"files": SEEDS, "torch": TORCH, "results": {"json": _result}, "evals": EVALS, "packages": PACKAGES}.get(
         kind, {}
@@ -285,7 +462,7 @@ def run(kind: str, examples: int) -> Seen:
     def one(path: str) -> None:
         seen.take(lambda: inspect(path))
         if next(number) % 5 == 0:
-            seen.take(lambda: command("metrics", path, "-m", "ece,accuracy"))
+            seen.take(lambda: command("metrics", path, "-m", "ece", "-m", "accuracy"))
             if kind == "torch":
                 seen.take(lambda: command("logits", path, "--arch", "mlp:inputs=5", "--data", path, "--save", "o.npz"))
         if kind == "results":

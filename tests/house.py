@@ -129,12 +129,16 @@ def long_files(most: int) -> list[str]:
 def namesakes() -> dict[str, list[str]]:
     """File names that several rooms use, but for those that play one role.
 
-    A file of `cli/` is the skin of its namesake, one of a folder `formats/` is named after its format, `shelf.py` is
-    the shelf of its room, and `ENTRIES` hold what several shelves have of one family.
+    A file of `cli/` is the skin of its namesake, one of `headline/` its sentence, one of a folder `formats/` is named
+    after its format, `shelf.py` is the shelf of its room, and `ENTRIES` hold what several shelves have of one family.
     """
     found = defaultdict(list)
     for path in FILES:
-        if path.stem in ("__init__", "__main__", "shelf", *ENTRIES) or path.parent.name in ("cli", "formats"):
+        if path.stem in ("__init__", "__main__", "shelf", *ENTRIES) or path.parent.name in (
+            "cli",
+            "formats",
+            "headline",
+        ):
             continue
         found[path.stem].append(str(path.relative_to(PACKAGE)))
     return {name: paths for name, paths in found.items() if len({room(PACKAGE / p) for p in paths}) > 1}

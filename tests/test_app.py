@@ -64,10 +64,54 @@ def test_help_says_all_of_every_option(
     assert main([name, "-h"]) == 0
     shown = " ".join(re.sub("│", " ", capsys.readouterr().out).split())
     assert not re.search(r"<\w+>|<list|\blist\[", shown)
-    specs = {"metric", "method", "quantity", "loss", "optimizer", "schedule", "augment", "penalty", "arch", "format"}
+    specs = {
+        "max",
+        "min",
+        "margin",
+        "train_loss",
+        "metric",
+        "method",
+        "quantity",
+        "loss",
+        "optimizer",
+        "schedule",
+        "augment",
+        "penalty",
+        "arch",
+        "format",
+    }
     for one in typer.main.get_command(build([name])).commands[name].params:  # type: ignore[attr-defined]
         assert " ".join(one.help.split()) in shown, one.name
         assert one.name not in specs or "(calib list " in one.help, one.name
+
+
+def test_commands_stand_in_the_order_of_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-h"]) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split()[1] for line in shown.splitlines() if re.match(r"│ [a-z]", line)]
+    kept = [name for name in rows if name in ("inspect", "metrics", "scale", "apply", "check", "fit")]
+    assert kept == ["inspect", "metrics", "scale", "apply", "check", "fit"]
+    assert {*COMMANDS} <= {*rows}
+    assert "--install-completion" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("calib met", ["metrics"]),
+        ("calib metrics x --metric ece_s", ["ece_sweep"]),
+        ("calib scale x --method temp", ["temperature"]),
+        ("calib check x --max ec", ["ece="]),
+        ("calib metrics x --format js", ["json"]),
+        ("calib metrics x --per-c", ["--per-class"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_specs(line: str, first: list[str]) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_CALIB_COMPLETE": "complete_bash"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **words}
+    command = [sys.executable, "-m", "calibcli"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split()[: len(first)] == first, done.stderr[-500:]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ DOCS = Path(__file__).parent.parent / "docs" / "checkpoints.md"
 
 
 # He et al. 2016 (.27, .46, .66, .85, 1.7 M), torchvision's ResNets with another stem and head, Zagoruyko & Komodakis
-# 2016 (36.5 M); the others counted layer by layer
+# 2016 (36.5 M); those of Mukhoti et al. 2020 from the layers that their code lists; the others layer by layer
 PARAMETERS = {
     "mlp:inputs=64,hidden=32/16,classes=10": 64 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10,
     "cnn:channels=1,widths=4/8,classes=5": 9 * 4 + 2 * 4 + 9 * 4 * 8 + 2 * 8 + 8 * 5 + 5,
@@ -30,6 +30,21 @@ PARAMETERS = {
     "resnet34:stem=imagenet,classes=1000": 21_797_672,
     "resnet50:stem=imagenet,classes=1000": 25_557_032,
     "wide_resnet:depth=28,widen=10": 36_479_194,
+    "resnet50:blocks=3/4/26/3": 45_864_522,
+    "resnet50:blocks=3/4/26/3,classes=100": 46_048_932,
+    "resnet50:stem=tiny,classes=200": 25_138_952,
+    "wide_resnet:depth=26,block=post": 36_481_434,
+    "wide_resnet:depth=26,block=post,classes=100": 36_539_124,
+    "densenet": 6_956_298,
+    "densenet:classes=100": 7_048_548,
+    "densenet:depth=161,classes=1000": 28_681_000
+    - 96 * 3 * (49 - 9)
+    - 2 * 96,  # torchvision's with a 3x3 stem and no norm after it
+    "vgg:classes=100": 20_086_692,
+    "mobilenet": 2_296_922,
+    "mobilenet:classes=100": 2_412_212,
+    "linear:inputs=12,classes=3": 12 * 3 + 3,
+    "linear:inputs=2,classes=2,bias=false": 4,
     "vit:image=224,patch=16,dim=192,depth=12,heads=3,classes=1000": 5_717_416,
 }
 
@@ -57,6 +72,12 @@ def test_every_architecture_has_its_count() -> None:
         ("resnet18:width=0.0625,classes=5", (3, 3, 8, 8)),
         ("resnet50:width=0.0625,classes=5,stem=imagenet", (3, 3, 32, 32)),
         ("wide_resnet:depth=10,widen=1,classes=5,dropout=0.3", (3, 3, 8, 8)),
+        ("resnet50:width=0.0625,classes=5,stem=tiny,blocks=1/1/2/1,init=default", (3, 3, 16, 16)),
+        ("wide_resnet:depth=8,widen=1,classes=5,block=post", (3, 3, 8, 8)),
+        ("densenet:width=0.0625,classes=5,channels=1", (3, 1, 8, 8)),
+        ("vgg:depth=11,width=0.0625,classes=5", (3, 3, 32, 32)),
+        ("mobilenet:width=0.0625,classes=5", (3, 3, 8, 8)),
+        ("linear:inputs=12,classes=5,bias=false", (3, 3, 2, 2)),
         ("vit:image=8,dim=12,heads=2,depth=2,classes=5", (3, 3, 8, 8)),
     ],
 )
@@ -86,6 +107,26 @@ def test_resnet_has_the_usual_names_and_option_a_pads() -> None:
     assert padded[:, :8].count_nonzero() == padded[:, 24:].count_nonzero() == 0
 
 
+@pytest.mark.parametrize(
+    "name", ["resnet:depth=8", "resnet18:width=0.25", "wide_resnet:depth=10,widen=2", "vgg", "densenet"]
+)
+def test_weights_are_drawn_as_asked(name: str) -> None:
+    for init, spread in (
+        ("fan_out", lambda o, i, k: (2 / (k * o)) ** 0.5),
+        ("default", lambda o, i, k: (3 * i * k) ** -0.5),
+    ):
+        torch.manual_seed(0)
+        model = build(f"{name}{',' if ':' in name else ':'}init={init}")
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d) and module.weight.numel() > 2000:
+                outputs, inputs, a, b = module.weight.shape
+                assert module.weight.std().item() == pytest.approx(spread(outputs, inputs, a * b), rel=0.1)
+
+
+def test_a_linear_layer_of_zeros_is_the_same_for_every_class() -> None:
+    assert build("linear:inputs=3,init=zeros")(torch.randn(2, 3)).count_nonzero() == 0
+
+
 def test_attention_equals_torch() -> None:
     torch.manual_seed(0)
     ours = build("vit:dim=12,heads=3,depth=1").get_submodule("blocks.0.attn")
@@ -106,6 +147,10 @@ def test_every_option_has_an_effect_on_the_spec_and_defaults_fill_in() -> None:
     [
         ("resnet:depth=21", "pass depth=20"),
         ("wide_resnet:depth=27", "pass depth=28"),
+        ("wide_resnet:depth=26", "pass depth=28,block=post for the one with ReLU last"),
+        ("wide_resnet:depth=28,block=post", "pass depth=26"),
+        ("wide_resnet:depth=26,block=post,dropout=0.1", "leave dropout out, or block=post"),
+        ("resnet50:blocks=3/4", "pass blocks=3/4/6/3"),
         ("vit:patch=5", "pass a patch that divides it"),
         ("vit:heads=5", "pass heads that divide dim"),
         ("mlp:inputs=0", "pass a whole number from 1 to 10000000"),

@@ -290,3 +290,52 @@ def test_code_of_the_users_own(
     assert "has no array 'x'" in refused(capsys, 4, "own_code:talks", *own, "--labels", "x")
     both = ["run", *own, "--arch", "own_code:talks", "--arch-file", "own_code.py:talks"]
     assert "both --arch and --arch-file" in refused(capsys, 2, *both)
+
+
+def test_the_split_is_apart_from_the_seed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Every `--seed` holds out the same rows; result and checkpoint name the split, and what goes on keeps it."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 3)), np.repeat([0, 1, 2, 3], 20)
+    np.savez(tmp_path / "rows.npz", x=x, y=y, ids=np.arange(80))
+    base: list[object] = ["mlp:hidden=4", "--data", tmp_path / "rows.npz", "--epochs", "1"]
+
+    def held(name: str, *more: object) -> tuple[list[int], dict[str, Any]]:
+        found = fit(capsys, *base, *more, "--save", tmp_path / name)
+        with np.load(tmp_path / name / "validation.npz") as stored:
+            rows = stored["ids"].tolist()
+        split = found["facts"]["split"]
+        assert checkpoint.load(tmp_path / name / "model.safetensors").metadata["split"] == split
+        assert (split["held_out"], split["of"]) == (len(rows), 80)
+        return rows, split
+
+    first, said = held("a")
+    assert [said[k] for k in ("how", "seed", "share")] == ["stratified", 0, 0.1]
+    assert np.bincount(y[first]).tolist() == [2, 2, 2, 2]
+    assert held("b", "--seed", "7") == (first, said)
+    other, moved = held("c", "--split-seed", "3", "--val-fraction", "0.2")
+    assert (other != first, moved["seed"], len(other)) == (True, 3, 16)
+    paper, named = held("d", "--split", "mukhoti", "--missing-classes")
+    assert (named["how"], named["seed"]) == ("mukhoti", 1)
+    assert paper == sorted(np.random.RandomState(1).permutation(80)[:8])
+
+    base = [tmp_path / "c" / "model.safetensors", "--epochs", "1"]
+    assert held("on", "--head-only") == (other, moved)
+    found = fit(capsys, *base, "--split-seed", "4")
+    assert any("held out other rows" in note for note in found["notes"])
+    base = [
+        "mlp:hidden=4",
+        "--data",
+        tmp_path / "rows.npz",
+        "--epochs",
+        "1",
+    ]  # sorted by class: the labels are the same
+    assert "another run" in refused(capsys, 2, *base, "--save", tmp_path / "a", "--split-seed", "1", "--resume")
+
+
+def test_a_subset_is_drawn_by_the_split_seed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    notes = [
+        fit(capsys, "mlp:hidden=4", "--data", DIGITS, "--epochs", "1", "--subset", "50", *more)["notes"]
+        for more in ([], ["--seed", "3"], ["--split-seed", "3"])
+    ]
+    drawn = [next(n for n in some if "drawn with split seed" in n) for some in notes]
+    assert [n[-1] for n in drawn] == ["0", "0", "3"]

@@ -96,7 +96,7 @@ def test_interval_of_accuracy() -> None:
 def test_options_reach_the_data(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["logits", str(files / "model.safetensors"), "--save", str(files / "o.npz"), "-q", "--json"]
     seen = set()
-    for more in ([], ["--mean", "0.1"], ["--std", "0.9"], ["--subset", "9"], ["--subset", "9", "--seed", "5"]):
+    for more in ([], ["--mean", "0.1"], ["--std", "0.9"], ["--subset", "9"], ["--subset", "9", "--split-seed", "5"]):
         assert main(base + more) == 0
         seen.add(np.load(files / "o.npz")["logits"].tobytes())
     assert len(seen) == 5

@@ -62,7 +62,14 @@ def test_test_rows_before_and_after(files: Path, capsys: pytest.CaptureFixture[s
 def test_cross_fitting_without_test_rows(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     five = result(capsys, files / "val.npz", "-m", "nll")
     three = result(capsys, files / "val.npz", "-m", "nll", "--folds", "3")
-    other = result(capsys, files / "val.npz", "-m", "nll", "--seed", "1")
+    other = result(capsys, files / "val.npz", "-m", "nll", "--split-seed", "1")
+    seeded = result(capsys, files / "val.npz", "-m", "nll", "--seed", "1")
+    assert get(seeded, "nll", "after") == get(five, "nll", "after")  # the folds stay
+    assert other["provenance"]["split"] == {"folds": 5, "seed": 1}
+    assert main(["scale", str(files / "val.npz"), "--test", str(files / "test.npz"), "--split-seed", "1"]) == 2
+    assert "--split-seed is of folds, and --test makes none" in capsys.readouterr().err
+    ranked = result(capsys, files / "val.npz", "--test", files / "test.npz", "--method", "all", "--split-seed", "1")
+    assert ranked["provenance"]["split"]["seed"] == 1
     assert "5 folds" in five["facts"]["after"]
     assert "3 folds" in three["facts"]["after"]
     values = {get(d, "nll", "after")["value"] for d in (five, three, other)}

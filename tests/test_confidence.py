@@ -19,7 +19,7 @@ from calibcli.predictions import VERDICTS
 from calibcli.scalers import SCALERS
 
 REFUSED = {
-    "brier", "classwise_ece", "entropy", "entropy_correct", "entropy_wrong", "nll", "nll_correct", "nll_wrong",
+    "auc", "brier", "classwise_ece", "entropy", "entropy_correct", "entropy_wrong", "nll", "nll_correct", "nll_wrong",
     "temperature_gain",
 }  # fmt: skip
 

@@ -6,8 +6,6 @@ import gzip
 import io
 import os
 import pickle
-import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,98 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from downloads_written import RNG, binary, cifar10, cifar100, idx, lay, old, pictures, tar
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.dataset.load import load, splits
 from calibcli.inputs.files.arrays import whole
 
-RNG = np.random.default_rng(0)
 SIZES = {"train": 12, "test": 7}
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def pictures(n: int) -> Any:
-    return RNG.integers(0, 256, (n, 3, 32, 32)).astype(np.uint8)
-
-
-def old(value: Any) -> bytes:
-    """A pickle as Python 2 wrote it: texts are bytes."""
-
-    def text(data: Any) -> bytes:
-        return data if isinstance(data, bytes) else str(data).encode()
-
-    def write(v: Any) -> bytes:
-        if isinstance(v, dict):
-            return b"}(" + b"".join(write(text(k)) + write(x) for k, x in v.items()) + b"u"
-        if isinstance(v, list):
-            return b"](" + b"".join(map(write, v)) + b"e"
-        if isinstance(v, int):
-            return b"J" + struct.pack("<i", v)
-        if isinstance(v, np.ndarray):
-            made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
-            kind = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-            shape = b"(" + b"".join(write(int(s)) for s in v.shape) + b"t"
-            return made + b"(K\x01" + shape + kind + b"\x89T" + struct.pack("<I", v.nbytes) + v.tobytes() + b"tb"
-        return b"T" + struct.pack("<I", len(text(v))) + text(v)
-
-    return b"\x80\x02" + write(value) + b"."
-
-
-def tar(path: str, files: dict[str, bytes], mode: Any = "w:gz") -> None:
-    with tarfile.open(path, mode) as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-
-
-def lay(root: str, files: dict[str, bytes]) -> None:
-    for name, data in files.items():
-        path = Path(root) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-
-def cifar10(x: Any, y: Any, dump: Callable[[Any], bytes] = old) -> dict[str, bytes]:
-    files = {"batches.meta": dump({"label_names": [f"class{i}" for i in range(10)], "num_vis": 3072})}
-    parts = {f"data_batch_{i + 1}": rows for i, rows in enumerate(np.array_split(np.arange(12), 5))}
-    for name, rows in {**parts, "test_batch": np.arange(12, 19)}.items():
-        batch = {"data": x[rows].reshape(len(rows), -1), "labels": y[rows].tolist(), "filenames": ["a.png"] * len(rows)}
-        files[name] = dump(batch)
-    return {f"cifar-10-batches-py/{name}": data for name, data in files.items()}
-
-
-def cifar100(x: Any, y: Any) -> dict[str, bytes]:
-    names = {
-        "fine_label_names": [f"fine{i}" for i in range(100)],
-        "coarse_label_names": [f"coarse{i}" for i in range(20)],
-    }
-    files = {"meta": old(names)}
-    for name, rows in (("train", np.arange(12)), ("test", np.arange(12, 19))):
-        labels = {"fine_labels": y[rows].tolist(), "coarse_labels": (y[rows] // 5).tolist()}
-        files[name] = old({"data": x[rows].reshape(len(rows), -1), **labels})
-    return {f"cifar-100-python/{name}": data for name, data in files.items()}
-
-
-def binary(x: Any, y: Any, hundred: bool) -> dict[str, bytes]:
-    def records(rows: Any) -> bytes:
-        heads = np.column_stack([y[rows] // 5, y[rows]] if hundred else [y[rows]]).astype(np.uint8)
-        return np.hstack([heads, x[rows].reshape(len(rows), -1)]).tobytes()
-
-    if hundred:
-        names = "\n".join(f"fine{i}" for i in range(100)).encode(), "\n".join(f"coarse{i}" for i in range(20)).encode()
-        files = {"fine_label_names.txt": names[0], "coarse_label_names.txt": names[1]}
-        files |= {"train.bin": records(np.arange(12)), "test.bin": records(np.arange(12, 19))}
-        return {f"cifar-100-binary/{name}": data for name, data in files.items()}
-    files = {"batches.meta.txt": "\n".join(f"class{i}" for i in range(10)).encode() + b"\n\n"}
-    parts = np.array_split(np.arange(12), 5)
-    files |= {f"data_batch_{i + 1}.bin": records(rows) for i, rows in enumerate(parts)}
-    files["test_batch.bin"] = records(np.arange(12, 19))
-    return {f"cifar-10-batches-bin/{name}": data for name, data in files.items()}
 
 
 def held(source: str) -> tuple[Any, Any, Any]:
@@ -213,10 +131,6 @@ def test_archives_that_are_cut_off_or_too_large_are_refused(monkeypatch: pytest.
     monkeypatch.setattr("calibcli.inputs.dataset.downloads.members.MOST", 10_000)
     with pytest.raises(InputError, match="unpacks to more"):
         load("a.tar.gz#test")
-
-
-def idx(array: Any) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", s) for s in array.shape) + array.tobytes()
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -46,17 +46,17 @@ def arguments(code: int, scores: Path) -> list[str]:
     }.get(code, ["check", str(scores), "--max", "ece=0.2"])
 
 
-def interrupt(*_: Any) -> None:
+def interrupt(*_: Any, **more: Any) -> None:
     raise KeyboardInterrupt
 
 
-def terminate(*_: Any) -> None:
+def terminate(*_: Any, **more: Any) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(1000):
         pass
 
 
-def broken(*_: Any) -> None:
+def broken(*_: Any, **more: Any) -> None:
     raise RuntimeError("a bug")
 
 

@@ -48,6 +48,12 @@ def ece(**fields: Any) -> Estimate:
     return Estimate(**{**given, **fields})
 
 
+def two_classes(path: str) -> None:
+    """The first two of the classes of a file, in two.npz."""
+    with np.load(path) as file:
+        np.savez("two.npz", logits=file["logits"][:, :2], labels=file["labels"] % 2)
+
+
 @pytest.mark.finding("3.1")
 def test_a_comparison_is_not_judged_as_the_metric(capsys: pytest.CaptureFixture[str]) -> None:
     bad, good = scores("bad.npz", factor=4.0), scores("good.npz")
@@ -111,17 +117,17 @@ def test_a_limit_that_cannot_fail_is_refused(
 
 @pytest.mark.finding("3.3")
 def test_every_metric_refuses_limits_outside_its_values(capsys: pytest.CaptureFixture[str]) -> None:
-    scores("t.npz", 300)
+    two_classes(scores("t.npz", 300))
     for entry in METRICS:
         values, better = entry.traits["values"], entry.traits.get("better", "")
+        file = "two.npz" if entry.traits.get("two_classes") else "t.npz"
         for side in ("--max", "--min"):
             for limit in (values.low - 1e-6, values.high + 1e-6):
                 if np.isfinite(limit):
-                    assert "never lies there" in refused(capsys, "check", "t.npz", side, f"{entry.name}={limit!r}")
+                    assert "never lies there" in refused(capsys, "check", file, side, f"{entry.name}={limit!r}")
             if {"--max": "higher", "--min": "lower"}[side] == better:
-                assert "is better" in refused(
-                    capsys, "check", "t.npz", side, f"{entry.name}={1 if entry.name == 'nll_wrong' else 0.5}"
-                )
+                usual = {"nll_wrong": 1, "corp_dsc": 0.2}.get(entry.name, 0.5)
+                assert "is better" in refused(capsys, "check", file, side, f"{entry.name}={usual}")
     for side in ("max", "min", "limit"):
         Path("calib.toml").write_text(f'[[gate]]\nmetric = "ece"\n{side} = 3\n')
         assert "3 % is 0.03" in refused(capsys, "check", "t.npz")
@@ -134,12 +140,13 @@ def test_a_limit_at_the_end_of_what_a_metric_can_be_is_refused(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every model keeps `ece <= 1`; one hair inside it is a limit."""
-    scores("t.npz", 300)
+    two_classes(scores("t.npz", 300))
     for entry in METRICS:
         values, better = entry.traits["values"], entry.traits.get("better", "")
+        here = [part.replace("t.npz", "two.npz") if entry.traits.get("two_classes") else part for part in command]
         for side, limit, bad in (("--max", values.high, "higher"), ("--min", values.low, "lower")):
             if np.isfinite(limit) and better != bad:
-                said = refused(capsys, *command, side, f"{entry.name}={limit!r}")
+                said = refused(capsys, *here, side, f"{entry.name}={limit!r}")
                 assert "cannot fail" in said or "never lies there" in said, said
     for side in ("max", "limit"):
         Path("calib.toml").write_text(f'[[gate]]\nmetric = "ece"\n{side} = 1\n')
@@ -182,13 +189,14 @@ def test_the_number_of_classes_says_which_limits_cannot_fail(
 def test_no_predictions_are_beyond_what_is_said_to_be_possible(k: int) -> None:
     """The worst there is: sure and wrong, sure and right, and even."""
     from calibcli.gate.limits import possible
-    from calibcli.metrics import measure
+    from calibcli.metrics import known, measure
     from calibcli.predictions import Predictions
 
     rng = np.random.default_rng(k)
     labels = rng.integers(0, k, 400)
     for z in (60 * np.eye(k)[labels], 60 * np.eye(k)[(labels + 1) % k], rng.normal(0, 1e-9, (400, k))):
-        specs = [*(e.name for e in METRICS), "classwise_ece:norm=l2"]
+        logs = [f"corp_{part}:score=log" for part in ("mcb", "dsc", "unc")]
+        specs = [*known(METRICS.entries, False, k), "classwise_ece:norm=l2", *logs]
         for found in measure(Predictions.of(z, labels), specs):
             values = possible(found.name, k)
             if found.value is not None:
@@ -213,7 +221,7 @@ def test_every_value_that_is_measured_lies_in_its_trait() -> None:
     rng = np.random.default_rng(0)
     for k in (2, 3, 50):
         z = rng.normal(0, 5, (400, k))
-        for found in measure(z, rng.integers(0, k, 400), *(e.name for e in METRICS)).values():
+        for found in measure(z, rng.integers(0, k, 400), "all").values():
             values = METRICS.entries[found.name.partition(":")[0]].traits["values"]
             assert found.value is None or found.value in values, found.name
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from populations import drawn, softmax
 from scipy.stats import binomtest, multinomial
 
-from calibcli import metrics
+from calibcli import metrics, numbers
 from calibcli.columns import columns
 from calibcli.gate import baseline, check, compare
 from calibcli.gate.baseline import METRICS, Pairing
@@ -25,7 +25,6 @@ from calibcli.metrics.paired import MeanDifference
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
-from calibcli.render import numbers
 from calibcli.result import Estimate
 
 

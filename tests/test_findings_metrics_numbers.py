@@ -12,16 +12,15 @@ from populations import values
 from scipy import stats
 
 import calibcli
-from calibcli import metrics, scalers
+from calibcli import metrics, numbers, scalers
 from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
 from calibcli.inputs.scores.from_arrays import of_arrays
+from calibcli.metrics.diagrams import smooth_curve
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report
-from calibcli.metrics.tables import smooth_curve
 from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
-from calibcli.render import numbers
 from calibcli.result import Estimate
 
 

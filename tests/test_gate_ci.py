@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibcli.cli.app import main
 from calibcli.gate.config import load
+from calibcli.result import Check, Result
 
 ROOT = Path(__file__).parent.parent
 FILES = ["action.yml", ".pre-commit-hooks.yaml", "examples/ci/github.yml", "examples/ci/gitlab-ci.yml"]
@@ -79,7 +82,7 @@ def test_the_action_checks_reports_and_exits(limit: str, code: int, tmp_path: Pa
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     labels = (p.cumsum(1) < rng.random((1000, 1))).sum(1)
     np.savez(tmp_path / "t.npz", logits=z, labels=labels)
-    check = scripts((ROOT / "action.yml").read_text())[-1]
+    check = scripts((ROOT / "action.yml").read_text())[1]
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", check],
         cwd=tmp_path,
@@ -97,7 +100,7 @@ def test_the_action_checks_reports_and_exits(limit: str, code: int, tmp_path: Pa
     )
     assert done.returncode == code, done.stderr
     assert f"exit-code={code}\n" in (tmp_path / "outputs").read_text()
-    assert {"result.json", "summary.md", "junit.xml", "metrics.txt"} <= {
+    assert {"result.json", "summary.md", "junit.xml", "metrics.txt", "badge.json"} <= {
         p.name for p in (tmp_path / "report").iterdir()
     }
     assert (tmp_path / "step").read_text() == (tmp_path / "report" / "summary.md").read_text()
@@ -108,3 +111,68 @@ def test_the_action_checks_reports_and_exits(limit: str, code: int, tmp_path: Pa
 def test_shell_is_well_formed(name: str) -> None:
     for script in scripts((ROOT / name).read_text()):
         assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+
+
+def test_a_baseline_without_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first night: rows are kept, nothing is judged, whatever calib.toml says; a FAIL keeps the old file."""
+    test, base = str(ROOT / "sample_data" / "test.npz"), tmp_path / "base.json"
+    rules = tmp_path / "calib.toml"
+    rules.write_text(f'schema = 1\n[[gate]]\nmetric = "nll"\nbaseline = "{base}"\nmargin = 0.0\n')
+    save = ["--config", str(rules), "--save-baseline", str(base), "--json"]
+    assert main(["check", test, *save]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert "rows" not in printed["facts"]
+    assert printed["artefacts"] == {"baseline": str(base)}
+    assert printed["checks"] == []
+    written = base.read_bytes()
+    assert json.loads(written)["provenance"]["inputs"][0]["path"] == test
+    assert main(["check", test, "--baseline", str(base), "--margin", "nll=0.5", "-q"]) == 0
+    assert main(["check", test, "--max", "ece=0.001", *save, "-q"]) == 1
+    assert base.read_bytes() == written
+    assert main(["check", test, "--max", "ece=0.5", *save, "-q"]) == 0
+    assert len(json.loads(base.read_bytes())["checks"]) == 1
+    capsys.readouterr()
+    assert main(["check", test, "--baseline", str(base), "--save-baseline", str(base)]) == 2  # over an input
+    assert main(["check", test, "--save-baseline", str(tmp_path / "b.npz")]) == 2
+    assert "use the suffix .json" in capsys.readouterr().err
+
+
+def test_a_folder_of_reports_without_matplotlib(tmp_path: Path) -> None:
+    """A light install has none: the picture is left out of the folder, in words it is in the summary."""
+    code = (
+        "import importlib.util as u, sys; found = u.find_spec;"
+        "u.find_spec = lambda name, *a: None if name == 'matplotlib' else found(name, *a);"
+        "sys.modules['matplotlib'] = None;"
+        "from calibcli.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    )
+    line = ["check", str(ROOT / "sample_data" / "test.npz"), "--max", "ece=0.5", "-q", "-o", f"{tmp_path / 'r'}/"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *line], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "figure.png" not in {p.name for p in (tmp_path / "r").iterdir()}
+    assert "Reliability of the top label" in (tmp_path / "r" / "summary.md").read_text()
+
+
+def test_passes_are_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    test = str(ROOT / "sample_data" / "test.npz")
+    rules = ["--max", "ece=0.2", "--min", "accuracy=0.5", "--max", "nll=5"]
+    assert main(["check", test, *rules, "--format", "github", "-q"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["passed", "PASS"]
+    assert lines[0].count(";") == 2
+    assert "accuracy >= 0.5: 0.911 [0.894, 0.925]" in lines[0]
+    many = [a for i in range(12) for a in ("--max", f"nll={5 + i}")]
+    assert main(["check", test, *many, "--format", "github", "-q"]) == 0
+    assert "; 3 more\n" in capsys.readouterr().out
+
+
+def test_the_badge() -> None:
+    from calibcli.render.formats import badge
+
+    base = {"schemaVersion": 1, "label": "calibration"}
+    wanted = {"pass": "brightgreen", "fail": "red", "inconclusive": "yellow", "not_run": "red"}
+    for outcome, color in wanted.items():
+        made = json.loads(badge.render(Result(command="check", checks=[Check(rule="r", outcome=outcome)])))  # type: ignore[arg-type]
+        assert made == {**base, "message": outcome.replace("_", " "), "color": color}
+    assert not badge.reports(Result(command="check"))

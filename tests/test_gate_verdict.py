@@ -17,8 +17,8 @@ from calibcli.gate.verdict import Claim, at_level, claim, judge, rule, scaled
 from calibcli.metrics import paired
 from calibcli.metrics.gain import folds_of
 from calibcli.metrics.intervals import Rows
+from calibcli.numbers import level
 from calibcli.predictions import Predictions
-from calibcli.render.numbers import level
 from calibcli.result import Estimate
 
 
@@ -28,7 +28,7 @@ def estimate(value: float | None, low: float | None, high: float | None, **field
 
 def test_bounds_say_at_which_level_each_of_them_holds() -> None:
     """Slices share α in what FAIL needs; PASS needs none of that."""
-    from calibcli.render import numbers
+    from calibcli import numbers
     from calibcli.render.verdicts import sentence
     from calibcli.result import Check
 

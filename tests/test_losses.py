@@ -203,7 +203,10 @@ def test_invariances(seed: int, spec: str, shift: float) -> None:
     order = torch.randperm(8, generator=generator)
     loss = of(spec)
     torch.testing.assert_close(loss(z, y)[order], loss(z[order], y[order]))
-    torch.testing.assert_close(loss(z + shift, y), loss(z, y), rtol=1e-9, atol=1e-11)
+    if spec == "logit_norm":  # what does not change it is their length
+        torch.testing.assert_close(loss((1 + abs(shift)) * z, y), loss(z, y), rtol=1e-9, atol=1e-11)
+    else:
+        torch.testing.assert_close(loss(z + shift, y), loss(z, y), rtol=1e-9, atol=1e-11)
 
 
 Formula = Callable[[list[float], int], float]
@@ -260,7 +263,18 @@ def test_every_loss_against_its_formula(spec: str) -> None:
 
 
 def test_every_loss_has_a_formula() -> None:
-    assert {losses.objective(spec).spec.partition(":")[0] for spec in FORMULAS} == set(losses.LOSSES.entries)
+    named = {losses.objective(spec).spec.partition(":")[0] for spec in FORMULAS}
+    assert named | {"logit_norm"} == set(losses.LOSSES.entries)
+
+
+def test_logit_norm_against_its_formula() -> None:
+    z, y = rows()
+    for tau in (1.0, 0.04):
+        want = F.cross_entropy(z / z.norm(dim=1, keepdim=True) / tau, y, reduction="none")
+        torch.testing.assert_close(of(f"logit_norm:tau={tau}")(z, y), want, rtol=1e-9, atol=1e-12)
+    zero = torch.zeros(1, 3, requires_grad=True)
+    (g,) = torch.autograd.grad(of("logit_norm")(zero, torch.tensor([0])).sum(), zero)
+    assert torch.isfinite(g).all()
 
 
 def test_against_torch() -> None:

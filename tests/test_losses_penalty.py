@@ -90,7 +90,6 @@ def test_mmce_against_loops() -> None:
             total += (a[i] - r[i]) * (a[j] - r[j]) * math.exp(-abs(r[i] - r[j]) / 0.4) / (n[a[i]] * n[a[j]])
     got = float(losses.MMCE(weight=3.0)(batch(model, x, y)).detach())
     assert got == pytest.approx(3 * math.sqrt(total + 1e-10), rel=1e-12)
-    assert set(losses.PENALTIES.entries) == {"mmce", "trace"}, "a penalty of the shelf has no oracle"
 
 
 def test_zero_weight_is_the_plain_loss_and_relu_is_never_negative() -> None:
@@ -139,3 +138,61 @@ def test_frozen_parameters_are_left_out() -> None:
     objective(batch(model, x, y)).backward()
     assert model[0].weight.grad is None
     assert model[0].bias.grad is not None
+
+
+def by_hand(name: str, z: list[list[float]], y: list[int], **options: float) -> float:
+    """A penalty of the logits alone, term by term."""
+    n, k = len(z), len(z[0])
+    if name == "mdca":
+        p = [[math.exp(a) / sum(map(math.exp, row)) for a in row] for row in z]
+        return sum(abs(sum(row[c] for row in p) / n - y.count(c) / n) for c in range(k)) / k
+    total = 0.0
+    for row, label in zip(z, y, strict=True):
+        if name == "mbls":
+            beyond = [max(0.0, max(row) - a - options["margin"]) for a in row]
+            total += sum(beyond) / (k if options.get("mean", True) else 1)
+        else:
+            rest = [c for c in range(k) if c != label]
+            total += sum(math.log1p(math.exp(row[c] - row[label])) for c in rest) / (k - 1)
+            pairs = [math.log1p(math.exp(row[b] - row[a])) for a in rest for b in rest if a != b]
+            total += options["exclusion"] * sum(pairs) / ((k - 1) * (k - 2)) if pairs else 0.0
+    return total / n
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "options"),
+    [
+        ("mbls:margin=1", "mbls", {"margin": 1}),
+        ("mbls:margin=0.5,over=sum", "mbls", {"margin": 0.5, "mean": False}),
+        ("mdca", "mdca", {}),
+        ("cpc", "cpc", {"exclusion": 1}),
+        ("cpc:exclusion=0.3", "cpc", {"exclusion": 0.3}),
+        ("cpc:exclusion=0", "cpc", {"exclusion": 0}),
+    ],
+)
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_penalties_of_the_logits(spec: str, name: str, options: dict[str, float], k: int) -> None:
+    torch.manual_seed(k)
+    z, y = (2 * torch.randn(7, k, dtype=torch.float64)).requires_grad_(), torch.randint(k, (7,))
+    penalty: losses.Penalty = losses.PENALTIES.choose(spec)()
+
+    def value(logits: Tensor) -> Tensor:
+        return penalty.value(losses.Batch(nn.Identity(), logits, y, 0, torch.Generator()))
+
+    want = by_hand(name, z.tolist(), y.tolist(), **options)
+    assert float(value(z).detach()) == pytest.approx(want, rel=1e-12)
+    assert float(1.01 * value(z).detach()) != pytest.approx(want, rel=1e-12) or want == 0
+    assert torch.autograd.gradcheck(value, z)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        far = torch.tensor([[s * m] + [0.0] * (k - 1) for m in (0, 40, 1e4) for s in (1, -1)], dtype=dtype)
+        far.requires_grad_()
+        labels = torch.zeros(len(far), dtype=torch.int64)
+        found = penalty.value(losses.Batch(nn.Identity(), far, labels, 0, torch.Generator()))
+        (g,) = torch.autograd.grad(found, far)
+        assert found.dtype == torch.float32
+        assert torch.isfinite(found)
+        assert torch.isfinite(g).all()
+
+
+def test_every_penalty_has_an_oracle() -> None:
+    assert set(losses.PENALTIES.entries) == {"mmce", "trace", "mbls", "mdca", "cpc"}, "of the shelf, without one"

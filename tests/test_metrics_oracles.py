@@ -243,6 +243,48 @@ def by_outcome(value: str, right: bool) -> Callable[[Rows], float]:
     return lambda r: r.mean(getattr(r, value), lambda i: bool(r.a[i]) == right)
 
 
+def o_corp(r: Rows, part: str, log: bool = False) -> float:
+    """max over starts of the min over ends of means, each tie one entry."""
+    said = sorted(set(r.c))
+    held = [[r.a[i] for i in range(r.n) if r.c[i] == c] for c in said]
+    sums, sizes = np.cumsum([0, *map(math.fsum, held)]), np.cumsum([0, *map(len, held)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (sums[None, 1:] - sums[:-1, None]) / (sizes[None, 1:] - sizes[:-1, None])
+    fit = [max(min(mean[a, i:]) for a in range(i + 1)) for i in range(len(said))]
+
+    def score(p: float, hit: float) -> float:
+        own = p if hit else 1 - p
+        return -math.log(own) if log else (1 - own) ** 2
+
+    base = r.mean(lambda i: r.a[i])
+    own, best, rate = (
+        r.mean(lambda i, p=p: score(p(i), r.a[i]))  # type: ignore[misc]
+        for p in (lambda i: r.c[i], lambda i: fit[said.index(r.c[i])], lambda i: base)
+    )
+    return {"mcb": own - best, "dsc": rate - best, "unc": rate}[part]
+
+
+def o_concordance(r: Rows) -> float:
+    hits, misses = ([r.c[i] for i in range(r.n) if r.a[i] == a] for a in (1, 0))
+    return math.fsum((c > d) + (c == d) / 2 for c in hits for d in misses) / len(hits) / len(misses)
+
+
+def o_aurc(r: Rows) -> float:
+    error = dict(enumerate(r.a))
+    for value in set(r.c):  # ties share their errors
+        same = [i for i in range(r.n) if r.c[i] == value]
+        error.update(dict.fromkeys(same, 1 - math.fsum(r.a[i] for i in same) / len(same)))
+    order = sorted(range(r.n), key=lambda i: -r.c[i])
+    return math.fsum(math.fsum(error[i] for i in order[:k]) / k for k in range(1, r.n + 1)) / r.n
+
+
+def both_scores(part: str) -> list[tuple[str, Callable[[Rows], float], float]]:
+    name = f"corp_{part}"
+    log = (f"{name}:score=log", lambda r: o_corp(r, part, log=True), 1e-10)
+    return [(name, lambda r: o_corp(r, part), 1e-10), log]
+
+
+TWO = ("auc",)  # metrics of two classes alone
 ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "accuracy": [("accuracy", lambda r: r.mean(lambda i: r.a[i]), 1e-12)],
     "nll": [("nll", lambda r: r.mean(r.nll), 1e-12)],
@@ -317,7 +359,12 @@ ORACLES: dict[str, list[tuple[str, Callable[[Rows], float], float]]] = {
     "calibration_p": [("calibration_p", o_p_value, 0.1)],
     "cox_slope": [("cox_slope", lambda r: float(o_cox(r)[1]), 1e-5)],
     "cox_intercept": [("cox_intercept", lambda r: float(o_cox(r)[0]), 1e-5)],
+    "observed_expected": [("observed_expected", lambda r: r.mean(lambda i: r.a[i]) / r.mean(lambda i: r.c[i]), 1e-12)],
     "temperature_gain": [("temperature_gain", o_temperature_gain, 1e-6)],
+    **{f"corp_{part}": both_scores(part) for part in ("mcb", "dsc", "unc")},
+    "auc": [("auc", lambda r: o_concordance(Rows(np.array(r.z), np.array(r.y), positive=True)), 1e-11)],
+    "failure_auroc": [("failure_auroc", o_concordance, 1e-11)],
+    "aurc": [("aurc", o_aurc, 1e-11)],
 }
 
 
@@ -351,7 +398,7 @@ CASES = [(spec, oracle, rtol) for entries in ORACLES.values() for spec, oracle, 
 def test_metric_equals_its_oracle(spec: str, oracle: Callable[[Rows], float], rtol: float) -> None:
     seeds = (8,) if spec == "calibration_p" else (0, 3)
     for seed in seeds:
-        z, y = data(seed)
+        z, y = data(seed, k=2 if spec in TWO else 4)
         z = z / 1.5 if spec == "calibration_p" else z  # nearly calibrated: a p-value to compare
         wanted = oracle(Rows(z, y))
         got = value(spec, z, y)
@@ -387,7 +434,7 @@ WEIGHTED = [name for name in ORACLES if name not in ("calibration_p", "temperatu
 
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_counts_are_repetitions(name: str) -> None:
-    z, y = data(2, 120)
+    z, y = data(2, 120, 2 if name in TWO else 4)
     w = np.random.default_rng(0).integers(0, 4, len(y))
     z[w == 0] = 1.0  # rows of weight 0 must not matter
     repeated = value(name, np.repeat(z, w, axis=0), np.repeat(y, w))
@@ -397,7 +444,7 @@ def test_counts_are_repetitions(name: str) -> None:
 @pytest.mark.finding("5 the shift")
 @pytest.mark.parametrize("name", [n for n in ORACLES if n not in ("temperature_gain", "calibration_p")])
 def test_row_order_and_shift_do_not_matter(name: str) -> None:
-    z, y = data(4, 120)
+    z, y = data(4, 120, 2 if name in TWO else 4)
     order = np.random.default_rng(0).permutation(len(y))
     shift = np.random.default_rng(1).normal(size=(len(y), 1))
     assert (abs(shift) > 0.1).any()

@@ -18,10 +18,11 @@ from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.columns import bin_index
 from calibcli.errors import UsageError
+from calibcli.metrics.diagrams import smooth_curve
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report, report_multilabel
 from calibcli.metrics.sample import Sample
-from calibcli.metrics.tables import murphy, smooth_curve
+from calibcli.metrics.tables import murphy
 from calibcli.predictions import Predictions
 from calibcli.result import SCHEMA, Result
 
@@ -56,7 +57,7 @@ def test_json_is_a_result_and_repeats_to_the_byte(capsys: pytest.CaptureFixture[
     assert result.to_json() == first
     assert json.loads(first)["schema"] == SCHEMA
     names = [e.name for e in result.estimates]
-    assert names == [entry.name for entry in metrics.METRICS]
+    assert names == metrics.known(metrics.METRICS.entries, False, 10)
     for e in result.estimates:
         assert e.value is not None or e.reason, e.name
         assert (e.low is not None and e.high is not None) or e.reason, f"{e.name}: an interval, or why there is none"
@@ -180,7 +181,7 @@ def odd_inputs() -> dict[str, Predictions]:
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_honest_odd_inputs(name: str) -> None:
     predictions = odd_inputs()[name]
-    specs = list(metrics.METRICS.entries)
+    specs = metrics.known(metrics.METRICS.entries, False, predictions.k)
     if predictions.k == 2:
         specs += [f"{e.name}:of=top" for e in metrics.METRICS if "of" in e.options]
     result = report(predictions, Options(specs=specs, per_class=True, top_k=2))
@@ -198,7 +199,7 @@ def test_honest_odd_inputs(name: str) -> None:
 def test_two_classes_are_measured_for_their_event() -> None:
     predictions = odd_inputs()["weak binary"]
     result = report(predictions)
-    assert [e.name for e in result.estimates] == list(metrics.DEFAULT)
+    assert [e.name for e in result.estimates] == [*metrics.DEFAULT, *metrics.sample.OF_EVENT]
     assert result.facts["event"] == "y = 1"
     assert result.plots[0].xlabel == "P(y = 1)"
     named = report(dataclasses.replace(predictions, classes=["benign", "malignant"]))

@@ -143,7 +143,7 @@ def test_names_are_text_and_nothing_else() -> None:
         plots=[Plot(name=HOSTILE, title=HOSTILE, xlabel=HOSTILE, labels=[HOSTILE, '"><script>'], curves=[curve])],
         checks=[Check(rule=HOSTILE, outcome="fail", message=HOSTILE, scope=HOSTILE, file=HOSTILE)],
         notes=[HOSTILE],
-        facts={HOSTILE: HOSTILE, "headline": [HOSTILE], "nested": {HOSTILE: [HOSTILE]}},
+        facts={HOSTILE: HOSTILE, "headline": HOSTILE, "nested": {HOSTILE: [HOSTILE]}},
         artefacts={HOSTILE: HOSTILE},
         provenance={"inputs": [{"path": HOSTILE}], HOSTILE: HOSTILE},
     )
@@ -326,11 +326,11 @@ class TestReport:
         assert found.notes == ["results of metrics are not compared: metrics 1 is about cat, metrics 2 about dog"]
 
     def test_sentences_are_shown(self) -> None:
-        said = [Result(command="x", facts={"headline": text}) for text in ("One.", ["Two.", "Three."])]
+        said = [Result(command="x", facts={"headline": text}) for text in ("One.", "Two. Three.")]
         found = report(*said)
         assert [row[3] for row in found.tables[0].rows] == ["One.", "Two. Three."]
         tree = Page(page(found))
-        assert [p.text for p in tree.all("p") if p.attributes.get("class") == "said"] == ["One.", "Two.", "Three."]
+        assert [p.text for p in tree.all("p") if p.attributes.get("class") == "said"] == ["One.", "Two. Three."]
 
     def test_names(self, found: dict[str, Result]) -> None:
         with pytest.raises(calibcli.CalibError, match="2 results, 1 names"):

@@ -1,4 +1,4 @@
-"""Pages in a browser: read by axe-core in light and dark, under a policy that allows nothing, printed, with no request."""
+"""Pages in a browser: axe-core in light and dark, a policy that allows nothing, no request, and on paper."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ VALUES = {
     "loss": ["test_losses.py::test_every_loss_against_its_formula[spherical]"],
     "architecture": ["test_architectures.py::test_parameter_counts[logistic:inputs=12,classes=5]"],
     "input format": ["test_formats.py::test_what_others_write_is_read[f64]"],
-    "output format": ["test_formats.py::test_what_is_written_others_read[latex]"],
+    "output format": ["test_formats.py::test_what_is_written_others_read[org]"],
     "command": ["test_app.py::test_every_command_has_help_with_an_example[labels]"],
 }
 SAID = {
@@ -54,7 +54,7 @@ SAID = {
     "loss": "losses spherical",
     "architecture": "architectures logistic",
     "input format": "formats read f64",
-    "output format": "formats written latex",
+    "output format": "formats written org",
 }
 """What test_docstrings.py calls it: it holds the docstrings of the recipes to what it holds all others to."""
 DOCS = {
@@ -179,7 +179,7 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     lines += [
         "list formats",
         "labels sample_data/test.npz --json",
-        "labels sample_data/test.npz --format latex",
+        "labels sample_data/test.npz --format org",
         "--help",
     ]
     shown = python(copy, "-c", LIST, *lines)
@@ -188,6 +188,6 @@ def test_recipes_followed_to_the_letter(copy: Path) -> None:
     for shelf, name in asked.values():
         assert name in said[f"list {shelf}"]
         assert f'"{shelf}_{name}"' in said[f"list {name} --json"]
-    assert {"f64", "latex"} <= set(said["list formats"].split())
+    assert {"f64", "org"} <= set(said["list formats"].split())
     assert json.loads(said["labels sample_data/test.npz --json"])["tables"][0]["columns"] == ["class", "rows"]
     assert re.search(r"labels +Count the rows", said["--help"])

@@ -15,9 +15,9 @@ import pytest
 import render_cases as cases
 import render_odd
 
-from calibcli import render
+from calibcli import numbers, render
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers, stream
+from calibcli.render import layout, screen, stream
 from calibcli.render.formats import csv, markdown, table
 from calibcli.result import Estimate, Result, Table
 
@@ -372,7 +372,12 @@ class Terminal(io.StringIO):
 
 
 def shown(
-    monkeypatch: pytest.MonkeyPatch, result: Result, columns: int = 100, encoding: str = "utf-8", **env: str
+    monkeypatch: pytest.MonkeyPatch,
+    result: Result,
+    columns: int = 100,
+    encoding: str = "utf-8",
+    detail: screen.Detail = "few",
+    **env: str,
 ) -> str:
     out = Terminal()
     monkeypatch.setattr(Terminal, "encoding", encoding)
@@ -381,7 +386,7 @@ def shown(
         monkeypatch.delenv(name, raising=False)
     for name, value in {"TERM": "xterm-256color", "COLUMNS": str(columns), **env}.items():
         monkeypatch.setenv(name, value)
-    render.show(result, "table")
+    render.show(result, "table", detail)
     return out.getvalue()
 
 
@@ -390,26 +395,26 @@ def test_terminal_has_colour_and_respects_no_color(monkeypatch: pytest.MonkeyPat
     plain = shown(monkeypatch, cases.gate(), NO_COLOR="1")
     assert "\x1b[3" not in plain
     assert "FAIL: 2 fail, 1 inconclusive, 2 pass" in plain
-    assert shown(monkeypatch, cases.gate(), TERM="dumb") == table.render(cases.gate())
+    assert shown(monkeypatch, cases.gate(), TERM="dumb") == table.plain(cases.gate())
 
 
 @pytest.mark.parametrize("columns", [64, 80, 100, 132, 200])
 def test_terminal_keeps_to_its_width(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    text = shown(monkeypatch, cases.metrics(), columns, NO_COLOR="1")
+    text = shown(monkeypatch, cases.metrics(), columns, detail="all", NO_COLOR="1")
     assert max(map(stream.width, text.splitlines())) <= columns
-    assert ("not shown at this width" in text) == (columns <= 100)
+    assert ("not shown at this width" in text) == (columns <= 80)
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 100])
 def test_no_width_cuts_a_number_or_a_reason(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     for result in (cases.metrics(), cases.gate(6)):
-        words = " ".join(shown(monkeypatch, result, columns, NO_COLOR="1").split())
+        words = " ".join(shown(monkeypatch, result, columns, detail="all", NO_COLOR="1").split())
         judged = [(c.estimate, c.limit) for c in result.checks if c.estimate]
         for estimate, limit in judged or [(e, None) for e in result.estimates]:
             found = numbers.shown(estimate, limit)
             assert f" {found.value} " in words
             assert found.interval in words
-    words = " ".join(shown(monkeypatch, cases.metrics(), columns, NO_COLOR="1").split())
+    words = " ".join(shown(monkeypatch, cases.metrics(), columns, detail="all", NO_COLOR="1").split())
     for word in ["no", "valid", "interval:", "the", "maximum", "of", "noisy", "bins"]:
         assert word in words
 
@@ -433,7 +438,8 @@ def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:
 
 
 def test_rules_wrap_between_words() -> None:
-    assert table._wrapped("accuracy >= 0.99", 13, False) == ["accuracy >=", "0.99"]
-    assert table._wrapped("|gap| <= 0.001", 13, False) == ["|gap| <=", "0.001"]
-    assert table._wrapped("ece:of=positive <= 0.02", 12, False) == ["ece:of=posit", "ive <= 0.02"]
-    assert table._wrapped("abcdefghij", 4, False) == ["abcd", "efgh", "ij"]
+    assert layout.wrap("accuracy >= 0.99", 13) == ["accuracy >=", "0.99"]
+    assert layout.wrap("|gap| <= 0.001", 13) == ["|gap| <=", "0.001"]
+    assert layout.wrap("ece:of=positive <= 0.02", 12) == ["ece:", "of=positive", "<= 0.02"]
+    assert layout.wrap("if calibrated (95 %)", 14) == ["if calibrated", "(95 %)"]
+    assert layout.wrap("abcdefghij", 4) == ["abcd", "efgh", "ij"]

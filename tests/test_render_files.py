@@ -19,7 +19,7 @@ from calibcli.errors import UsageError
 from calibcli.result import Result
 
 HERE = Path(__file__).parent
-SUFFIXES = (".txt", ".json", ".md", ".csv", ".png", ".svg", ".pdf", ".html")
+SUFFIXES = (".txt", ".json", ".md", ".csv", ".tex", ".png", ".svg", ".pdf", ".html")
 
 
 def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
         assert (tmp_path / f"a{suffix}").stat().st_size > 300
     render.write(result, tmp_path / "all/")
     names = {p.name for p in (tmp_path / "all").iterdir()}
-    assert names >= {"result.json", "summary.md", "estimates.csv", "bins.csv", "classes.csv", "figure.png"}
+    assert names >= {"result.json", "summary.md", "estimates.csv", "bins.csv", "classes.csv", "reliability.png"}
     bins = (tmp_path / "all" / "bins.csv").read_text().splitlines()
     assert bins[0] == "diagram,left,right,rows,accuracy,confidence,calibrated_low,calibrated_high"
     assert [int(row.split(",")[3]) for row in bins[1:]] == cases.COUNTS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibcli.render import numbers
+from calibcli import numbers
 from calibcli.result import Estimate
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)

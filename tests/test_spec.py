@@ -128,7 +128,8 @@ def test_a_shelf_lists_what_is_used_most_first_and_the_rest_by_name() -> None:
     names = list(METRICS.entries)
     assert names[: len(DEFAULT)] == list(DEFAULT)
     assert names[len(DEFAULT) :] == sorted(set(names) - set(DEFAULT))
-    assert [choice.name for choice in choose(["all"], 10)] == names
+    assert [choice.name for choice in choose(["all"], 2)] == names
+    assert [choice.name for choice in choose(["all"], 10)] == [name for name in names if name != "auc"]
 
 
 @pytest.mark.parametrize("room", ["metrics", "scalers", "losses", "architectures"])

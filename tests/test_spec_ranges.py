@@ -20,7 +20,8 @@ from calibcli.scalers import SCALERS
 from calibcli.shelves import Choice, Entry, Shelf
 from calibcli.spec import Range, within
 from calibcli.training.augment import AUGMENTATIONS
-from calibcli.training.recipe import OPTIMIZERS, SCHEDULES
+from calibcli.training.optimizers import OPTIMIZERS
+from calibcli.training.recipe import SCHEDULES
 
 SHELVES = (
     METRICS,

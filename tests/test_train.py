@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import calibcli
 from calibcli import losses
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import dataset
 from calibcli.training import augment as augmentations
 from calibcli.training import head, state
-from calibcli.training.batches import Batches, Loader, stratified_split
+from calibcli.training.batches import Batches, Loader
 from calibcli.training.data import open_parts, standardised
 from calibcli.training.loop import Trainer, train_mode
 from calibcli.training.recipe import Recipe
+from calibcli.training.split import Split
 
 torch.set_num_threads(1)
 
@@ -79,8 +82,11 @@ def content(model: nn.Module) -> bytes:
         Recipe(loss="ce+trace:weight=0.01,kind=ggn,every=2", epochs=3, batch_size=16),
         Recipe(loss="dual_focal:gamma=5+trace:weight=0.01,kind=ggn", epochs=3, batch_size=16, amp="bf16"),
         Recipe(loss="ce+trace:weight=0.001,probes=2", epochs=3, batch_size=16),
+        Recipe(epochs=3, batch_size=16, optimizer="sgd+sam:rho=0.1", augment="flip+mixup:alpha=0.4"),
+        Recipe(epochs=3, batch_size=16, optimizer="adam+sam", loss="ce+mbls:margin=1+mdca+cpc", lr=0.01),
+        Recipe(epochs=3, batch_size=16, optimizer="adagrad", loss="logit_norm:tau=1"),
     ],
-    ids=["augmented", "adafocal", "scheduled", "penalties", "ggn", "ggn-bf16", "hessian"],
+    ids=["augmented", "adafocal", "scheduled", "penalties", "ggn", "ggn-bf16", "hessian", "sam", "adam", "adagrad"],
 )
 def test_resumed_is_uninterrupted(recipe: Recipe, tmp_path: Path) -> None:
     whole = trainer(recipe)
@@ -143,6 +149,99 @@ def test_it_is_a_plain_loop() -> None:
             optimizer.step()
     for a, b in zip(net.parameters(), other.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def in_float64(recipe: Recipe, step: Any) -> None:
+    """Weights after two epochs of a run in float64 equal those of a loop with this step, to 1e-12."""
+    import copy
+
+    (train, validation), net = (
+        rows(),
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
+    )
+    (x, y), (x_, y_) = (one(torch.arange(len(one))) for one in (train, validation))
+    train, validation = Loader.holding(x.double(), y), Loader.holding(x_.double(), y_)
+    torch.manual_seed(0)
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.3)
+    other = copy.deepcopy(net)
+    Trainer(net, recipe, train, validation).run()
+    optimizer = torch.optim.SGD(other.parameters(), 0.05, momentum=0.9, weight_decay=5e-4)
+    number = 0
+    for epoch in range(2):
+        for batch in torch.split(Batches(60, 16, 0).epoch(epoch), 16):
+            inputs, labels = train(batch)
+            optimizer.zero_grad()
+            step(other, optimizer, inputs, labels, number)
+            optimizer.step()
+            number += 1
+    for a, b in zip(net.parameters(), other.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_sam_is_two_passes() -> None:
+    def step(net: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor, number: int) -> None:
+        weights = list(net.parameters())
+        gradients = torch.autograd.grad(nn.functional.cross_entropy(net(inputs), labels), weights)
+        length = sum((g * g).sum() for g in gradients) ** 0.5
+        before = [w.detach().clone() for w in weights]
+        with torch.no_grad():
+            for w, g in zip(weights, gradients):
+                w += 0.3 * g / length
+        nn.functional.cross_entropy(net(inputs), labels).backward()
+        with torch.no_grad():
+            for w, old in zip(weights, before):
+                w.copy_(old)
+
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, schedule="constant", optimizer="sgd+sam:rho=0.3")
+    in_float64(recipe, step)
+    assert Recipe(optimizer="sam:rho=0.3").optimizer == "sgd+sam:rho=0.3"
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 2.0])
+def test_mixup_is_the_loss_of_both_labels(alpha: float) -> None:
+    generator = torch.Generator().manual_seed(1)  # that of the run
+
+    def step(net: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor, number: int) -> None:
+        share = np.random.default_rng((0, number)).beta(alpha, alpha) if alpha else 1.0
+        order = torch.randperm(len(inputs), generator=generator)
+        targets = nn.functional.one_hot(labels, 3).double()
+        mixed = share * targets + (1 - share) * targets[order]
+        log_p = net(share * inputs + (1 - share) * inputs[order]).log_softmax(1)
+        (-(mixed * log_p).sum(1).mean()).backward()
+
+    in_float64(Recipe(epochs=2, batch_size=16, lr=0.05, schedule="constant", augment=f"mixup:alpha={alpha}"), step)
+
+
+def test_mixup_goes_to_none_with_alpha() -> None:
+    runs = {}
+    for augment in ("", "mixup:alpha=0", "mixup:alpha=1e-6", "mixup:alpha=0.5"):
+        made = trainer(Recipe(epochs=3, batch_size=16, augment=augment))
+        made.model.eval()  # no batch statistics, which see rows in another order
+        made.model.drop.p = 0.0  # type: ignore[union-attr]
+        made.run()
+        runs[augment] = torch.cat([p.detach().flatten() for p in made.model.parameters()])
+    torch.testing.assert_close(runs["mixup:alpha=0"], runs[""], rtol=0, atol=0)
+    torch.testing.assert_close(runs["mixup:alpha=1e-6"], runs[""], rtol=1e-4, atol=1e-5)
+    assert float((runs["mixup:alpha=0.5"] - runs[""]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("augment", "loss", "match"),
+    [("mixup", "ce+mmce", "two labels"), ("mixup+flip+mixup", "ce", "mixup twice")],
+)
+def test_mixup_refuses(augment: str, loss: str, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        trainer(Recipe(epochs=1, augment=augment, loss=loss))
+
+
+def test_sam_leaves_batch_statistics_to_the_first_pass() -> None:
+    found = []
+    for optimizer in ("sgd", "sgd+sam:rho=0.5"):
+        made = trainer(Recipe(epochs=1, batch_size=60, optimizer=optimizer))
+        made.run()
+        found.append(made.model.body[1].running_mean)  # type: ignore[union-attr, index]
+    assert torch.equal(*found)
 
 
 def test_log_has_what_it_promises() -> None:
@@ -216,12 +315,25 @@ def test_crop_and_flip_against_slices() -> None:
 
 def test_stratified_split() -> None:
     labels = np.repeat([0, 1, 2], [50, 20, 2])
-    kept, held = stratified_split(labels, 0.1, 0)
+    kept, held = Split("stratified", 0, 0.1)(labels)
     assert np.bincount(labels[held]).tolist() == [5, 2, 1]
     assert sorted([*kept, *held]) == list(range(72))
-    assert not np.array_equal(held, stratified_split(labels, 0.1, 1)[1])
+    assert not np.array_equal(held, Split("stratified", 1, 0.1)(labels)[1])
     with pytest.raises(InputError, match="class 1 has one row"):
-        stratified_split(np.array([0, 0, 1]), 0.5, 0)
+        Split("stratified", 0, 0.5)(np.array([0, 0, 1]))
+    for share in (0.0, 1.0):
+        with pytest.raises(UsageError, match="is not a share"):
+            Split("mukhoti", 0, share)(labels)
+    with pytest.raises(UsageError, match=r"0\.01 of 72 rows is none"):
+        Split("mukhoti", 1, 0.01)(labels)
+
+
+def test_the_split_of_the_paper() -> None:
+    """45,000 and 5,000 of CIFAR, against what the published code does, in its own steps."""
+    places = list(range(50_000))
+    np.random.RandomState(1).shuffle(places)
+    kept, held = Split("mukhoti").after(None)(np.zeros(50_000, np.int64))
+    assert (kept.tolist(), held.tolist()) == (sorted(places[5_000:]), sorted(places[:5_000]))
 
 
 def test_batches_cover_every_row_once() -> None:
@@ -270,7 +382,7 @@ def arrays(tmp_path: Path, labels: list[int], **more: Any) -> str:
 
 def test_parts_and_standardising(tmp_path: Path) -> None:
     source = arrays(tmp_path, [0, 1] * 30)
-    parts = open_parts(source, None, None, named={}, fraction=0.2, seed=0)
+    parts = open_parts(source, None, None, named={}, split=Split(share=0.2))
     assert [(role, len(data)) for role, data in parts.items()] == [("train", 48), ("validation", 12)]
     x, _ = standardised(parts.train).batch(slice(None))
     assert isinstance(x, Tensor)
@@ -278,15 +390,15 @@ def test_parts_and_standardising(tmp_path: Path) -> None:
     torch.testing.assert_close(x.std(0, correction=0), torch.ones(5))
     np.savez(tmp_path / "s.npz", train_x=np.ones((4, 2)), train_y=[0, 1, 0, 1], test_x=np.ones((2, 2)), test_y=[0, 1])
     assert dataset.splits(tmp_path / "s.npz") == ["train", "test"]
-    parts = open_parts(str(tmp_path / "s.npz"), None, None, named={}, fraction=0.5, seed=0)
+    parts = open_parts(str(tmp_path / "s.npz"), None, None, named={}, split=Split(share=0.5))
     assert [role for role, _ in parts.items()] == ["train", "validation", "test"]
     with pytest.raises(UsageError, match="no training rows"):
-        open_parts(None, None, None, named={}, fraction=0.1, seed=0)
+        open_parts(None, None, None, named={})
 
 
 def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
     source = arrays(tmp_path, [0, 0, 2, 2] * 5)
-    options: dict[str, Any] = {"named": {}, "fraction": 0.2, "seed": 0}
+    options: dict[str, Any] = {"named": {}, "split": Split(share=0.2)}
     with pytest.raises(InputError, match="class 1 has no training rows"):
         open_parts(source, None, None, **options)
     assert "class 1" in open_parts(source, None, None, missing_classes=True, **options).notes[-1]
@@ -302,6 +414,9 @@ def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
         ({"patience": 0}, "--patience 0"),
         ({"optimizer": "sdg"}, "unknown optimizer"),
         ({"schedule": "steps"}, "unknown schedule"),
+        ({"optimizer": "sgd+adam"}, "several optimizers"),
+        ({"optimizer": "sgd+sam+sam"}, "several optimizers"),
+        ({"optimizer": "sam:rho=-1"}, "out of range"),
         ({"augment": "crop+rotate"}, "unknown augmentation"),
         ({"loss": "nope"}, "unknown loss"),
     ],
@@ -351,3 +466,14 @@ def test_named_inputs(tmp_path: Path) -> None:
 
 def test_objective_matches_its_spec() -> None:
     assert Recipe(loss="FLA-53").loss == losses.objective("focal_sample").spec
+
+
+def test_progress_says_the_loss_and_how_fast_rows_go_by() -> None:
+    said: list[tuple[float, str]] = []
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    rows = (x, (x[:, 0] > 0).long())
+    how = {"epochs": 2, "batch_size": 16, "device": "cpu", "progress": lambda *both: said.append(both)}
+    calibcli.train(torch.nn.Linear(4, 2), rows, **how)
+    trained = [text for _, text in said if "epoch" in text]
+    assert len(trained) == 8
+    assert all(re.search(r"epoch \d of 2, loss [\d.]+, [\d,]+ rows a second$", text) for text in trained), trained

@@ -9,7 +9,7 @@ from typing import Literal, Unpack
 
 import numpy.typing as npt
 
-from calibcli import scalers
+from calibcli import headline, scalers
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import known_suffix, may_write, sha256, unchanged
@@ -127,13 +127,14 @@ def apply(
         "keeps predicted classes": scaler.preserves_accuracy,
         "predicted classes changed": written.changed,
     }
-    return Result(
+    result = Result(
         command="apply",
         notes=[*rows.notes, *_remarks(scaler, rows, written.raised, dtype)],
         facts=facts,
         artefacts={"scores": str(target)},
         provenance={"inputs": [*files, *recorded.provenance(rows)]},
     )
+    return headline.headed(result)
 
 
 def _remarks(scaler: Scaler, rows: Predictions, raised: int, dtype: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack, cast
 
 import numpy.typing as npt
 
+from calibcli import headline
 from calibcli.api.measuring import Scores, given, spread
 from calibcli.errors import UsageError
 from calibcli.gate import compare as comparing
@@ -88,10 +89,10 @@ def check(
     )
     if scores is None or isinstance(scores, str | Path | Result):
         reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
-        return session.run(dataclasses.replace(request, input=scores, reading=reading), progress)
+        return headline.headed(session.run(dataclasses.replace(request, input=scores, reading=reading), progress))
     found = given(check, scores, labels, how, progress)
     reading = {"by": tuple(found.slices)}
-    return session.run(dataclasses.replace(request, input=found, reading=reading), progress)
+    return headline.headed(session.run(dataclasses.replace(request, input=found, reading=reading), progress))
 
 
 @spread
@@ -139,7 +140,7 @@ def compare(
         read = [(i, {}) if isinstance(i, Result) else read_result(i) for i in inputs]  # type: ignore[arg-type]
         files = [entry for _, entry in read if entry]
         result = comparing.results([one for one, _ in read], named, alpha)
-        return dataclasses.replace(result, provenance={"inputs": files, "seed": 0})
+        return dataclasses.replace(headline.headed(result), provenance={"inputs": files, "seed": 0})
     if len(kinds) > 1:
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
     if all(isinstance(one, Predictions) for one in inputs):
@@ -147,7 +148,7 @@ def compare(
     found = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
     files = [entry for predictions in found for entry in recorded.provenance(predictions)]
     result = comparing.scores(found, named, list(metrics) if metrics else None, alpha)
-    return dataclasses.replace(result, provenance={"inputs": files, "seed": 0})
+    return dataclasses.replace(headline.headed(result), provenance={"inputs": files, "seed": 0})
 
 
 def _rules(limits: Any) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, Unpack, cast
 
 import numpy.typing as npt
 
+from calibcli import headline
 from calibcli.errors import check_keywords
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import multilabel, recorded
@@ -20,6 +21,7 @@ from calibcli.inputs.scores.recorded import read
 from calibcli.metrics import report as reports
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
+from calibcli.spec import Drawn
 
 __all__ = ["from_arrays", "from_confidence", "measure", "read"]
 
@@ -93,6 +95,7 @@ def measure(
     per_class: bool = False,
     top_k: int = 0,
     diagram: bool = False,
+    curve: Drawn = "corp",
     seed: int = 0,
     threads: int = 1,
     progress: Progress | None = None,
@@ -110,7 +113,8 @@ def measure(
         specs: metric specs such as `ece:bins=30`.
         bins, edges: of metrics whose spec does not say.  level: confidence level of the intervals.
         per_class: a table of each class.  top_k: also for the top 2, ..., k classes together.
-        diagram: the reliability diagram too, in `plots`.
+        diagram: the reliability diagram too, in `plots`.  curve: what its picture draws: the isotonic regression,
+            accuracy per bin, or the smooth curve.
         seed: of what is simulated.  threads: workers; 0 uses every core.  progress: called with (fraction, text).
         how: see `from_arrays`, and of a file `read`; `by` measures each part beside the whole.
 
@@ -134,6 +138,7 @@ def measure(
         per_class=per_class,
         top_k=top_k,
         diagram=diagram,
+        curve=curve,
         seed=seed,
         threads=threads or None,
     )
@@ -144,4 +149,5 @@ def measure(
     else:
         first = given(measure, scores, labels, how, progress)
         result = reports.report(first, options, progress)
-    return dataclasses.replace(result, provenance={"inputs": recorded.provenance(first), "seed": seed})
+    said = headline.headed(result)
+    return dataclasses.replace(said, provenance={"inputs": recorded.provenance(first), "seed": seed})

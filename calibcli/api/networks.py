@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from torch import nn
 
 from calibcli import device as devices
-from calibcli import hessian, losses
+from calibcli import headline, hessian, losses
 from calibcli.errors import UsageError, check_keywords
 from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.dataset import Dataset
@@ -49,6 +49,7 @@ def curvature(
     inputs: str | None = None,
     labels: str | None = None,
     subset: int | None = None,
+    split_seed: int | None = None,
     device: str = "auto",
     dtype: str = "float32",
     seed: int = 0,
@@ -77,7 +78,7 @@ def curvature(
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
         arch, arch_file, trust: of a checkpoint, see `calib curvature --help`.
-        mean, std, size, layout, inputs, labels, subset: of the data set, likewise.
+        mean, std, size, layout, inputs, labels, subset, split_seed: of the data set, likewise.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
 
@@ -91,10 +92,11 @@ def curvature(
     loaded = _loaded(model, arch, arch_file, trust)
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
     rows = {"mean": mean, "std": std, "size": size, "layout": layout, "inputs": inputs, "labels": labels}
-    found = loaded.open_data(data, "test", "validation", **rows, subset=subset, seed=seed, trust=trust)
+    drawn = {"subset": subset, "split_seed": split_seed}
+    found = loaded.open_data(data, "test", "validation", **rows, **drawn, trust=trust)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
-    return _measured(loaded, found, quantities, how)
+    return headline.headed(_measured(loaded, found, quantities, how))
 
 
 def named(options: Callable[P, Any]) -> Callable[[Callable[[Any], T]], Callable[P, T]]:
@@ -130,7 +132,7 @@ def train(setup: Setup) -> Result:
     Args:
         model: a module, a checkpoint, or an architecture (`mlp:hidden=64/64`).
         data, validation, test: rows as `curvature` takes them; None: where the checkpoint says.
-        val_fraction: share of each class that is held out where there is no validation set.
+        split, split_seed, val_fraction: how rows are held out where there is no validation set.
         loss: spec or several; of a module, one.  penalty: specs of what is added to each.
         epochs, batch_size, lr, optimizer, ...: see `calibcli.training.setup`, where each says what it is.
         save: folder for model, logits and log.
@@ -140,7 +142,7 @@ def train(setup: Setup) -> Result:
         InputError: a model or rows that are refused.  UsageError: an option that cannot be.
         TypeError: an unknown keyword.
     """
-    return run_all(setup)
+    return headline.headed(run_all(setup))
 
 
 def loss(spec: str) -> Loss:

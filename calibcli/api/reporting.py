@@ -11,6 +11,7 @@ from typing import Any
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import compare as comparing
 from calibcli.gate.input_files import read_result
+from calibcli.headline import FACT, headed
 from calibcli.result import WORST_FIRST, Cell, Result, Table
 
 __all__ = ["report"]
@@ -47,7 +48,9 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     held = [pair for name, (one, _) in zip(named, read, strict=True) for pair in _held(name, one)]
     compared, notes = _compared(held)
     verdicts = [one.verdict for _, one in held if one.verdict]
-    rows: list[list[Cell]] = [[name, one.command, one.verdict or "", said(one)] for name, one in held]
+    rows: list[list[Cell]] = [
+        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in held
+    ]
     return Result(
         command="report",
         tables=[
@@ -55,7 +58,7 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         ],
         notes=notes,
         facts={
-            "headline": _headline(held),
+            FACT: _headline(held),
             **({"verdict": next(o for o in WORST_FIRST if o in verdicts)} if verdicts else {}),
             "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*held, *compared]],
         },
@@ -63,21 +66,15 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     )
 
 
-def said(result: Result) -> str:
-    """The sentences that a result opens with, on one line."""
-    found = result.facts.get("headline") or ""
-    return found if isinstance(found, str) else " ".join(map(str, found))
-
-
-def _headline(held: Sequence[tuple[str, Result]]) -> list[str]:
+def _headline(held: Sequence[tuple[str, Result]]) -> str:
     judged = [(name, one.verdict) for name, one in held if one.verdict]
     count = f"{len(held)} result{'s' * (len(held) != 1)}"
     if not judged:
-        return [f"{count}; none is a verdict."]
+        return f"{count}; none is a verdict."
     failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
     some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
     passed = "every one passes" if len(judged) > 1 else "it passes"
-    return [f"{count}, {len(judged)} with a verdict: {f'not passed: {some}' if failed else passed}."]
+    return f"{count}, {len(judged)} with a verdict: {f'not passed: {some}' if failed else passed}."
 
 
 def _names(results: Sequence[Any]) -> list[str]:
@@ -112,7 +109,7 @@ def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Resul
         except InputError as error:
             notes.append(f"results of {command} are not compared: {error.problem}")
             continue
-        found.append((f"Comparison of {command}", made))
+        found.append((f"Comparison of {command}", headed(made)))
     return found, notes
 
 

@@ -1,4 +1,4 @@
-"""Residual networks (He, Zhang, Ren & Sun 2016): the 6n+2 family for CIFAR, and ResNet-18/34/50 with either stem."""
+"""Residual networks (He, Zhang, Ren & Sun 2016): the 6n+2 family for CIFAR, and ResNet-18/34/50 with three stems."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated, Literal, cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from calibcli.architectures.shelf import ARCHITECTURES, Depth, Size
+from calibcli.architectures.shelf import ARCHITECTURES, Depth, Factor, Init, Size, initialised
 from calibcli.errors import UsageError
 from calibcli.spec import Range
 
-Factor = Annotated[float, Range(1 / 64, 1000)]  # of 64 channels: at least one is left
+Blocks = Annotated[tuple[int, ...], Range(1, 1000)]
+Stem = Literal["cifar", "tiny", "imagenet"]
 
 
 class PadShortcut(nn.Module):
@@ -82,7 +83,9 @@ class ResNet(nn.Module):
     Args:
         block: BasicBlock or Bottleneck.  blocks: blocks per stage.  widths: width per stage.
         channels: of the images.  classes: K.  option: shortcut A or B.
-        stem: `cifar` (3x3) or `imagenet` (7x7 of stride 2, then 3x3 max pooling of stride 2).
+        stem: `cifar` (3x3), `imagenet` (7x7 of stride 2, then 3x3 max pooling of stride 2), or `tiny`: that of `cifar`,
+            and means of each quarter of the image at the end, for images of 64 x 64.
+        first: channels of the stem; None: the first of `widths`.
     """
 
     def __init__(
@@ -94,10 +97,12 @@ class ResNet(nn.Module):
         channels: int,
         classes: int,
         option: str,
-        stem: str = "cifar",
+        stem: Stem = "cifar",
+        init: Init = "fan_out",
+        first: int | None = None,
     ) -> None:
         super().__init__()
-        width = widths[0]
+        width = first or widths[0]
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
             self.pool: nn.Module = nn.MaxPool2d(3, 2, padding=1)
@@ -113,16 +118,16 @@ class ResNet(nn.Module):
                 width = width_ * block.expansion
             self.stages.append(f"layer{number}")
             self.add_module(self.stages[-1], stage)
-        self.linear = nn.Linear(width, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self.corners = 2 if stem == "tiny" else 1
+        self.linear = nn.Linear(width * self.corners**2, classes)
+        initialised(self, init)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.pool(F.relu(self.bn1(self.conv1(x))))
         for name in self.stages:
             out = self.get_submodule(name)(out)
-        return cast(Tensor, self.linear(out.mean((2, 3))))
+        means = F.adaptive_avg_pool2d(out, 2).flatten(1) if self.corners == 2 else out.mean((2, 3))
+        return cast(Tensor, self.linear(means))
 
 
 @ARCHITECTURES.add()
@@ -133,6 +138,7 @@ def resnet(
     classes: Size = 10,
     channels: Size = 3,
     shortcut: Literal["A", "B"] = "A",
+    init: Init = "fan_out",
 ) -> ResNet:
     """CIFAR ResNet of depth 6n+2 (20, 32, 44, 56, 110, ...), three stages of `width`, 2x and 4x.
 
@@ -150,12 +156,12 @@ def resnet(
         near = max(8, 6 * round((depth - 2) / 6) + 2)
         raise UsageError(f"resnet of depth {depth}: this family has depths 6n+2", f"pass depth={near}")
     widths = (width, 2 * width, 4 * width)
-    return ResNet(BasicBlock, (n, n, n), widths, channels=channels, classes=classes, option=shortcut)
+    return ResNet(BasicBlock, (n, n, n), widths, channels=channels, classes=classes, option=shortcut, init=init)
 
 
 @ARCHITECTURES.add()
 def resnet18(
-    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Stem = "cifar", init: Init = "fan_out"
 ) -> ResNet:
     """ResNet-18; `width` multiplies the channels (64 to 512); the stem is for 32x32 images unless told otherwise.
 
@@ -165,12 +171,14 @@ def resnet18(
     >>> sum(p.numel() for p in build("resnet18").parameters())
     11173962
     """
-    return ResNet(BasicBlock, (2, 2, 2, 2), four(width), channels=channels, classes=classes, option="B", stem=stem)
+    return ResNet(
+        BasicBlock, (2, 2, 2, 2), four(width), channels=channels, classes=classes, option="B", stem=stem, init=init
+    )
 
 
 @ARCHITECTURES.add()
 def resnet34(
-    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Stem = "cifar", init: Init = "fan_out"
 ) -> ResNet:
     """ResNet-34; options as in resnet18.
 
@@ -180,22 +188,37 @@ def resnet34(
     >>> sum(p.numel() for p in build("resnet34").parameters())
     21282122
     """
-    return ResNet(BasicBlock, (3, 4, 6, 3), four(width), channels=channels, classes=classes, option="B", stem=stem)
+    return ResNet(
+        BasicBlock, (3, 4, 6, 3), four(width), channels=channels, classes=classes, option="B", stem=stem, init=init
+    )
 
 
 @ARCHITECTURES.add()
 def resnet50(
-    *, width: Factor = 1, classes: Size = 10, channels: Size = 3, stem: Literal["cifar", "imagenet"] = "cifar"
+    *,
+    width: Factor = 1,
+    blocks: Blocks = (3, 4, 6, 3),
+    classes: Size = 10,
+    channels: Size = 3,
+    stem: Stem = "cifar",
+    init: Init = "fan_out",
 ) -> ResNet:
-    """ResNet-50 (bottleneck blocks); options as in resnet18.
+    """ResNet-50 (bottleneck blocks), or with `blocks=3/4/26/3` the ResNet-110 of Mukhoti et al. (2020).
+
+    Their convolutions are drawn with `init=default`, and their stem for Tiny ImageNet is `tiny`.
 
     Source: He et al. (2016).
 
     >>> from calibcli.architectures import build
     >>> sum(p.numel() for p in build("resnet50").parameters())
     23520842
+
+    Raises:
+        UsageError: not four stages.
     """
-    return ResNet(Bottleneck, (3, 4, 6, 3), four(width), channels=channels, classes=classes, option="B", stem=stem)
+    if len(blocks) != 4:
+        raise UsageError(f"resnet50 with {len(blocks)} stages: it has four", "pass blocks=3/4/6/3")
+    return ResNet(Bottleneck, blocks, four(width), channels=channels, classes=classes, option="B", stem=stem, init=init)
 
 
 def four(width: float) -> tuple[int, ...]:

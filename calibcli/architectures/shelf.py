@@ -13,14 +13,23 @@ ARCHITECTURES = Shelf("architecture", package="calibcli.architectures")
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 Norm = Literal["batch", "group", "none"]
+Init = Literal["fan_out", "default"]
 Size = Annotated[int, Range(1, 10_000_000)]
 Sizes = Annotated[tuple[int, ...], Range(1, 10_000_000)]
 Depth = Annotated[int, Range(1, 10_000)]
+Factor = Annotated[float, Range(1 / 64, 1000)]  # of 64 channels: at least one is left
 
 
 def activation(name: Activation) -> nn.Module:
     kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
     return kinds[name]()
+
+
+def initialised(model: nn.Module, init: Init) -> None:
+    """Draw its convolutions from N(0, 2 / (k² outputs)) (He et al. 2015), or leave them as PyTorch draws them."""
+    for module in model.modules() if init == "fan_out" else ():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def norm(name: Norm, channels: int) -> nn.Module:

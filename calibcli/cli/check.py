@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from calibcli.cli.run import Run, asked, named, takes
+from calibcli.errors import UsageError
 from calibcli.gate.request import Request
 from calibcli.inputs.opening import Reading
+from calibcli.spec import option
 
 PANEL = "Gate"
 
 
 @takes
-def command(request: Request, run: Run, reading: Reading) -> int:
+def command(
+    *,
+    request: Request,
+    save_baseline: Path | None = option(None, "Write the rows here, as a baseline for later.", metavar="FILE"),
+    run: Run,
+    reading: Reading,
+) -> int:
     """Judge limits on metrics: PASS, FAIL, INCONCLUSIVE or NOT RUN.
 
     PASS and FAIL are claims about the population that hold with 95 % confidence, not about these rows. Rules come from
@@ -20,11 +29,28 @@ def command(request: Request, run: Run, reading: Reading) -> int:
 
     Exit codes: 0 passed, 1 failed, 3 inconclusive, 5 not run (or no rule), 2 wrong request, 4 input refused.
 
+    --save-baseline FILE.json writes what --baseline reads later, unless a rule fails; the rules of calib.toml are not
+    asked then, so that without --max, --min and --baseline nothing is judged.
+
     Example: calib check test.npz --max ece=0.05 --min accuracy=0.9
     """
     from calibcli.gate import session
 
-    request = dataclasses.replace(request, reading=asked(reading))
+    given = list(request.input or ())
+    one = given if given[1:] else next(iter(given), None)
+    request = dataclasses.replace(request, input=one, reading=asked(reading))
     settings = session.asked(request)
-    run.claim([*session.named(settings), *named(reading)])
-    return run.finish(session.run(request, run.progress("checking"), settings))
+    kept = request
+    if save_baseline is not None:
+        if save_baseline.suffix != ".json":
+            raise UsageError(f"a baseline is not written as '{save_baseline.name}'", "use the suffix .json")
+        kept = dataclasses.replace(request, keep_rows=True)
+        ruled = request.max or request.min or request.baseline
+        settings = settings if ruled else dataclasses.replace(settings, gates=())
+    run.claim([*session.named(settings), *given, *named(reading)], *([save_baseline] if save_baseline else []))
+    result = session.run(kept, run.progress("checking"), settings, diagram=bool(run.output))
+    if save_baseline is not None:
+        result = run.keep(result if settings.gates else dataclasses.replace(result, checks=[]), save_baseline)
+        facts = {key: value for key, value in result.facts.items() if key != "rows" or request.keep_rows}
+        result = dataclasses.replace(result, facts=facts)
+    return run.finish(result)

@@ -35,4 +35,5 @@ def command(
     from calibcli.api.gating import compare
 
     run.claim([*inputs, *named(reading)])
-    return run.finish(compare(*inputs, metrics=metric or None, alpha=alpha, **asked(reading)))
+    found = compare(*inputs, metrics=metric or None, alpha=alpha, **asked(reading))
+    return run.finish(found, asked=bool(metric))

@@ -25,7 +25,9 @@ def command(
         "-w",
     ),
     loss: str = option("ce", "Loss whose Hessian is measured (calib list losses)."),
-    train_loss: str | None = option(None, "A second loss, measured beside it: focal:gamma=3. 'none' for none."),
+    train_loss: str | None = option(
+        None, "A second loss (calib list losses), measured beside it: focal:gamma=3. 'none' for none."
+    ),
     params: str = option("*", "Parameters that count, as globs: 'layer4.*,fc.*'."),
     memory: str = option("auto", "Graphs kept between products: auto, low (none) or high (all)."),
     batch_size: OrNone = option(0, "Rows per micro-batch, up to 256 on a CPU; 0 lets memory decide."),
@@ -65,6 +67,6 @@ def command(
         progress=run.progress("curvature"),
         interrupts=tuple(ENDS),
     )
-    code = run.finish(result)
+    code = run.finish(result, asked=bool(quantity))
     stopped = {kind.__name__: code for kind, (_, code) in ENDS.items()}
     return int(stopped.get(str(result.facts["interrupted"]), code)) if speaks() else code

@@ -40,7 +40,7 @@ def command(
     where, precision = devices.pick(machine.device), devices.dtype(machine.dtype)
     devices.set_threads(machine.threads)
     loaded = checkpoint.load(model, **vars(network))
-    found = loaded.open_data(data, "test", "validation", **vars(rows), seed=machine.seed, trust=network.trust)
+    found = loaded.open_data(data, "test", "validation", **vars(rows), trust=network.trust)
     run.claim([found.source], *inference.files_of(target))
     written = inference.write_logits(
         loaded.model,

@@ -7,7 +7,7 @@ from pathlib import Path
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Count, Edges, Level, OrNone, argument, option
+from calibcli.spec import Count, Drawn, Edges, Level, OrNone, argument, option
 
 PANEL = "Measure"
 
@@ -24,6 +24,7 @@ def command(
     level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound."),
     per_class: bool = option(False, "Also a table and a diagram of each class."),
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
+    curve: Drawn = option("corp", "What the picture draws: isotonic regression, accuracy per bin, or a smooth curve."),
     work: Work,
     run: Run,
     reading: Reading,
@@ -48,9 +49,10 @@ def command(
         per_class=per_class,
         top_k=top_k,
         diagram=True,
+        curve=curve,
         seed=work.seed,
         threads=work.threads,
         progress=run.progress("measuring"),
         **how,
     )
-    return run.finish(found)
+    return run.finish(found, asked=bool(metric))

@@ -18,6 +18,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from calibcli import spec
 from calibcli.errors import UsageError
 
+COMPLETION = "_CALIB_COMPLETE"  # in the environment: a shell asks what a line may go on with
+
 
 @dataclass(frozen=True)
 class Option:

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from calibcli import __version__, cli, render
-from calibcli.cli.options import parsed, takes
+from calibcli import __version__, cli, headline, render
+from calibcli.cli.options import COMPLETION, parsed, takes
 from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
 from calibcli.result import Result
-from calibcli.spec import option
+from calibcli.spec import Style, option
 
 OTHERS = ("app", "options", "run", "typed")  # beside the files of commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
-COMPLETION = "_CALIB_COMPLETE"  # in the environment: a shell asks what a line may go on with
 
 
 def call(args: list[str]) -> int:
@@ -75,12 +74,14 @@ class Run:
     json: bool = option(False, "Short for --format json.")
     output: Sequence[Path] = option(
         (),
-        "Also write the result here; the suffix decides the format. Repeatable.",
+        "Also write the result here; the suffix decides the format (calib list formats). Repeatable.",
         "--output",
         "-o",
         kind=tuple[Path, ...],
     )
+    style: Style = option("screen", "Of pictures: screen, or paper (3.3 inches wide, 8 pt, no titles).")
     quiet: bool = option(False, "No progress and no notes on stderr.", "--quiet", "-q")
+    verbose: bool = option(False, "Show all that a file would have, and how numbers were found.", "--verbose", "-v")
 
     argv: ClassVar[Sequence[str]] = ()
     latest_code: ClassVar[int] = int(Exit.OK)  # of the last finished run, for a reader that went away early
@@ -115,36 +116,51 @@ class Run:
 
         return bar(title)
 
-    def finish(self, result: Result) -> int:
-        """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for."""
+    def keep(self, result: Result, path: Path) -> Result:
+        """Write the JSON of a result that its checks let pass, as a later baseline; the result that says so."""
+        if result.exit_code:
+            note = f"no baseline is written to {path}: the check did not pass"
+            return dataclasses.replace(result, notes=[*result.notes, note])
+        if speaks():
+            render.write(self.stamped(result), path)
+        return dataclasses.replace(result, artefacts={**result.artefacts, "baseline": str(path)})
+
+    def stamped(self, result: Result) -> Result:
+        """The result with its sentence, what was called, and when."""
+        inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
+        provenance = {
+            "version": __version__,
+            "argv": list(self.argv),
+            "inputs": inputs,
+            **{key: value for key, value in result.provenance.items() if key != "inputs"},
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+            "seconds": round(time.time() - self.started, 3),
+        }
+        return dataclasses.replace(headline.headed(result), provenance=provenance)
+
+    def finish(self, result: Result, asked: bool = False) -> int:
+        """Stamp provenance, write `-o` files, print to stdout; the exit code that the checks ask for.
+
+        Args:
+            asked: the numbers were asked for by name, so that a screen shows all of them.
+        """
         sys.stdout = self.stdout
         if not speaks():
             return int(Exit.OK)
-        inputs = [dict(entry) for entry in result.provenance.get("inputs", ())]
-        stamped = dataclasses.replace(
-            result,
-            provenance={
-                "version": __version__,
-                "argv": list(self.argv),
-                "inputs": inputs,
-                **{key: value for key, value in result.provenance.items() if key != "inputs"},
-                "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
-                "seconds": round(time.time() - self.started, 3),
-            },
-        )
-        if not (self.format == "table" and sys.stdout.isatty()):  # there the table ends with them
-            for note in result.notes:
-                self.note(note)
+        stamped = self.stamped(result)
+        inputs = stamped.provenance["inputs"]
         code = stamped.exit_code
         failed: CalibError | None = None
         for path in self.outputs:
             try:
                 may_write(render.files(path), [entry["path"] for entry in inputs])  # also those found on the way
-                render.write(stamped, path)
+                render.write(stamped, path, self.style)
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
         Run.latest_code = code if failed is None else int(failed.code)
-        render.show(stamped, self.format)
+        for note in result.notes:
+            self.note(note)
+        render.show(stamped, self.format, "all" if self.verbose else "asked" if asked else "few")
         if failed is not None:
             raise failed
         return code

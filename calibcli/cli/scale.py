@@ -9,7 +9,7 @@ from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Folds, Level, argument, option
+from calibcli.spec import Folds, Level, Seed, argument, option
 
 PANEL = "Fix"
 
@@ -21,10 +21,13 @@ def command(
     method: tuple[str, ...] = option(
         (), "Method, such as focal-temperature (calib list methods); 'all' fits and ranks every one. Repeatable."
     ),
-    test: Path | None = option(None, "Other rows, on which before and after are measured."),
+    test: tuple[Path, ...] = option(
+        (), "Other rows, on which before and after are measured. Repeatable with --tasks or --shards."
+    ),
     folds: Folds | None = option(
         None, "Without --test: folds that before and after come from; default: 5.", metavar="FOLDS"
     ),
+    split_seed: Seed | None = option(None, "Seed of the folds, apart from --seed; default: 0.", metavar="SEED"),
     metric: tuple[str, ...] = option(
         (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
     ),
@@ -44,24 +47,28 @@ def command(
     from calibcli.inputs.scores import fingerprints, recorded
     from calibcli.scalers import before_after, ranking
 
-    if test is not None and folds is not None:
+    if test and folds is not None:
         raise UsageError("--test and --folds are two ways to get the same numbers", "pass one of them")
+    folded = not test or len(method) > 1 or "all" in map(str.lower, method)
+    if split_seed is not None and not folded:
+        raise UsageError("--split-seed is of folds, and --test makes none", "pass one of them")
     if reading.multilabel:
         raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
     if save is not None and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    run.claim([*files, test, *named(reading)], *([save] if save else []))
+    run.claim([*files, *test, *named(reading)], *([save] if save else []))
     options = ranking.Options(
         methods=method or ("temperature",),
         specs=metric or None,
         folds=5 if folds is None else folds,
+        split_seed=split_seed or 0,
         level=level,
         seed=work.seed,
         threads=work.threads or None,
     )
     how, progress = asked(reading), run.progress("reading")
     predictions = recorded.read(files, progress=progress, **how)
-    held_out = None if test is None else recorded.read(test, progress=progress, **how)
+    held_out = recorded.read(test, progress=progress, **how) if test else None
     overlap = fingerprints.refuse_overlap(predictions, held_out) if held_out is not None else ""
     result, scaler = before_after.report(predictions, options, held_out, run.progress("fitting"))
     if save is not None:
@@ -71,10 +78,9 @@ def command(
         notes=[*result.notes, *([overlap] if overlap else [])],
         artefacts={} if save is None else {"calibrator": str(save)},
         provenance={
-            "inputs": [
-                entry for rows in (predictions, held_out) if rows is not None for entry in recorded.provenance(rows)
-            ],
+            "inputs": [file for p in (predictions, held_out) if p is not None for file in recorded.provenance(p)],
             "seed": work.seed,
+            **({"split": {"folds": options.folds, "seed": options.split_seed}} if folded else {}),
         },
     )
-    return run.finish(result)
+    return run.finish(result, asked=bool(metric))

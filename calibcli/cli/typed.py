@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args, get_origin
@@ -14,21 +16,42 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from calibcli import __version__
-from calibcli.cli.options import Command, Option
+from calibcli.cli.options import COMPLETION, Command, Option
 from calibcli.errors import Exit, UsageError
 
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."
 TAKES = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH", bool: ""}
 """What the help shows beside an option, by its type."""
+PANELS = ("Inspect", "Measure", "Fix", "Gate", "Train")
+WORK = ("inspect", "list", "logits", "metrics", "curvature", "scale", "apply", "check", "compare", "plan", "fit")
+"""Panels, and commands in them, in the order in which they are needed."""
+LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # and what that line is, by shell
 WIDE = 16  # letters of choices that are shown there
 
 
 def call(args: list[str], commands: Sequence[str]) -> int:
     """Build and run the one of the commands that these arguments name; its exit code."""
-    about = args[:1] in ([], ["--help"], ["-h"])
-    names = commands if about or args[0] not in commands else [args[0]]
+    completing = COMPLETION in os.environ
+    about = not completing and args[:1] in ([], ["--help"], ["-h"])
+    line = next((os.environ[name] for name in LINES if name in os.environ), "").split()[1:] if completing else args
+    names = [line[0]] if line and line[0] in commands else commands
     code = build(names, about)(args or ["--help"], prog_name="calib", standalone_mode=False)
     return int(code or 0) if args else int(Exit.USAGE)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of commands in the order of work: look, measure, fix, gate, train; new ones at the end of their panel."""
+    panels = {name: importlib.import_module(f"calibcli.cli.{name}").PANEL for name in names}
+
+    def place(name: str) -> tuple[int, int, str]:
+        panel, own = panels[name], name if name in WORK else ""
+        return (
+            PANELS.index(panel) if panel in PANELS else len(PANELS),
+            WORK.index(own) if own else len(WORK),
+            panel + name,
+        )
+
+    return sorted(panels, key=place)
 
 
 def build(names: Sequence[str], about: bool = False) -> typer.Typer:
@@ -41,7 +64,7 @@ def build(names: Sequence[str], about: bool = False) -> typer.Typer:
         cls=Group,
         help=ABOUT,
         context_settings={"help_option_names": ["--help", "-h"]},
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
     )
 
@@ -53,7 +76,7 @@ def build(names: Sequence[str], about: bool = False) -> typer.Typer:
     ) -> None:
         """Options of calib itself."""
 
-    for name in names:
+    for name in in_order(names):
         module = importlib.import_module(f"calibcli.cli.{name}")
         app.command(name, cls=Strict, rich_help_panel=module.PANEL)(_function(module.command, about))
     return app
@@ -124,6 +147,8 @@ def _parameter(one: Option) -> inspect.Parameter:
         default = inspect.Parameter.empty
     elif one.many or default is None:
         kind, default = Optional[kind], None  # noqa: UP045 (Typer reads it on every version)
+    if listed := re.search(r"\(calib list (\w+)\)", one.help):
+        about["autocompletion"] = _entries(listed[1], "=" if "=" in about["metavar"] else "")
     about["readable"] = False  # a file's reader says that it cannot be read, exit 4 as for a missing one; Typer exits 2
     if one.argument:
         made = typer.Argument(help=one.help, **about | {"metavar": None})  # it would replace the name
@@ -131,6 +156,24 @@ def _parameter(one: Option) -> inspect.Parameter:
         made = typer.Option(*one.flags, help=one.help, rich_help_panel=one.panel, **about)
     annotation: Any = Annotated[kind, made]
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _entries(shelf: str, ending: str) -> Callable[[str], list[str]]:
+    """What a spec may begin with, for a shell that completes it."""
+
+    def complete(incomplete: str) -> list[str]:
+        from calibcli import catalogue
+
+        one = catalogue.SHELVES.get(shelf)
+        names = (
+            [entry.name for entry in one.shelf]
+            if one is not None
+            else [f.name for f in catalogue.formats() if f.way == "written"]
+        )
+        names = [name.replace("_", "-") if "-" in incomplete else name for name in names]
+        return [name + ending for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 def _choices(words: Iterable[object]) -> str:

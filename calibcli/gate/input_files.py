@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.columns import columns
-from calibcli.errors import CalibError
+from calibcli.errors import CalibError, InputError
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Missing, Rows
 from calibcli.gate.config import Config
@@ -30,7 +30,7 @@ def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Sourc
     """What the gates are asked about: what Python has, or `eval`, a scores file or the JSON of any command.
 
     Args:
-        given: predictions, a result, or the name of a file, which `config` has too.
+        given: predictions, a result, several files, or the name of a file, which `config` has too.
         reading: options of `inputs.scores.recorded.read`.
 
     Raises:
@@ -40,11 +40,12 @@ def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Sourc
         return Scores(given, config)
     if isinstance(given, Result):
         return Results(given, "result")
-    if Path(config.eval).suffix == ".json":
+    if not isinstance(given, list) and Path(config.eval).suffix == ".json":
         result, entry = read_result(config.eval)
         return Results(result, config.eval, files=[entry])
     wanted = [gate.by for gate in config.gates if gate.by and gate.by != BY_CLASS]
-    return Scores(read_scores(config.eval, reading, [*config.slices, *wanted]), config)
+    named = given if isinstance(given, list) else config.eval
+    return Scores(read_scores(named, reading, [*config.slices, *wanted]), config)
 
 
 def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
@@ -57,7 +58,7 @@ def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:
     return Result.from_json(source.read(), str(path)), source.entry()
 
 
-def read_scores(path: str | Path, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
+def read_scores(path: recorded.Paths, reading: Mapping[str, Any], by: Sequence[str] = ()) -> Predictions:
     """Recorded outputs with those of the columns `by` that the file has."""
     how = Reading(**{**reading, "by": ()})
     sources = recorded.open_all(path, how)
@@ -75,9 +76,12 @@ def check_overlap(fit: str, found: Predictions, reading: Mapping[str, Any]) -> t
     """A note on rows that are in `fit` too, or ""; and path and sha256 of what was read.
 
     Raises:
-        InputError: more than 1 % are.
+        InputError: more than 1 % are; or it has other classes.
     """
     fitted = read_scores(fit, {**reading, "weights": None, "group": None, "ids": None})
+    if fitted.k != found.k:
+        problem = f"{fitted.source}, which was fitted on, has {fitted.k} classes, {found.source} {found.k}"
+        raise InputError(problem, "pass outputs of the same model (--fitted-on)")
     return refuse_overlap(fitted, found, way_out=""), recorded.provenance(fitted)
 
 
@@ -113,7 +117,7 @@ class Baselines:
         return kept_rows(self.source.result, self.source.source)
 
     def _read(self, path: str) -> Rows | str:
-        if not os.path.isfile(path):
+        if not os.path.exists(path):
             return Missing(f"no baseline at {path}")
         if Path(path).suffix == ".json":
             result, entry = read_result(path)

@@ -100,6 +100,10 @@ def possible(metric: str, k: int | None = None) -> Range:
     """
     name = metric.partition(":")[0]
     values: Range = METRICS.entries[name].traits["values"] if name in METRICS else OTHERS.get(name, Range())
+    if name in ("corp_dsc", "corp_unc"):
+        return Range(0, math.log(2) if "score=log" in metric else 0.25)
+    if name == "corp_mcb" and "score=log" not in metric:
+        return Range(0, 1)
     if k is None:
         return values
     nats = Range(0, math.log(k))

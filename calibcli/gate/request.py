@@ -11,7 +11,7 @@ from calibcli.spec import Alpha, Count, Rows, Seed, argument, check_options, opt
 
 LIMIT = "METRIC=NUMBER"
 MAX = "Largest value allowed of a metric (calib list metrics). Repeatable."
-MIN = "Smallest value allowed of a metric. Repeatable."
+MIN = "Smallest value allowed of a metric (calib list metrics). Repeatable."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,17 +19,21 @@ class Request:
     """What is asked for over the configuration file; None and "" leave the choice to it.
 
     Attributes:
-        input: a file, or of Python predictions or a result.
+        input: a file or several, or of Python predictions or a result.
         reading: how files are read, see `recorded.read`; of predictions, `by` names the columns to judge by.
     """
 
     input: Any = argument(
-        "Scores with labels, or the result.json of any command; default: eval of calib.toml.", None, kind=Path
+        "Scores with labels, or the result.json of any command; default: eval of calib.toml.",
+        None,
+        kind=tuple[Path, ...],
     )
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT)
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT)
     baseline: str | None = option(None, "Earlier result (with --keep-rows) or scores to compare with.", metavar="FILE")
-    margin: tuple[str, ...] = option((), "Loss against the baseline allowed; temperature_gain=0.", metavar=LIMIT)
+    margin: tuple[str, ...] = option(
+        (), "Loss against the baseline allowed (calib list metrics): temperature_gain=0.", metavar=LIMIT
+    )
     scope: str = option("", "Of a result.json, judge the numbers with this scope: before, after, ...")
     min_n: Rows | None = option(None, "Rows below which a gate is NOT RUN; default: 200.")
     on_inconclusive: Literal["fail", "warn"] | None = option(None, "fail (exit 3) or warn; default: fail.")

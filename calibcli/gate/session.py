@@ -58,11 +58,14 @@ def _gates(request: Request, found: Config) -> list[Gate]:
     return [dataclasses.replace(gate, **changed) for gate in (gates or found.gates)]
 
 
-def run(request: Request, progress: Progress | None = None, settings: Config | None = None) -> Result:
+def run(
+    request: Request, progress: Progress | None = None, settings: Config | None = None, diagram: bool = False
+) -> Result:
     """Read the input and judge every gate. The provenance holds path and sha256 of each file, as it was read.
 
     Args:
-        settings: of `asked(request)`, where the caller has them already.
+        settings: of `asked(request)`, where the caller has them already.  diagram: of scores, with the reliability
+            diagram in `plots`.
     """
     settings = settings or asked(request)
     how = _reading(request.reading, settings)
@@ -74,6 +77,8 @@ def run(request: Request, progress: Progress | None = None, settings: Config | N
     facts: dict[str, Any] = {"config": ", ".join(settings.sources), "alpha": settings.alpha}
     notes, files = list[str](), [*source.files]
     if isinstance(source, Scores):
+        if diagram:
+            result = dataclasses.replace(result, plots=source.diagram())
         p = source.predictions
         notes += p.notes
         facts |= {"n": p.n, **p.problem}

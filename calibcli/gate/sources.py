@@ -20,7 +20,9 @@ from calibcli.gate.verdict import Claim, claim
 from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.bounds import Bounds, table_bounds
+from calibcli.metrics.diagrams import reliability
 from calibcli.metrics.sample import lean, reads_scores
+from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
@@ -54,6 +56,12 @@ class Scores:
             return lean([self.judged(gate) for gate in gates])
         except UsageError:  # said where that gate is judged
             return False
+
+    def diagram(self) -> list[Plot]:
+        """Reliability of the event of two classes, or of the top label, in the bins of the gates."""
+        view = Sample.of(self.whole.columns, None, self.config.seed).view()
+        bins = view.width_bins(self.config.bins, self.config.edges)
+        return reliability(view, bins, seed=self.config.seed, event=self.predictions.event)
 
     @property
     def files(self) -> list[dict[str, Any]]:

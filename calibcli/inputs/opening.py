@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from calibcli.errors import UsageError
-from calibcli.spec import Label, option
+from calibcli.spec import Label, Seed, option
 from calibcli.spec import Rows as Count
 
 DATA = "Data set: arrays (file.npz#test), image folder, CSV, or module:function."
@@ -110,4 +110,7 @@ class Rows:
         None, "Array with the inputs; several, by comma, go to the model by name.", metavar="KEY"
     )
     labels: str | None = option(None, "Array or column with the labels; of a .npy, a file of them.", metavar="KEY|FILE")
-    subset: Count | None = option(None, "Use so many rows, drawn at random with --seed.")
+    subset: Count | None = option(None, "Use so many rows, drawn at random with --split-seed.")
+    split_seed: Seed | None = option(
+        None, "Seed of which rows are used and held out, apart from --seed; default: 0, or the split's own."
+    )

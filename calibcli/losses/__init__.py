@@ -13,14 +13,18 @@ from calibcli.errors import UsageError
 from calibcli.losses.adafocal import AdaFocal, adafocal_update
 from calibcli.losses.focal import DualFocal, Focal, FocalSample, FocalScheduled, InverseFocal
 from calibcli.losses.gamma import critical_p, focal_factor, gamma_star, peak_p
+from calibcli.losses.logit_norm import LogitNorm
 from calibcli.losses.penalty import MMCE, Trace
 from calibcli.losses.proper import Brier, CrossEntropy, LabelSmoothing
 from calibcli.losses.proper_focal import ProperFocal
+from calibcli.losses.regularizers import CPC, MDCA, MbLS
 from calibcli.losses.shelf import LOSSES, PENALTIES, Batch, Loss, Penalty
 from calibcli.spec import normal
 
 __all__ = [
+    "CPC",
     "LOSSES",
+    "MDCA",
     "MMCE",
     "PENALTIES",
     "AdaFocal",
@@ -33,7 +37,9 @@ __all__ = [
     "FocalScheduled",
     "InverseFocal",
     "LabelSmoothing",
+    "LogitNorm",
     "Loss",
+    "MbLS",
     "Objective",
     "Penalty",
     "ProperFocal",
@@ -57,6 +63,7 @@ PAPER_NAMES = {
     "fla_532_iclr": "focal_sample:gammas=5/3/2,thresholds=0.19/0.5",
     "cross_entropy": "ce",
     "ls": "label_smoothing",
+    "logitnorm": "logit_norm",
     "mmce": "ce+mmce",
 }
 """Names that papers use, and what they are here."""

@@ -26,7 +26,7 @@ from calibcli.result import Cell
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
 BOUNDLESS = "no upper bound: classes have probability 0, where a label would cost infinitely much (--clip bounds it)"
 NO_GROUPS = "rows belong to groups, and this bound is for independent rows"
-FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/gate.md)
+FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/measured/gate.md)
 Mask = npt.NDArray[np.bool_]
 
 

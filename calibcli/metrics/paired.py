@@ -10,17 +10,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibcli.metrics import paired_bins
+from calibcli.metrics.discrimination import Ranking, variance
 from calibcli.metrics.gap_norms import GapNorm, l1
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, MeanOf, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample, known
-from calibcli.numerics import SMALLEST_P, binomial_tail, clopper_pearson, normal_quantile
+from calibcli.numerics import (
+    SMALLEST_P,
+    binomial_tail,
+    clopper_pearson,
+    normal_quantile,
+    student_quantile,
+    two_sided,
+)
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
 
 NAMES = ("nll", "ece", "brier", "accuracy")
 SAME = "no row changes"
+ROUNDING = 1e-12  # of a difference of functionals of ranks
 Ends = tuple[float, float]
 """Smallest and largest."""
 
@@ -108,13 +117,15 @@ def difference(
 ) -> Paired | str | None:
     """A metric of `after` minus that of `before`, by the method for what it is; or why there is none.
 
-    Sums of absolute gaps over bins: differences of signed gaps. Accuracy of independent rows: McNemar. Other means over
-    all rows: the score form, each row's difference within `ends` (None: what the metrics' ranges allow). None: the
-    metric is nothing of the kind.
+    Sums of absolute gaps over bins: differences of signed gaps. Functionals of ranks: differences of influences, which
+    is DeLong's test. Accuracy of independent rows: McNemar. Other means over all rows: the score form, each row's
+    difference within `ends` (None: what the metrics' ranges allow). None: the metric is nothing of the kind.
     """
     statistics = choice(before), choice(after)
     if all(isinstance(one, GapNorm) and one.norm is l1 for one in statistics):
         return _binned(*statistics, level)
+    if all(isinstance(one, Ranking) for one in statistics):
+        return _ranked(*statistics, level)
     change = _change(*statistics)
     if change is None:
         return None
@@ -181,6 +192,23 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
     if isinstance(values, str):
         return values
     return SAME if values is None else Paired(*values, "joint spread of the gaps, centred whatever their signs")
+
+
+def _ranked(before: Ranking, after: Ranking, level: float) -> Paired | str:
+    """The test of DeLong et al. (1988), of which influences of rows (or sums of groups) are the components."""
+    lacking = before.lacking or after.lacking
+    if lacking:
+        return lacking
+    value, units = after.value - before.value, before.rows.units
+    se = math.sqrt(variance(before.view, after.influence - before.influence))
+    if se <= ROUNDING:
+        return SAME
+    half = student_quantile((1 + level) / 2, units - 1) * se
+    p = two_sided(abs(value) / se, units - 1)
+    how = "differences of the influences of rows (DeLong)" + before.rows.clustered.replace(
+        "jackknife over", "sums over"
+    )
+    return Paired(value, max(value - half, -1.0), min(value + half, 1.0), p, how, se)
 
 
 def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float, float]:

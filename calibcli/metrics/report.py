@@ -13,20 +13,22 @@ from calibcli import metrics
 from calibcli.columns import MANY, ClassBins, ClassTable, Columns, Edges, columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
-from calibcli.metrics.reliability import Bins
+from calibcli.metrics.diagrams import class_panels, reliability, with_curve
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
-from calibcli.metrics.tables import brier_parts, class_names, class_panels, per_class, reliability, top_k
+from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions, Progress
 from calibcli.result import Cell, Estimate, Result, Table
 from calibcli.shelves import Choice
-from calibcli.spec import check_options
+from calibcli.spec import Drawn, check_options
 
 BRIEF = ("accuracy", "nll", "confidence_gap", "ece")
 """What is measured for each value of `--by` and each label of `--multilabel` when nothing is asked for."""
 MOST_SLICES = 200
 MOST_PANELS = 30
+MOST_SLICE_PANELS = 12
 TWO_SIDED = ("ece", "adaece", "ece_l2")  # an error of one sign is 0 wherever the others are
 PER_BIN, PER_MCE_BIN = 50, 30  # rows below which a warning is due
 
@@ -41,7 +43,8 @@ class Options:
         level: confidence level; one-sided bounds hold at this level each.
         per_class: table and diagrams of each class.
         top_k: table of the top 1, ..., k classes (0: none).
-        diagram: the reliability diagram, which a smoothing and a simulation are behind.
+        diagram: the reliability diagram, which a simulation is behind.
+        curve: what its picture draws.
         seed, threads: of what is simulated; worker threads.
     """
 
@@ -52,6 +55,7 @@ class Options:
     per_class: bool = False
     top_k: int = 0
     diagram: bool = True
+    curve: Drawn = "corp"
     seed: int = 0
     threads: int | None = 1
 
@@ -90,19 +94,25 @@ def report(
     bins = view.width_bins(shown.bins, options.edges or "right")
     plots: list[Plot] = []
     if options.diagram:
-        plots += reliability(view, bins, seed=options.seed, event=predictions.event)
+        plots += reliability(view, bins, seed=options.seed, event=predictions.event, curve=options.curve)
     if options.top_k:
         edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:
-        tables.append(per_class(sample, shown, predictions))
-        plots += _class_plots(sample, shown, predictions, options.seed) if options.diagram else []
-    slices, slice_tables = _slices(predictions, measured, options)
+        drawn = _class_plots(sample, shown, predictions, options.seed) if options.diagram else {}
+
+        def seen(label: int, view: BinaryOutcomes) -> None:
+            if options.curve != "bars" and label in drawn:
+                drawn[label] = with_curve(drawn[label], view, options.curve)
+
+        tables.append(per_class(sample, shown, predictions, seen))
+        plots += drawn.values()
+    slices, slice_tables, slice_plots = _slices(predictions, measured, options)
     return Result(
         command="metrics",
         estimates=[*estimates, *slices],
         tables=[*tables, *slice_tables],
-        plots=plots,
+        plots=[*plots, *slice_plots],
         notes=[*predictions.notes, *warnings(sample, estimates, bins)],
         facts=_facts(predictions, sample, options),
     )
@@ -131,9 +141,8 @@ def report_multilabel(
         if len(labels) <= MOST_PANELS:
             view = sample.view()
             bins = view.width_bins(options.bins or 15, options.edges or "right")
-            panel, strip = reliability(view, bins, event=predictions.event, name=f"label_{done}", seed=options.seed)
-            title, group = f"{name}, n = {predictions.n}", "Reliability of each label"
-            plots += [dataclasses.replace(panel, title=title, group=group), strip]
+            how = {"name": f"label_{done}", "about": f"label={name}", "event": predictions.event}
+            plots += _small(str(name), "Reliability of each label", view, bins, options, **how)
         if progress:
             progress((done + 1) / len(labels), str(name))
     values = [row[3:] for row in rows]
@@ -202,10 +211,20 @@ def _measured(predictions: Predictions, options: Options, scope: str) -> tuple[S
     return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
 
 
-def _slices(predictions: Predictions, measured: Columns, options: Options) -> tuple[list[Estimate], list[Table]]:
-    """Each value of each column, as if its rows were a file of their own."""
+def _small(title: str, group: str, view: BinaryOutcomes, bins: Bins, options: Options, **how: Any) -> list[Plot]:
+    """A reliability diagram and its strip, as one of small multiples."""
+    panel, strip = reliability(view, bins, seed=options.seed, curve=options.curve, **how)
+    n = panel.title.rpartition(", n = ")[2]
+    return [dataclasses.replace(panel, title=f"{title}, n = {n}", group=group), strip]
+
+
+def _slices(
+    predictions: Predictions, measured: Columns, options: Options
+) -> tuple[list[Estimate], list[Table], list[Plot]]:
+    """Each value of each column, as if its rows were a file of their own; diagrams of those with the most rows."""
     found: list[Estimate] = []
-    tables = []
+    tables: list[Table] = []
+    plots: list[Plot] = []
     choices = _choices(predictions, options, BRIEF)
     for column, values in predictions.slices.items():
         parts = rows_by(values)
@@ -213,12 +232,19 @@ def _slices(predictions: Predictions, measured: Columns, options: Options) -> tu
             problem = f"'{column}' has {len(parts)} values, more than {MOST_SLICES}"
             raise UsageError(problem, "slice by a coarser column")
         rows: list[list[Cell]] = []
+        largest = sorted(parts, key=lambda name: -len(parts[name]))[: MOST_SLICE_PANELS if options.diagram else 0]
+        title = f"Reliability by {column}" + (f" (the {len(largest)} largest)" if len(parts) > len(largest) else "")
         for name, sample in zip(
             parts, _samples(predictions, measured, [*parts.values()], choices, options), strict=True
         ):
-            estimates = metrics.estimates(sample, choices, level=options.level, scope=f"{column}={name}")
+            scope = f"{column}={name}"
+            estimates = metrics.estimates(sample, choices, level=options.level, scope=scope)
             found += estimates
             rows.append([str(name), sample.n, *(e.value for e in estimates)])
+            if name in largest:
+                view, how = sample.view(), {"event": predictions.event, "name": f"by_{column}_{name}", "about": scope}
+                bins = view.width_bins(options.bins or 15, options.edges or "right")
+                plots += _small(str(name), title, view, bins, options, **how)
         if column == TASK and "tasks" in predictions.facts:
             mean = macro([e for e in found if e.scope.startswith(f"{column}=")], len(parts), options.level)
             pooled = _measured(predictions, options, "")[1]
@@ -227,7 +253,7 @@ def _slices(predictions: Predictions, measured: Columns, options: Options) -> tu
             found += mean
         heads = [column, "rows", *(choice.spec for choice in choices)]
         tables.append(Table(name=f"by_{column}", title=f"By {column}", columns=heads, rows=rows))
-    return found, tables
+    return found, tables, plots
 
 
 def _samples(
@@ -243,12 +269,13 @@ def _samples(
             yield Sample.of(columns_, None, options.seed)
 
 
-def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> list[Plot]:
+def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> dict[int, Plot]:
     table, names = sample.columns.classes[shown], class_names(predictions)
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
     kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])  # those with the largest error
     table = ClassTable(table.count[kept], table.sum_p[kept], table.sum_y[kept])
-    return class_panels(table, [names[i] for i in kept], shown.bins, seed)
+    panels = class_panels(table, [names[i] for i in kept], shown.bins, seed)
+    return dict(zip(kept.tolist(), panels, strict=True))
 
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:

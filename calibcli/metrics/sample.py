@@ -41,10 +41,12 @@ DEFAULT = (
     "calibration_p",
 )
 """What is measured when nothing is asked for."""
+OF_EVENT = ("cox_slope", "cox_intercept", "observed_expected")
+"""And of two classes beside it."""
 METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT)
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
-OF_TOP = {"brier": "brier_top"}
+OF_TOP = {"brier": "brier_top", "auc": "failure_auroc"}
 """What stands for a metric where the probability of the predicted class is all that is known."""
 
 
@@ -119,9 +121,10 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     """
     chosen: dict[str, Choice] = {}
     for spec in specs:
-        groups = {"all": [*METRICS.entries], "default": [*DEFAULT]}
+        usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
+        groups = {"all": [*METRICS.entries], "default": usual}
         asked = groups.get(spec.strip().lower())
-        for one in [spec] if asked is None else known(asked, top_only):
+        for one in [spec] if asked is None else known(asked, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
                 problem = f"{choice.name} needs the probabilities of every class, not the confidence alone"
@@ -130,24 +133,26 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     return list(chosen.values())
 
 
-def known(names: Iterable[str], top_only: bool) -> list[str]:
-    """Names of metrics without those that cannot be measured; the Brier score is then that of the top label."""
+def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
+    """Names of metrics without those that cannot be measured, of confidences alone with what stands for them."""
+    here = [name for name in names if k == 2 or not METRICS.entries[name].traits.get("two_classes")]
     if not top_only:
-        return [*names]
-    here = (OF_TOP.get(name, name) for name in names)
-    return list(dict.fromkeys(name for name in here if name == "default" or not _of_every_class(name)))
+        return here
+    there = (OF_TOP.get(name, name) for name in here)
+    return list(dict.fromkeys(name for name in there if name == "default" or not _of_every_class(name)))
 
 
 def _of_every_class(name: str) -> bool:
     """Whether a metric needs the probabilities of every class."""
-    return bool(METRICS.entries[name].traits.keys() & {"distribution", "class_bins", "needs_scores"})
+    return bool(METRICS.entries[name].traits.keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
 
 
 def _resolved(choice: Choice, k: int) -> Choice:
     """The choice with `of=auto` where that says as much for k classes."""
     of = choice.options.get("of")
-    if of == "positive" and k != 2:
-        raise UsageError(f"{choice.spec} is for two classes, these are {k}", f"use {choice.name}")
+    if (of == "positive" or choice.traits.get("two_classes")) and k != 2:
+        fix = f"use {OF_TOP.get(choice.name, choice.name)}"
+        raise UsageError(f"{choice.spec} is for two classes, these are {k}", fix)
     if of == ("positive" if k == 2 else "top"):
         return Choice(choice.entry, {**choice.options, "of": "auto"})
     return choice

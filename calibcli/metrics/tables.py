@@ -1,23 +1,20 @@
-"""Beside the estimates: the Brier score decomposed, the top k, every class, and the reliability diagrams."""
+"""Beside the estimates: the Brier score decomposed, the top k, and every class."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from calibcli.columns import ClassBins, ClassTable, Edges
+from calibcli.columns import ClassBins, Edges
 from calibcli.links import log_softmax
 from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.bounds import table_bounds
+from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.intervals import Rows, percent, share_bounds
-from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.sample import Sample
-from calibcli.metrics.smooth import Smoothed
-from calibcli.plots import Curve, Plot
-from calibcli.predictions import Floats, Predictions
+from calibcli.predictions import Predictions
 from calibcli.result import Cell, Table
 
 
@@ -103,8 +100,32 @@ def whole(count: float) -> float | int:
     return int(count) if float(count).is_integer() else float(count)
 
 
-def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Table:
-    """Each class: its probability against its frequency, and the rows that are predicted as it."""
+def class_views(sample: Sample, predictions: Predictions) -> Iterator[BinaryOutcomes]:
+    """The probability of each class, one after the other; none of rows that are condensed."""
+    n, k = predictions.n, predictions.k
+    if sample.columns.condensed:
+        return
+    step = max(1, HELD // n)
+    for first in range(0, k, step):
+        held = np.empty((min(step, k - first), n))
+        for start, block in predictions.blocks():
+            p = np.exp(log_softmax(block.astype(np.float64)))
+            held[:, start : start + len(block)] = p[:, first : first + step].T
+        for label, p in enumerate(held, first):
+            yield sample.outcomes(p, 1 - p, predictions.labels == label)
+
+
+def per_class(
+    sample: Sample,
+    shown: ClassBins,
+    predictions: Predictions,
+    seen: Callable[[int, BinaryOutcomes], None] | None = None,
+) -> Table:
+    """Each class: its probability against its frequency, and the rows that are predicted as it.
+
+    Args:
+        seen: called with each class and its outcomes, which are not kept.
+    """
     table = sample.columns.classes[shown]
     total, columns = sample.top.total, sample.columns
     w = sample.weights
@@ -114,14 +135,20 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
         np.bincount(columns.predicted, values if w is None else w * values, columns.k)
         for values in (np.ones(columns.n), columns.correct, columns.confidence)
     )
+    corp: list[list[float | None]] = []
+    for label, view in enumerate(class_views(sample, predictions)):
+        corp.append([Decomposed(view, "brier", part).value for part in PARTS])
+        if seen is not None:
+            seen(label, view)
+    corp = corp or [[None, None]] * columns.k
     labels = table.sum_y.sum(axis=1) if shown.threshold <= 0 else np.bincount(columns.labels, w, columns.k)
     rows: list[list[Cell]] = []
     for i, name in enumerate(class_names(predictions)):
         precision = [right[i] / said[i], confidence[i] / said[i]] if said[i] > 0 else [None, None]
         recall = right[i] / labels[i] if labels[i] > 0 else None
         share = [table.sum_p[i].sum() / total, labels[i] / total]
-        rows.append([name, whole(labels[i]), *share, each[i], null[i], whole(said[i]), *precision, recall])
-    columns_ = ["class", "rows", "mean p", "frequency", "ece", "if calibrated"]
+        rows.append([name, whole(labels[i]), *share, each[i], null[i], *corp[i], whole(said[i]), *precision, recall])
+    columns_ = ["class", "rows", "mean p", "frequency", "ece", "if calibrated", "mcb", "dsc"]
     return Table(
         name="per_class",
         title="Per class: its probability over all rows, and the rows predicted as it",
@@ -130,157 +157,5 @@ def per_class(sample: Sample, shown: ClassBins, predictions: Predictions) -> Tab
     )
 
 
-BAND = 0.90  # of the consistency and smooth bands, pointwise
-Z_BAND = 1.6448536269514722
-CELLS, POINTS = 512, 101
-PERFECT = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
-FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
-
-
-def reliability(
-    view: BinaryOutcomes, bins: Bins, *, seed: int = 0, event: str = "", name: str = "reliability"
-) -> list[Plot]:
-    """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
-
-    The smooth curve has the bandwidth of SmoothECE.
-
-    Args:
-        view: probabilities and hits.
-        bins: their reliability table.
-        seed: of the band.
-        event: what the probability is of; "" for the top label.
-        name: name of the panel; the histogram is `{name}_rows`.
-    """
-    low, high = consistency(bins, seed)
-    width = bins.upper - bins.lower
-    counts = bins.weight * view.total if view.counts else bins.rows
-    title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
-    labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
-    return [
-        Plot(
-            name=name,
-            title=title,
-            xlim=(0, 1),
-            ylim=(0, 1),
-            xlabel=labels[0],
-            ylabel=labels[1],
-            curves=[
-                *_gap_bars(bins.lower, width, bins.filled, bins.accuracy, bins.confidence, low, high),
-                smooth_curve(view, view.once(Smoothed.of).fixed_point[0]),
-                PERFECT,
-            ],
-        ),
-        _rows(f"{name}_rows", name, bins.lower, width, counts),
-    ]
-
-
-def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, low: Any, high: Any) -> list[Curve]:
-    y, p = _where(filled, accuracy), _where(filled, confidence)
-    low, high = _where(filled, low), _where(filled, high)
-    label = f"if calibrated ({percent(BAND)})"
-    return [
-        Curve(label="accuracy", kind="bars", role="model", x=x, width=width, y=y),
-        Curve(label="gap", kind="bars", role="gap", x=x, width=width, base=y, y=p),
-        Curve(label=label, kind="band", role="null", x=x, width=width, low=low, high=high),
-    ]
-
-
-def _rows(name: str, under: str, x: Any, width: Any, counts: Any) -> Plot:
-    bars = Curve(label="rows", kind="bars", role="count", x=x, width=width, y=counts)
-    return Plot(name=name, under=under, ylabel="rows", curves=[bars])
-
-
-def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
-    """Accuracy per bin of a calibrated model, 5 % and 95 % quantiles (consistency bars, Bröcker & Smith 2007).
-
-    Hits are binomial with the bin's mean confidence and its effective rows.
-    """
-    gaps = bins.simulated(DRAWS, np.random.default_rng([seed, 90])) * bins.inverse
-    low, high = np.quantile(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
-    return low, high
-
-
-def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
-    """The diagonal plus the kernel average of (hit - confidence), with a pointwise normal band.
-
-    Reflected Gaussian kernel of width sigma, as in SmoothECE (Błasiok & Nakkiran 2024), which integrates the same
-    average. The regression of the hits alone would drag sparse confidences towards crowded ones beside them, and so
-    leave the diagonal for a calibrated model.
-    """
-    sigma = min(max(sigma, 2 / CELLS), 0.25)
-    cell = np.minimum((view.p * CELLS).astype(np.int64), CELLS - 1)
-    weight = view.sums(cell, CELLS)
-    hit, confidence = view.sums(cell, CELLS, view.hit), view.sums(cell, CELLS, view.p)
-    square, square_hit = view.sums(cell, CELLS, 1.0, 2), view.sums(cell, CELLS, view.hit, 2)
-    t: Any = np.linspace(0, 1, POINTS)
-    centre = (np.arange(CELLS) + 0.5) / CELLS
-    kernel = np.zeros((POINTS, CELLS))
-    for image in (centre, -centre, 2 - centre):
-        kernel += np.exp(-(((t[:, None] - image) / sigma) ** 2) / 2)
-    mass = kernel @ weight
-    near = mass * view.total > 0.01  # some row within 3 sigma
-    y = np.divide(kernel @ hit, mass, out=np.zeros(POINTS), where=near)
-    k2 = kernel**2
-    variance = np.maximum(k2 @ square_hit * (1 - 2 * y) + k2 @ square * y * y, 0)
-    # a stretch without errors is not one without noise: at least what (hits + 1/2) / (n + 1) would show
-    effective = np.divide(mass**2, k2 @ square, out=np.zeros(POINTS), where=near)
-    least = (y * effective + 0.5) / (effective + 1)
-    variance = np.maximum(variance, k2 @ square * least * (1 - least))
-    se = np.sqrt(variance) / np.where(near, mass, 1)
-    shown = _rows_near(t, sigma, weight, square) >= FEWEST
-    shown &= (t >= view.p.min() - 1 / CELLS) & (t <= view.p.max() + 1 / CELLS)
-    half = Z_BAND * se
-    y = np.clip(t + np.divide(kernel @ (hit - confidence), mass, out=np.zeros(POINTS), where=near), 0, 1)
-    return Curve(
-        label=f"smoothed ({percent(BAND)})",
-        kind="line",
-        role="smooth",
-        x=t,
-        y=_where(shown, y),
-        low=_where(shown, np.maximum(y - half, 0)),
-        high=_where(shown, np.minimum(y + half, 1)),
-    )
-
-
-def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Floats:
-    """Effective rows within `sigma` of each t, from sums per cell: the kernel itself reaches beyond any row."""
-    first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
-    last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
-    mass, squares = (
-        np.diff(np.append(0.0, np.cumsum(v))[np.stack([first, last])], axis=0)[0] for v in (weight, square)
-    )
-    return np.asarray(np.divide(mass**2, squares, out=np.zeros(len(t)), where=mass > 1e-15))
-
-
-def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int = 0) -> list[Plot]:
-    """Small multiples, one per class: frequency of the class against its probability."""
-    x: Any = np.arange(bins) / bins
-    width: Any = np.full(bins, 1 / bins)
-    rng = np.random.default_rng([seed, 91])
-    plots = []
-    for k, name in enumerate(names):
-        count, p, hit = table.count[k][:bins], table.sum_p[k][:bins], table.sum_y[k][:bins]
-        filled = count > 0
-        n = np.where(filled, count, 1)
-        share, mean = hit / n, p / n
-        draws = (
-            rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
-        )
-        low, high = np.quantile(draws, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
-        plots.append(
-            Plot(
-                name=f"class_{k}",
-                title=f"{name}, n = {table.sum_y[k].sum():.0f}",
-                group="Reliability of each class",
-                xlabel="probability",
-                ylabel="frequency",
-                xlim=(0, 1),
-                ylim=(0, 1),
-                curves=[*_gap_bars(x, width, filled, share, mean, low, high), PERFECT],
-            )
-        )
-    return plots
-
-
-def _where(shown: Any, values: Any) -> list[float | None]:
-    return [float(v) if s and math.isfinite(v) else None for s, v in zip(shown, values, strict=True)]
+HELD = 1 << 25  # probabilities of classes that are held at once
+PARTS: tuple[Part, Part] = ("mcb", "dsc")

@@ -7,7 +7,9 @@ A file of `formats/` has `render(result) -> str | bytes`, and may have
     NEEDS = "matplotlib"          a library that a light install may lack
     REPORT = "estimates.csv"      its name in a folder of reports (`-o DIR/`)
     reports(result) -> bool       whether a folder gets it for this result
-    show(result)                  prints to stdout, for one that knows more about where it goes (colour, width)
+    figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
+    FIGURES = True                a folder gets them
+    show(result, detail)          prints to stdout, for one that knows more about where it goes (colour, width)
 
 and reads a `Result` and nothing else.
 """
@@ -18,7 +20,6 @@ import importlib
 import importlib.util
 import os
 import pkgutil
-import re
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +28,9 @@ from typing import cast
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic, may_write
 from calibcli.render import formats, sheet, stream
+from calibcli.render.screen import Detail
 from calibcli.result import Result
+from calibcli.spec import Style
 
 NAMES = sorted(m.name for m in pkgutil.iter_modules(formats.__path__))
 
@@ -73,19 +76,19 @@ def known_output(path: Path) -> Path:
     if not found:
         known = sorted(s for name in NAMES for s in suffixes(name))
         raise UsageError(f"cannot tell the format of '{path}'", "use a suffix of: " + " ".join(known))
-    needed = getattr(module(found), "NEEDS", "")
-    if needed and importlib.util.find_spec(needed) is None:
+    if needed := _lacks(module(found)):
         raise UsageError(f"'{path}' is drawn by {needed}, which is not installed", f"pip install {needed}")
     may_write([path])
     return path
 
 
 def files(path: Path) -> list[Path]:
-    """The files that `-o path` may write: itself, or in a folder the reports and any .csv that is there."""
+    """The files that `-o path` may write: itself, or in a folder the reports and any table or figure that is there."""
     if not is_folder(path):
         return [path]
     reports = [path / one.REPORT for one in map(module, NAMES) if hasattr(one, "REPORT")]
-    return [file for file in dict.fromkeys([*reports, *path.glob("*.csv")]) if file.exists()]
+    others = [file for suffix in ("csv", "png") for file in path.glob(f"*.{suffix}")]
+    return [file for file in dict.fromkeys([*reports, *others]) if file.exists()]
 
 
 def text(result: Result, name: str) -> str:
@@ -93,29 +96,44 @@ def text(result: Result, name: str) -> str:
     return cast(str, module(name).render(result))
 
 
-def show(result: Result, name: str) -> None:
-    """Print `result` to stdout in format `name`."""
+def show(result: Result, name: str, detail: Detail = "few") -> None:
+    """Print `result` to stdout in format `name`; a screen shows a few numbers, those asked for, or all."""
     if hasattr(module(name), "show"):
-        module(name).show(result)
+        module(name).show(result, detail)
     else:
         stream.put(text(result, name), json=name == "json")
 
 
-def write(result: Result, path: Path) -> None:
-    """Write `result` to a file by its suffix, or every report to a folder; whole or not at all."""
+def write(result: Result, path: Path, style: Style = "screen") -> None:
+    """Write `result` to a file by its suffix, or every report and figure to a folder; whole or not at all.
+
+    Args:
+        style: of pictures.
+    """
     if not is_folder(path):
-        _save(module(_by_suffix(path)).render(result), path)
+        one = module(_by_suffix(path))
+        _save(one.render(result, style) if hasattr(one, "figures") else one.render(result), path)
         return
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
     for one in map(module, NAMES):
-        if hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result)):
+        wanted = hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result))
+        if wanted and not _lacks(one):
             _save(one.render(result), path / one.REPORT)
+    for one in map(module, NAMES):
+        if hasattr(one, "FIGURES") and result.plots and importlib.util.find_spec(one.NEEDS):
+            for name, content in one.figures(result, style).items():
+                _save(content, path / f"{name}{one.SUFFIXES[0]}")
     for table in filter(None, [sheet.bins_table(result), *result.tables]):
-        name = re.sub(r"[^\w.-]+", "_", table.name).strip("._") or "table"
-        _save(module("csv").table(table), path / f"{name}.csv")
+        _save(module("csv").table(table), path / f"{stream.file_name(table.name, 'table')}.csv")
+
+
+def _lacks(one: ModuleType) -> str:
+    """The library that a format needs and is not installed, or ""."""
+    needed: str = getattr(one, "NEEDS", "")
+    return needed if needed and importlib.util.find_spec(needed) is None else ""
 
 
 def is_folder(path: Path) -> bool:

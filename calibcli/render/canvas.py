@@ -6,8 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from calibcli import numbers
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers, stream
+from calibcli.render import stream
 from calibcli.render.sheet import at
 from calibcli.result import Estimate
 
@@ -19,7 +20,7 @@ SHADES = "█▓▒░ "  # lowest to highest
 Scale = tuple[float, float, bool]  # low, high, logarithmic
 
 
-def xy(plot: Plot, width: int) -> list[str]:
+def xy(plot: Plot, width: int, height: int = HEIGHT) -> list[str]:
     """Curves over a numeric axis; marks differ by curve, bands are shaded."""
     across = _scale([x for c in plot.curves for x in c.x], plot.xlim, plot.xscale)
     up = _scale([y for c in plot.curves for y in _heights(c)], plot.ylim, plot.yscale)
@@ -28,7 +29,7 @@ def xy(plot: Plot, width: int) -> list[str]:
     ticks = [_tick(v) for v in (up[1], _from(0.5, up), up[0])]
     margin = max(map(stream.width, ticks))
     room = max(10, width - margin - 2)
-    grid = [[" "] * room for _ in range(HEIGHT)]
+    grid = [[" "] * room for _ in range(height)]
     legend = []
     behind = list(BEHIND)
     order = sorted(plot.curves, key=lambda c: behind.index(c.kind) if c.kind in BEHIND else len(behind))
@@ -43,7 +44,7 @@ def xy(plot: Plot, width: int) -> list[str]:
             legend.append(f"{mark} {stream.clean(curve.label)}")
     lines = [stream.clean(plot.ylabel)] if plot.ylabel not in ("", plot.title) else []
     for i, row in enumerate(grid):
-        tick = {0: ticks[0], HEIGHT // 2: ticks[1], HEIGHT - 1: ticks[2]}.get(i, "")
+        tick = {0: ticks[0], height // 2: ticks[1], height - 1: ticks[2]}.get(i, "")
         lines.append(f"{' ' * (margin - stream.width(tick))}{tick} {'┤' if tick else '│'}{''.join(row)}")
     lines.append(" " * (margin + 1) + "└" + "─" * room)
     lines.append(" " * (margin + 2) + _axis(across, plot.xlabel, room))

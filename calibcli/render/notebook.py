@@ -7,10 +7,10 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from calibcli import render
+from calibcli import numbers, render
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers, sheet
+from calibcli.render import sheet
 from calibcli.result import Estimate, Result
 
 FRAME = ("name", "scope", "value", "low", "high", "level", "sided", "unit", "better", "n", "se", "null", "null_high")

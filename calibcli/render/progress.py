@@ -13,8 +13,8 @@ def bar(title: str) -> Callable[[float, str], None]:
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left  {task.fields[text]}"),
         console=Console(stderr=True),
         transient=True,
     )

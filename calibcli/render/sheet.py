@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from calibcli import numbers
+from calibcli.headline import FACT as HEADLINE
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers
 from calibcli.result import WORST_FIRST, Cell, Check, Estimate, Result, Table
 
 
@@ -78,6 +79,9 @@ def at(series: Sequence[float | None] | None, i: int) -> float | None:
     return series[i] if series is not None and i < len(series) else None
 
 
+How = Literal["short", "full", "why"]
+"""What is said of how a number was found: in short, all of it, or only why there is none."""
+NO_LIMIT = 10**6
 HOW = 60  # characters of "how" that a table shows; JSON has all of it
 VERDICT = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
 Tone = Literal["", "good", "bad", "warn"]
@@ -111,19 +115,19 @@ class Sheet:
     musts: frozenset[int] = frozenset()
 
 
-def sheets(result: Result) -> list[Sheet]:
+def sheets(result: Result, how: How = "short") -> list[Sheet]:
     """Verdicts with the numbers they judged, the other estimates (before and after side by side), then the tables."""
     judged = [c.estimate for c in result.checks]
-    estimates = [e for e in result.estimates if e not in judged]
-    pairs = _pairs(estimates)
+    found = [e for e in result.estimates if e not in judged]
+    pairs = _pairs(found)
     paired = {id(e) for pair in pairs for e in pair}
-    rest = [e for e in estimates if id(e) not in paired]
-    found = [_checks(result.checks)] if result.checks else []
-    measured = [_before_after(pairs)] if pairs else []
-    measured += [_estimates(rest)] if rest else []
-    if pairs and rest and estimates[0] in rest:  # what was fitted comes before what it changed
+    rest = [e for e in found if id(e) not in paired]
+    verdicts = [_checks(result.checks)] if result.checks else []
+    measured = [_before_after(pairs, how)] if pairs else []
+    measured += [estimates(rest, how)] if rest else []
+    if pairs and rest and found[0] in rest:  # what was fitted comes before what it changed
         measured.reverse()
-    return found + measured + [of_table(t) for t in result.tables]
+    return verdicts + measured + [of_table(t) for t in result.tables]
 
 
 def heading(result: Result) -> str:
@@ -132,12 +136,17 @@ def heading(result: Result) -> str:
     return " ".join(["calib", result.command, *(str(i.get("path", "")) for i in inputs if isinstance(i, dict))])
 
 
+def headline(result: Result) -> str:
+    """The sentence that a result opens with, or ""."""
+    return " ".join(str(result.facts.get(HEADLINE) or "").split())
+
+
 def facts(result: Result) -> list[tuple[str, str]]:
     """Facts that fit on a line; what is nested is in the JSON alone."""
     return [
         (str(key).replace("_", " "), numbers.setting(value))
         for key, value in result.facts.items()
-        if value is not None and isinstance(value, str | int | float) and value != ""
+        if key != HEADLINE and value is not None and isinstance(value, str | int | float) and value != ""
     ]
 
 
@@ -151,39 +160,40 @@ def verdict(result: Result) -> tuple[str, Tone]:
     return f"{VERDICT[worst]}: {said}", TONE[worst]
 
 
-def _estimates(estimates: Sequence[Estimate]) -> Sheet:
-    order = list(dict.fromkeys(e.scope for e in estimates))
-    estimates = sorted(estimates, key=lambda e: order.index(e.scope)) if len(order) > 1 else estimates
-    level = numbers.level(estimates)
-    sizes = {e.n for e in estimates if e.n is not None}
-    quantile = any(e.null_high is not None for e in estimates)
+def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
+    """One row per estimate, those of a scope together."""
+    order = list(dict.fromkeys(e.scope for e in found))
+    found = sorted(found, key=lambda e: order.index(e.scope)) if len(order) > 1 else found
+    level = numbers.level(found)
+    sizes = {e.n for e in found if e.n is not None}
+    quantile = any(e.null_high is not None for e in found)
     columns = [
         Column("metric", code=True),
         Column("scope", code=True),
         Column("value", right=True),
-        Column("unit", spare=3),
+        Column("unit", spare=1),
         Column(_interval_head(level, "interval")),
-        Column("level", right=True),
+        Column("level", right=True, spare=2),
         Column(f"if calibrated{' (95 %)' * quantile}", spare=4),
-        Column("n", right=True, spare=1),
-        Column("how", free=True),
+        Column("n", right=True, spare=3),
+        Column("why" if how == "why" else "how", free=True),
     ]
     rows = []
-    for e in estimates:
+    for e in found:
         value, interval, null = numbers.shown(e)
         own = "" if level else numbers.level([e])
-        size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
-        rows.append([e.name, e.scope, value, _unit(e), interval or numbers.NONE, own, null, size, _how(e)])
-    breaks = {i for i in range(1, len(estimates)) if estimates[i].scope != estimates[i - 1].scope}
-    if len(estimates) < 2 * len(order):
+        own_size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
+        rows.append([e.name, e.scope, value, _unit(e), interval or numbers.NONE, own, null, own_size, _how(e, how)])
+    breaks = {i for i in range(1, len(found)) if found[i].scope != found[i - 1].scope}
+    if len(found) < 2 * len(order):
         breaks = set()
-    musts = frozenset(i for i, e in enumerate(estimates) if e.reason)
-    return without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
+    musts = frozenset(i for i, e in enumerate(found) if e.reason)
+    return without_empty(Sheet(size(found), columns, rows, frozenset(breaks), musts=musts))
 
 
-def _size(estimates: Sequence[Estimate]) -> str:
+def size(found: Sequence[Estimate]) -> str:
     """`n = 997`, where all of them have that."""
-    sizes = {e.n for e in estimates if e.n is not None}
+    sizes = {e.n for e in found if e.n is not None}
     return f"n = {sizes.pop()}" if len(sizes) == 1 else ""
 
 
@@ -198,12 +208,15 @@ def _interval_head(level: str, word: str) -> str:
     return f"{level} {word}".strip()
 
 
-def _how(e: Estimate) -> str:
+def _how(e: Estimate, how: How) -> str:
+    if how == "full":
+        return "; ".join(filter(None, [e.reason, e.how])) or ("" if e.value is not None else "not defined here")
+    most = HOW if how == "short" else NO_LIMIT
     if e.value is None:
-        return numbers.short(e.reason or "not defined here", HOW)
+        return numbers.short(e.reason or "not defined here", most)
     if not numbers.has_interval(e) and e.reason:
-        return numbers.short(e.reason, HOW)
-    return numbers.short(e.how, HOW)
+        return numbers.short(e.reason, most)
+    return "" if how == "why" else numbers.short(e.how, most)
 
 
 def _pairs(estimates: Sequence[Estimate]) -> list[tuple[Estimate, Estimate]]:
@@ -223,9 +236,9 @@ def _phase(scope: str) -> tuple[str, str]:
     return (subject, last) if last in ("before", "after") else (scope, "")
 
 
-def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
-    estimates = [e for pair in pairs for e in pair]
-    level = numbers.level(estimates)
+def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet:
+    both = [e for pair in pairs for e in pair]
+    level = numbers.level(both)
     columns = [
         Column("metric", code=True),
         Column("scope", code=True),
@@ -233,11 +246,11 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
         Column(_interval_head(level, "interval")),
         Column("after", right=True),
         Column(_interval_head(level, "interval")),
-        Column("level", right=True),
-        Column("if calibrated", spare=3),
-        Column("unit", spare=2),
-        Column("better", spare=1),
-        Column("how", free=True),
+        Column("level", right=True, spare=2),
+        Column("if calibrated", spare=4),
+        Column("unit", spare=1),
+        Column("better", spare=3),
+        Column("why" if how == "why" else "how", free=True),
     ]
     rows = []
     for pair in pairs:
@@ -247,10 +260,10 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]]) -> Sheet:
             value, interval, null = numbers.shown(e)
             own = "" if same else f" {numbers.level([e])}".rstrip()
             row += [value, (interval or numbers.NONE) + own]
-        rows.append([*row, "" if level else same, null, _unit(pair[1]), pair[1].better, _how(pair[1])])
+        rows.append([*row, "" if level else same, null, _unit(pair[1]), pair[1].better, _how(pair[1], how)])
     breaks = {i for i in range(1, len(rows)) if rows[i][1] != rows[i - 1][1]}
     musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
-    return without_empty(Sheet(_size(estimates), columns, rows, frozenset(breaks), musts=musts))
+    return without_empty(Sheet(size(both), columns, rows, frozenset(breaks), musts=musts))
 
 
 def _checks(checks: Sequence[Check]) -> Sheet:
@@ -262,11 +275,11 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         Column("scope", code=True),
         Column("value", right=True),
         Column(_interval_head(level, "bounds")),
-        Column("level", right=True),
+        Column("level", right=True, spare=2),
         Column("limit", right=True),
-        Column("if calibrated", spare=3),
-        Column("n", right=True, spare=1),
-        Column("n to decide", right=True, spare=2),
+        Column("if calibrated", spare=5),
+        Column("n", right=True, spare=3),
+        Column("n to decide", right=True, spare=4),
         Column("why", free=True),
     ]
     rows = []
@@ -298,7 +311,6 @@ def _checks(checks: Sequence[Check]) -> Sheet:
 
 
 def of_table(table: Table) -> Sheet:
-    """A table of a result."""
     width = len(table.columns)
     full = [[*row, *[None] * (width - len(row))][:width] for row in table.rows]
     cells = [numbers.of_table(str(name), [row[i] for row in full]) for i, name in enumerate(table.columns)]

@@ -44,6 +44,11 @@ def clean(text: str) -> str:
     return " ".join(CONTROL.sub("\ufffd", text).split())
 
 
+def file_name(text: str, otherwise: str) -> str:
+    """`text` as a name of a file that stays in its folder."""
+    return re.sub(r"[^\w.-]+", "_", text).strip("._")[:100] or otherwise
+
+
 def width(text: str) -> int:
     """Columns that `text` takes on a terminal."""
     if text.isascii():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibcli.render import numbers, stream
+from calibcli import numbers
+from calibcli.render import stream
 from calibcli.render.sheet import VERDICT
 from calibcli.result import WORST_FIRST, Check
 

@@ -47,7 +47,9 @@ def report(
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"
     else:
         before = predictions
-        after = crossed or cross_fit(method, predictions, options.folds, options.seed, part(progress, 1, 2), memory)
+        after = crossed or cross_fit(
+            method, predictions, options.folds, options.seed, part(progress, 1, 2), memory, options.split_seed
+        )
         where = f"{predictions.n:,} rows, each mapped by a fit that did not see it ({options.folds} folds)"
     if progress:
         progress(1.0, "measuring")
@@ -102,6 +104,7 @@ def _measure(rows: Predictions, options: Options, scope: str) -> Result:
                 name=f"{p.name}_{scope}",
                 under=p.under and f"{p.under}_{scope}",
                 title=p.title and f"{p.title}, {scope}",
+                about=None if p.about is None else f"{p.about} {scope}".lstrip(),
             )
             for p in measured.plots
         ],

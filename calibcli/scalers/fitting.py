@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from calibcli import __version__
 from calibcli.errors import InputError, UsageError
-from calibcli.predictions import VERDICTS, Predictions
+from calibcli.predictions import VERDICTS, Kind, Predictions
 from calibcli.scalers.parameters import shown
-from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler
+from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler, keeps_classes
 from calibcli.scalers.subsets import FoldedScores, Ints, fold_of_rows, raw_argmax, subset
+from calibcli.shelves import Choice
 
 KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
 """What a calibrator's file says of an estimate."""
@@ -50,6 +51,7 @@ def fit(
         raise InputError("no rows to fit on", "pass at least one labelled row")
     if choice.traits.get("binary") and predictions.k != 2:
         raise InputError(f"'{choice.name}' is for 2 classes, these are {predictions.k}", "use temperature or vector")
+    _refuse_varying(choice, predictions)
     if predictions.top_only and choice.name not in (fits := applicable(2, top_only=True)):
         problem = f"{choice.name} needs the scores of every class, not the confidence alone"
         raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
@@ -87,18 +89,20 @@ def cross_fit(
     seed: int = 0,
     progress: Progress | None = None,
     memory: dict[str, Any] | None = None,
+    split_seed: int | None = None,
 ) -> Predictions:
     """Out-of-fold predictions: every row mapped by the scaler that was fitted without its fold.
 
     Settings that a method chooses by cross-validation (penalties) are chosen for each fold by the held-out NLL of the
     other folds' rows, from one search over all rows: that of `memory`, where `fit` has left it there.
-    Accuracy-preserving methods keep the predicted class of the raw logits.
+    Accuracy-preserving methods keep the predicted class of the raw logits. `split_seed` is of the folds (default:
+    `seed`), `seed` of what is random in a fit.
 
     Raises:
         UsageError: fewer than 2 folds.
         InputError: fewer rows than folds.
     """
-    folds_of = _fold_of_rows(predictions, folds, seed)
+    folds_of = _fold_of_rows(predictions, folds, seed if split_seed is None else split_seed)
     memory = {} if memory is None else memory
     choice, first = SCALERS.choose(spec), 0
     if not memory and choice.traits.get("search", lambda options: False)(choice.options):
@@ -114,7 +118,7 @@ def cross_fit(
         predictions,
         scores=FoldedScores(predictions.scores, scalers, folds_of),
         predicted=raw_argmax(predictions) if scalers[0].preserves_accuracy else None,
-        kind="log_probabilities",
+        kind=_kind(scalers[0], predictions),
     )
 
 
@@ -126,7 +130,27 @@ def apply(scaler: Scaler, predictions: Predictions) -> Predictions:
     """
     check_classes(scaler, predictions)
     mapped = predictions.mapped(scaler.map, predicted=raw_argmax(predictions) if scaler.preserves_accuracy else None)
-    return dataclasses.replace(mapped, kind="log_probabilities")
+    return dataclasses.replace(mapped, kind=_kind(scaler, predictions))
+
+
+def _refuse_varying(choice: Choice, predictions: Predictions) -> None:
+    """Refuse a map of each class by itself where rows have different numbers of classes.
+
+    Raises:
+        InputError: questions with different numbers of choices: those that one has not would get a probability.
+    """
+    if predictions.facts.get("choices_vary") and not keeps_classes(choice):
+        fits = [e.name for e in SCALERS if keeps_classes(SCALERS.choose(e.name))]
+        problem = (
+            f"{choice.name} maps every choice by itself, and the questions of {predictions.source} differ in theirs"
+        )
+        raise InputError(problem, f"choose among {', '.join(fits)} (--method)")
+
+
+def _kind(scaler: Scaler, predictions: Predictions) -> Kind:
+    """What mapped scores are. T and γ leave out what was left out (-inf); others make a claim of a probability of 0."""
+    left_out = predictions.kind == "logits" and scaler.parameters.keys() <= {"beta", "gamma"}
+    return "logits" if left_out else "log_probabilities"
 
 
 def check_classes(scaler: Scaler, predictions: Predictions) -> None:
@@ -135,6 +159,7 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     Raises:
         InputError: another number of classes, other names, or the same names in another order.
     """
+    _refuse_varying(scaler.choice, predictions)
     fix = "fit a calibrator on outputs of this model"
     if predictions.top_only != (scaler.classes == VERDICTS):
         of = ("confidences", "scores of every class")

@@ -30,13 +30,14 @@ class Options:
         specs: metrics measured before and after, or None for the default set.
         folds: of cross-fitting.
         level: confidence level.
-        seed, threads: of what is random; worker threads.
+        split_seed: of the folds.  seed: of what is random.  threads: workers.
     """
 
     methods: Sequence[str] = ("temperature",)
     specs: Sequence[str] | None = None
     folds: int = 5
     level: float = 0.95
+    split_seed: int = 0
     seed: int = 0
     threads: int | None = 1
 
@@ -122,7 +123,11 @@ def _cross_fitted(
     for done, spec in enumerate((NONE, *specs)):
         here = part(progress, done, len(specs) + 1, spec)
         try:
-            out = predictions if spec == NONE else cross_fit(spec, predictions, how.folds, how.seed, here)
+            out = (
+                predictions
+                if spec == NONE
+                else cross_fit(spec, predictions, how.folds, how.seed, here, split_seed=how.split_seed)
+            )
             sample = Sample.of(columns(out, class_bins=(), threads=how.threads))
         except CalibError as error:
             notes.append(f"{spec} is left out: {error.problem}")

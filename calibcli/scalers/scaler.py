@@ -60,6 +60,12 @@ class Fitted:
     facts: Mapping[str, Cell] = field(default_factory=dict)
 
 
+def keeps_classes(choice: Choice) -> bool:
+    """Whether a method with its options keeps the predicted class of raw logits."""
+    trait = choice.traits["preserves_accuracy"]
+    return bool(trait(choice.options)) if callable(trait) else bool(trait)
+
+
 @dataclass(frozen=True)
 class Scaler:
     """A fitted calibration map.
@@ -89,8 +95,7 @@ class Scaler:
     @property
     def preserves_accuracy(self) -> bool:
         """Whether the predicted class is, by definition, that of the raw logits."""
-        trait = self.choice.traits["preserves_accuracy"]
-        return bool(trait(self.choice.options)) if callable(trait) else bool(trait)
+        return keeps_classes(self.choice)
 
     @property
     def kind(self) -> Kind:

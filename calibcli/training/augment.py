@@ -1,15 +1,16 @@
-"""Augmentation of whole image batches, on the device."""
+"""Augmentation of whole batches, on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, UsageError
 from calibcli.shelves import Choice, Shelf
 from calibcli.spec import Range
 
@@ -56,6 +57,58 @@ def flip(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(chosen[:, None, None, None], images.flip(3), images)
 
 
+class Mixup:
+    """Rows mixed with others of their batch, and the labels of both with the shares that the loss gives them."""
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def __call__(
+        self, inputs: Any, labels: Tensor, generator: torch.Generator, key: tuple[int, int]
+    ) -> tuple[Any, list[tuple[float, Tensor]]]:
+        """Mixed inputs, and (share, labels) of the rows themselves and of those they are mixed with.
+
+        Args:
+            key: seed and step, which decide the share: the same in every process, and after a run goes on.
+
+        Raises:
+            InputError: the rows are not one array of floats.
+        """
+        if not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
+            raise InputError("--augment mixup needs rows of numbers", "leave mixup out")
+        share = 1.0 if self.alpha == 0 else float(np.random.default_rng(key).beta(self.alpha, self.alpha))
+        order = torch.randperm(len(inputs), generator=generator, device=inputs.device)
+        parts = [(share, labels), (1 - share, labels[order])]
+        return share * inputs + (1 - share) * inputs[order], [part for part in parts if part[0]]
+
+
+@AUGMENTATIONS.add()
+def mixup(*, alpha: Annotated[float, Range(0, 1e6)] = 0.2) -> Mixup:
+    """Rows `λx + (1-λ)x'` with the loss `λL(y) + (1-λ)L(y')`, x' another row of the batch, λ of Beta(α, α) a step.
+
+    Of images or any rows of numbers, after the other augmentations; α = 0 leaves them. Source: Zhang et al. (2018).
+
+    >>> import torch
+    >>> from calibcli.training.augment import mixing
+    >>> mixed, parts = mixing("mixup:alpha=1")(torch.eye(2), torch.tensor([0, 1]), torch.Generator(), (0, 0))
+    >>> bool(torch.allclose(mixed.sum(1), torch.ones(2))), round(sum(share for share, _ in parts), 6)
+    (True, 1.0)
+    """
+    return Mixup(alpha)
+
+
+def mixing(spec: str) -> Mixup | None:
+    """The mixup of a spec.
+
+    Raises:
+        UsageError: unknown name or option, or two of them.
+    """
+    found: list[Mixup] = [choice() for choice in choices(spec) if choice.name == "mixup"]
+    if len(found) > 1:
+        raise UsageError(f"--augment {spec} has mixup twice", "pass it once")
+    return found[0] if found else None
+
+
 def choices(spec: str) -> list[Choice]:
     """The augmentations of `crop:pad=4+flip`, in order; none for "".
 
@@ -71,7 +124,7 @@ def pipeline(spec: str, shape: tuple[int, ...]) -> Augment | None:
     Raises:
         InputError: the rows are not images.
     """
-    chosen = choices(spec)
+    chosen = [choice for choice in choices(spec) if choice.name != "mixup"]
     if not chosen:
         return None
     if len(shape) != 3:

@@ -1,4 +1,4 @@
-"""Which rows a step sees, and where they wait: splits, batches, and data kept on the device."""
+"""Which rows a step sees, and where they wait: batches, and data kept on the device."""
 
 from __future__ import annotations
 
@@ -10,35 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from calibcli.errors import InputError, UsageError
 from calibcli.inputs.dataset import Dataset
 
 Inputs = Tensor | Mapping[str, Tensor]
 Index = NDArray[np.int64]
 RESIDENT_BYTES = 1 << 30  # data up to this size is preprocessed once and stays on the device
-
-
-def stratified_split(labels: Index, fraction: float, seed: int) -> tuple[Index, Index]:
-    """Rows (kept, held out), each sorted: the same fraction of every class is held out, at least one row each.
-
-    Raises:
-        UsageError: a fraction outside (0, 1).
-        InputError: a class with a single row.
-    """
-    if not 0 < fraction < 1:
-        raise UsageError(f"--val-fraction {fraction:g} is not a share", "pass a number between 0 and 1, such as 0.1")
-    rng = np.random.default_rng(seed)
-    held = []
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        if len(rows) < 2:
-            raise InputError(
-                f"class {label} has one row: it cannot be both trained on and held out",
-                "add rows of that class, or pass --validation",
-            )
-        held.append(rng.permutation(rows)[: min(len(rows) - 1, max(1, round(fraction * len(rows))))])
-    chosen = np.sort(np.concatenate(held))
-    return np.setdiff1d(np.arange(len(labels)), chosen), chosen
 
 
 class Loader:

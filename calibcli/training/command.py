@@ -26,6 +26,7 @@ from calibcli.training.data import Parts, open_parts, standardised
 from calibcli.training.one_model import Fitted, Start, fit
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Progress, Setup, Training
+from calibcli.training.split import Split
 
 MODULE = "(module)"
 MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
@@ -73,13 +74,14 @@ def run_all(setup: Setup) -> Result:
 
 
 def _told(setup: Setup, start: Start, parts: Parts, runs: Sequence[Fitted], where: str) -> Result:
-    result = summary.result(runs, seed=setup.seed)
+    result = summary.result(runs, seed=setup.seed, split_seed=parts.split.seed or 0)
     facts = {
         "model": start.source,
         "architecture": start.architecture,
         "parameters": sum(p.numel() for p in start.model.parameters()),
         "classes": parts.classes,
         "rows": {role: len(data) for role, data in parts.items()},
+        **({"split": parts.held_out} if parts.held_out else {}),
         "processes": devices.world(),
     }
     extra = [] if setup.save is not None else ["nothing was kept: pass --save DIR for the model, logits and log"]
@@ -112,11 +114,10 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         setup.data,
         setup.validation,
         setup.test,
-        fraction=setup.val_fraction,
-        seed=setup.seed,
+        split=Split(setup.split, setup.split_seed, setup.val_fraction),
         missing_classes=setup.missing_classes,
         trust=setup.trust,
-        **setup.fields_of(opening.Rows),
+        **{name: value for name, value in setup.fields_of(opening.Rows).items() if name != "split_seed"},
     )
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
@@ -125,7 +126,8 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
     model_name = str(setup.model)
     if Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name):
         loaded = checkpoint.load(model_name, **setup.fields_of(opening.Network))
-        parts = rows(named=loaded.data, classes=loaded.classes, preprocess=loaded.metadata.get("preprocess"))
+        told = loaded.metadata
+        parts = rows(named=loaded.data, classes=loaded.classes, preprocess=told.get("preprocess"), start=told)
         fresh = setup.init == "fresh"
         model = _drawn(setup, loaded.architecture) if fresh else loaded.model
         start = Start(model, loaded.architecture, fresh, loaded.classes, loaded.source, loaded.sha256)

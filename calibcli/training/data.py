@@ -13,7 +13,7 @@ import numpy as np
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import dataset
 from calibcli.inputs.dataset import Dataset
-from calibcli.training.batches import stratified_split
+from calibcli.training.split import DEFAULT, Split
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class Parts:
     """Training rows, and validation and test rows where there are any.
 
     Attributes:
-        classes: K.
-        sources: where each part comes from.  notes: remarks, one sentence each.
+        classes: K.  split: of the seed that the user gave, for whatever else is split.
+        held_out: how the validation rows were split off, `Split.said`; None where they were named.
+        notes: remarks, one sentence each.
     """
 
     train: Dataset
@@ -30,6 +31,8 @@ class Parts:
     test: Dataset | None
     classes: int
     notes: list[str] = field(default_factory=list)
+    split: Split = DEFAULT
+    held_out: dict[str, Any] | None = None
 
     def items(self) -> list[tuple[str, Dataset]]:
         """(role, data set) of the parts there are."""
@@ -43,8 +46,8 @@ def open_parts(
     test: Any,
     *,
     named: Mapping[str, str] | None = None,
-    fraction: float,
-    seed: int,
+    split: Split = DEFAULT,
+    start: Mapping[str, Any] | None = None,
     subset: int | None = None,
     missing_classes: bool = False,
     trust: bool = False,
@@ -57,7 +60,8 @@ def open_parts(
         data: training rows, named or in memory; of a file that holds splits, all of its splits.
         validation, test: further sources.
         named: sources by role (of a checkpoint), used where `data` is None.
-        fraction: share of each class held out for validation where there is no validation set; 0 for none.
+        split: how rows are held out where there is no validation set; a share of 0 for none.
+        start: metadata of the checkpoint that is trained on: rows of its training data are held out as they were then.
         missing_classes: allow classes without validation rows.
         options: of `dataset.load`.
 
@@ -74,17 +78,36 @@ def open_parts(
         raise UsageError("no training rows were named", "pass --data FILE")
     opened = {
         role: dataset.in_order(
-            dataset.load(source, trust=trust, subset=subset if role == "train" else None, seed=seed, **options), classes
+            dataset.load(
+                source,
+                trust=trust,
+                subset=subset if role == "train" else None,
+                split_seed=split.seed,
+                **options,
+            ),
+            classes,
         )
         for role, source in roles.items()
     }
     train, held_out, notes = opened["train"], opened.get("validation"), []
-    if held_out is None and fraction > 0:
-        kept, chosen = stratified_split(train.labels, fraction, seed)
+    said: dict[str, Any] | None = None
+    earlier = start.get("split") if start and start.get("data_sha256") == train.sha256 else None
+    split = split.after(earlier)
+    if held_out is None and split.share:
+        kept, chosen = split(train.labels)
+        said = split.said(train, chosen)
         train, held_out = train.select(kept), train.select(chosen)
-        notes.append(f"{len(chosen)} of {len(kept) + len(chosen)} rows are held out for validation, by class")
+        by = "by class" if split.how == "stratified" else f"as {split.how} does"
+        notes.append(
+            f"{len(chosen)} of {said['of']} rows are held out for validation, {by}, with split seed {split.seed}"
+        )
+        if earlier and said["rows_sha256"] != earlier.get("rows_sha256"):
+            notes.append(
+                "the checkpoint held out other rows: it may have been trained on some that are validated on now"
+            )
     labelled = 1 + max(int(d.labels.max()) for d in (train, held_out, opened.get("test")) if d is not None)
-    parts = Parts(train, held_out, opened.get("test"), max(labelled, len(train.classes or ())), notes)
+    classes_ = max(labelled, len(train.classes or ()))
+    parts = Parts(train, held_out, opened.get("test"), classes_, notes, split, said)
     _check_classes(parts, missing_classes)
     return parts
 

@@ -19,8 +19,9 @@ from calibcli.errors import InputError, UsageError
 from calibcli.files import Lines, atomic
 from calibcli.inputs import inference
 from calibcli.signals import Signals, Stopping, held_signals
-from calibcli.training import augment, measure, parallel, state
+from calibcli.training import augment, measure, optimizers, parallel, state
 from calibcli.training.batches import Batches, Loader
+from calibcli.training.pace import Pace
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Progress
 
@@ -64,10 +65,13 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("every parameter is frozen", "loosen --freeze")
-        self.optimizer = recipe.make_optimizer(self.parameters)
+        self.optimizer, self.ascent = optimizers.build(recipe.optimizer, self.parameters, recipe.lr)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.amp == "fp16")
         self.batches = Batches(len(train), recipe.batch_size, recipe.seed, device.world())
         self.augment = augment.pipeline(recipe.augment, train.shape)
+        self.mixup = augment.mixing(recipe.augment)
+        if self.mixup is not None and self.objective.penalties:
+            raise UsageError("mixup gives a row two labels, and penalties take one", "leave mixup or the penalty out")
         self.generator = torch.Generator(self.device).manual_seed(recipe.seed * 1_000_003 + 1 + device.rank())
         self.position = state.Position()
         kept = {"optimizer": self.optimizer, "scaler": self.scaler, "loss": self.objective.loss}
@@ -110,6 +114,7 @@ class Trainer:
         if self.position == state.Position():
             torch.manual_seed(self.recipe.seed * 1_000_003 + 2 + device.rank())  # for dropout
             parallel.agree(self.model)
+        self._pace = Pace()
         with held_signals() as signals, self._logs():
             try:
                 while not self.position.finished:
@@ -157,7 +162,9 @@ class Trainer:
                     raise Stopping
                 if number % self.save_every == 0:
                     self.save()
-                self.progress(number / self.total, f"epoch {at.epoch + 1} of {self.recipe.epochs}")
+                mean = at.loss_sum / at.rows if at.rows else None
+                epoch = f"epoch {at.epoch + 1} of {self.recipe.epochs}"
+                self.progress(number / self.total, self._pace.said(epoch, mean, self.recipe.batch_size))
         self._flush()
         self._end_epoch(signals)
         if at.finished:
@@ -170,27 +177,22 @@ class Trainer:
         inputs, labels = self.train(mine)
         if self.augment is not None and isinstance(inputs, Tensor):
             inputs = self.augment(inputs, self.generator)
+        mixed = [(1.0, labels)]
+        if self.mixup is not None:
+            inputs, mixed = self.mixup(inputs, labels, self.generator, (recipe.seed, number))
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.learning_rate(number, self.total, recipe.epochs)
-        self.optimizer.zero_grad(set_to_none=True)
-        amp = AUTOCAST.get(recipe.amp)
-        autocast = torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext()
-        with autocast, self.objective.around(self.model, number, self.generator):
-            logits = inference.logits(self.model, inputs)
-        value = self.objective(losses.Batch(self.model, logits, labels, number, self.generator), recipe.reduction)
-        if device.world() > 1:
-            value = value * self._share(rows, logits, labels)
-        if not value.requires_grad:
-            problem = "the model's output does not depend on its trainable parameters"
-            raise InputError(problem, "leave torch.no_grad() and detach() out of its forward pass")
-        self.scaler.scale(value).backward()  # type: ignore[no-untyped-call]
-        value, stop = parallel.sum_gradients(self.parameters, value.detach(), signals.received is not None)
+        value, stop = self._gradients(number, rows, inputs, mixed, signals)
         self._record(number, value, len(rows))
         for penalty in self.objective.penalties:
             if penalty.due(number) and penalty.realised is not None:
                 name = f"penalty_{type(penalty).__name__.lower()}"
                 total, count = at.penalties.get(name, [0.0, 0])
                 at.penalties[name] = [total + float(penalty.realised), count + 1]
+        if self.ascent is not None:
+            with self.ascent.moved(self.model):
+                _, again = self._gradients(number, rows, inputs, mixed, signals)
+            stop = stop or again
         if recipe.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
@@ -201,6 +203,30 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return stop
+
+    def _gradients(
+        self, number: int, rows: Tensor, inputs: Any, mixed: list[tuple[float, Tensor]], signals: Signals
+    ) -> tuple[Tensor, bool]:
+        """The loss of a batch, its labels shared out as `mixed` says; its gradients are left in the parameters."""
+        self.optimizer.zero_grad(set_to_none=True)
+        amp = AUTOCAST.get(self.recipe.amp)
+        autocast = torch.autocast(self.device.type, amp) if amp else contextlib.nullcontext()
+        with autocast, self.objective.around(self.model, number, self.generator):
+            logits = inference.logits(self.model, inputs)
+        parts = []
+        for share, labels in mixed:
+            part = self.objective(
+                losses.Batch(self.model, logits, labels, number, self.generator), self.recipe.reduction
+            )
+            if device.world() > 1:
+                part = part * self._share(rows, logits, labels)
+            parts.append(part if share == 1 else share * part)
+        value = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+        if not value.requires_grad:
+            problem = "the model's output does not depend on its trainable parameters"
+            raise InputError(problem, "leave torch.no_grad() and detach() out of its forward pass")
+        self.scaler.scale(value).backward()  # type: ignore[no-untyped-call]
+        return parallel.sum_gradients(self.parameters, value.detach(), signals.received is not None)
 
     def _share(self, rows: Tensor, logits: Tensor, labels: Tensor) -> Tensor | float:
         """This process's part of the mean over the whole batch."""

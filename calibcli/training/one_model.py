@@ -22,11 +22,12 @@ from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
 from calibcli.predictions import Predictions
 from calibcli.training import head, state
-from calibcli.training.batches import Loader, stratified_split
+from calibcli.training.batches import Loader
 from calibcli.training.data import Parts
 from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Kept, Progress
+from calibcli.training.split import Index, Split
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,15 @@ def _steering(recipe: Recipe, parts: Parts, where: torch.device, dtype: torch.dt
         return None, []
     if not losses.objective(recipe.loss).loss.needs_validation:
         return Loader(parts.validation, where, dtype), []
-    _, chosen = stratified_split(parts.validation.labels, 0.5, recipe.seed)
+    _, chosen = _halves(parts)
     note = "adafocal is steered by half of the validation rows, which the temperature is not fitted on"
     return Loader(parts.validation.select(chosen), where, dtype), [note]
+
+
+def _halves(parts: Parts) -> tuple[Index, Index]:
+    """Validation rows that are judged on, and those that may steer."""
+    assert parts.validation is not None
+    return Split("stratified", parts.split.seed, 0.5)(parts.validation.labels)
 
 
 def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
@@ -181,6 +188,7 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
         role: {
             "file": d.sha256[:16],
             "rows": len(d),
+            "places": hashlib.sha256(np.ascontiguousarray(d.rows, np.int64).tobytes()).hexdigest()[:16],
             "labels": hashlib.sha256(np.ascontiguousarray(d.labels, np.int64).tobytes()).hexdigest()[:16],
             "inputs": sorted(d.inputs),
             "preprocess": d.preprocess.as_dict(),
@@ -209,7 +217,7 @@ def _write(
     for role, data in parts.items()[1:]:
         rows = data
         if role == "validation" and losses.objective(fitted.recipe.loss).loss.needs_validation:
-            rows = data.select(stratified_split(data.labels, 0.5, fitted.recipe.seed)[0])
+            rows = data.select(_halves(parts)[0])
         made = torch.cat(list(inference.predict(fitted.model, rows, device=where, dtype=dtype))).numpy()
         if gamma:
             made = log_phi(made, gamma).astype(made.dtype)
@@ -261,6 +269,8 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
     }
     if parts.validation is not None and parts.validation.source == train.source:
         found["data"].pop("validation", None)  # rows of the training file that its name cannot tell
+    if parts.held_out:
+        found["split"] = parts.held_out
     if is_built_in(start.architecture):
         found["architecture"] = start.architecture
     else:

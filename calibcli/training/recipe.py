@@ -1,11 +1,10 @@
-"""A training recipe: plain data, and the optimiser and learning rate it stands for."""
+"""A training recipe: plain data, and the learning rate it stands for."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,14 +15,11 @@ from calibcli import losses
 from calibcli.errors import UsageError
 from calibcli.shelves import Choice, Shelf
 from calibcli.spec import Range, Seed, check_options
-from calibcli.training import augment
+from calibcli.training import augment, optimizers
 from calibcli.training.setup import Training
 
-OPTIMIZERS = Shelf("optimizer")
 SCHEDULES = Shelf("schedule")
 
-Momentum = Annotated[float, Range(0, 1, open_high=True)]
-Decay = Annotated[float, Range(0, 1e6)]
 Factor = Annotated[float, Range(0, 1000)]
 
 
@@ -42,12 +38,12 @@ class Recipe(Training):
     def __post_init__(self) -> None:
         check_options(self)
         try:
-            self.make_optimizer([nn.Parameter(torch.zeros(1))])
+            optimizers.build(self.optimizer, [nn.Parameter(torch.zeros(1))], self.lr)
         except ValueError as error:
             raise UsageError(f"--optimizer {self.optimizer}: {str(error).lower()}", "correct its options") from None
         canonical = {
             "loss": losses.objective(self.loss).spec,
-            "optimizer": OPTIMIZERS.choose(self.optimizer).spec,
+            "optimizer": "+".join(choice.spec for choice in optimizers.choices(self.optimizer)),
             "schedule": SCHEDULES.choose(self.schedule).spec,
             "augment": "+".join(choice.spec for choice in augment.choices(self.augment)),
         }
@@ -65,53 +61,10 @@ class Recipe(Training):
             return self.lr * (step + 1) / warm
         return float(self.lr * _schedule(self.schedule)(step, total, epochs))
 
-    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = OPTIMIZERS.choose(self.optimizer)(list(parameters), self.lr)
-        return made
-
 
 @functools.cache
 def _schedule(spec: str) -> Choice:
     return SCHEDULES.choose(spec)
-
-
-@OPTIMIZERS.add()
-def sgd(
-    parameters: list[nn.Parameter],
-    lr: float,
-    *,
-    momentum: Momentum = 0.9,
-    weight_decay: Decay = 5e-4,
-    nesterov: bool = False,
-) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with momentum; weight decay is added to the gradient.
-
-    Momentum as PyTorch writes it (Sutskever et al. 2013).
-
-    >>> run = calibcli.train(model, None, optimizer="sgd", epochs=1, device="cpu")
-    >>> run.facts["runs"][0]["recipe"]["optimizer"]
-    'sgd'
-    """
-    return torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, nesterov=nesterov)
-
-
-@OPTIMIZERS.add()
-def adamw(
-    parameters: list[nn.Parameter],
-    lr: float,
-    *,
-    beta1: Momentum = 0.9,
-    beta2: Momentum = 0.999,
-    weight_decay: Decay = 0.01,
-    eps: Annotated[float, Range(0, 1)] = 1e-8,
-) -> torch.optim.Optimizer:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
-
-    >>> run = calibcli.train(model, None, optimizer="adamw", epochs=1, device="cpu")
-    >>> run.facts["runs"][0]["recipe"]["optimizer"]
-    'adamw'
-    """
-    return torch.optim.AdamW(parameters, lr, (beta1, beta2), eps, weight_decay)
 
 
 @SCHEDULES.add()

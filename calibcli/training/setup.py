@@ -35,12 +35,12 @@ class Training:
     epochs: Epochs = option(30, "Passes over the training rows.")
     batch_size: Rows = option(128, "Rows per step, over all processes.")
     lr: LearningRate = option(0.1, "Peak learning rate.")
-    optimizer: str = option("sgd", "sgd:weight_decay=0.0005 or adamw (calib list optimizers).")
+    optimizer: str = option("sgd", "sgd:weight_decay=0.0005, adamw, sgd+sam (calib list optimizers).")
     schedule: str = option("step", "step:at=0.43/0.71,factor=0.1, cosine or constant (calib list schedules).")
     warmup: Warmup = option(0.0, "Share of the steps with a linear rise.")
     reduction: Literal["mean", "sum"] = option("mean", "mean or sum over the rows of a batch.")
     clip_norm: Positive | None = option(None, "Largest norm of the gradient.")
-    augment: str = option("", "Of images: crop:pad=4+flip (calib list augmentations).")
+    augment: str = option("", "crop:pad=4+flip of images, mixup (calib list augmentations).")
     amp: Literal["off", "bf16", "fp16"] = option("off", "off, bf16 or fp16: mixed precision.")
     keep: Literal["last", "best"] = option("last", "Weights of the last epoch, or of the best by --select.")
     select: Literal["nll", "error", "ece", "adaece", "loss"] = option(
@@ -60,7 +60,12 @@ class Given:
     _: KW_ONLY
     validation: Any = option(None, "Validation rows.", kind=str)
     test: Any = option(None, "Test rows.", kind=str)
-    val_fraction: Share = option(0.1, "Hold out this share of each class where there is no validation set.")
+    split: Literal["stratified", "mukhoti"] | None = option(
+        None,
+        "How rows are held out where there is no validation set: stratified, by class (default), or mukhoti, "
+        "shuffled as in that paper.",
+    )
+    val_fraction: Share | None = option(None, "Share of rows that is held out; default: 0.1. 0 for none.")
     missing_classes: bool = option(False, "Allow classes without training or validation rows.")
     loss: str | tuple[str, ...] = option(
         ("ce",),

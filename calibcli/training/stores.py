@@ -16,7 +16,8 @@ from calibcli.errors import InputError, refusing
 from calibcli.spec import Range
 
 SCHEMA = 1
-SLOTS = {"SGD": {"momentum_buffer"}, "AdamW": {"step", "exp_avg", "exp_avg_sq"}}
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+SLOTS = {"SGD": {"momentum_buffer"}, "Adam": MOMENTS, "AdamW": MOMENTS, "Adagrad": {"step", "sum"}}
 """What each optimizer keeps of a parameter."""
 
 

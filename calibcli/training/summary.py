@@ -15,14 +15,14 @@ from calibcli.training.one_model import Fitted
 METRICS = ("accuracy", "nll", "ece", "adaece")
 
 
-def result(runs: Sequence[Fitted], *, seed: int = 0) -> Result:
+def result(runs: Sequence[Fitted], *, seed: int = 0, split_seed: int = 0) -> Result:
     """Estimates of every run, a table that compares them, and the figures of their logs."""
     several = len(runs) > 1
     estimates: list[Estimate] = []
     rows: list[list[Any]] = []
     for run in runs:
         prefix = f"{run.recipe.loss} " if several else ""
-        found = calibration(run, prefix, seed)
+        found = calibration(run, prefix, seed, split_seed)
         estimates += found
         rows += table_rows(run, found, prefix)
     columns = ["loss", "", "error", "NLL", "ECE", "AdaECE", "T"]
@@ -40,7 +40,7 @@ def result(runs: Sequence[Fitted], *, seed: int = 0) -> Result:
     )
 
 
-def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
+def calibration(run: Fitted, prefix: str, seed: int, split_seed: int) -> list[Estimate]:
     """Error, NLL, ECE and AdaECE before and after a temperature that was fitted on other rows."""
     judged = run.test or run.validation
     if judged is None:
@@ -53,7 +53,7 @@ def calibration(run: Fitted, prefix: str, seed: int) -> list[Estimate]:
     if run.test is not None:
         after = scalers.apply(fitted.scaler, run.test)
     else:
-        after = scalers.cross_fit("temperature", run.validation, seed=seed)
+        after = scalers.cross_fit("temperature", run.validation, seed=seed, split_seed=split_seed)
     run.notes += fitted.notes
     (t,) = (dataclasses.replace(e, scope=prefix.strip()) for e in fitted.estimates if e.name == "temperature")
     return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed)]

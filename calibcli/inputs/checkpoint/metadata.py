@@ -5,7 +5,8 @@
      "preprocess": {"layout": "flat", "scale": 0.0625, "mean": [0.3], "std": [0.4]},
      "classes": ["0", "1", ...],
      "data": {"train": "digits.npz#train", "validation": "digits.npz#val", "test": "digits.npz#test"},   relative
-     "training": {...}, "data_sha256": "..."}
+     "training": {...}, "data_sha256": "...",
+     "split": {"how": "stratified", "seed": 0, "share": 0.1, ...}}        of "train", where validation rows came from it
 
 All fields but `schema` may be missing. A file can name data and built-in architectures, never code.
 """
@@ -18,7 +19,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -28,10 +29,22 @@ from calibcli import wellformed
 from calibcli.errors import InputError, refusing
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.checkpoint.factory import is_built_in
-from calibcli.spec import Range
+from calibcli.spec import Range, Seed, Share
 
 KEY = "calib"
 SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """How validation rows were drawn from the training data, which they are none of; see `training.split`."""
+
+    how: Literal["stratified", "mukhoti"]
+    seed: Seed
+    share: Share
+    held_out: int = 0
+    of: int = 0
+    rows_sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +57,7 @@ class Fields:
     data: Mapping[str, str] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     data_sha256: str = ""
+    split: HeldOut | None = None
 
 
 def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,7 +60,7 @@ def decode(path: Path | zipfile.Path, *, grey: bool | None = None) -> NDArray[np
     """
     with refusing(ImportError, f"{path} is a picture, and Pillow is not installed", "pip install pillow"):
         from PIL import Image
-    errors = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+    errors = (OSError, ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error, Image.DecompressionBombError)
     with (
         refusing(errors, lambda error: f"{path} cannot be read as a picture ({error})", "replace or remove it"),
         warnings.catch_warnings(action="ignore"),

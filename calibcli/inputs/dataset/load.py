@@ -36,7 +36,7 @@ def load(
     inputs: str | None = None,
     labels: str | None = None,
     subset: int | None = None,
-    seed: int = 0,
+    split_seed: int | None = None,
     trust: bool = False,
 ) -> Dataset:
     """A data set.
@@ -48,7 +48,7 @@ def load(
         mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.  size: of pictures, see `resize.size_option`.
         inputs: name of the array with the inputs; several, by comma, go to the model by name.
         labels: name of the array or column with the labels; of a `.npy`, the file that holds them.
-        subset: that many rows drawn without replacement with `seed`, in their order.
+        subset: that many rows drawn without replacement with `split_seed`, in their order.
         trust: allow `.pt` files that hold pickled objects.
 
     Raises:
@@ -60,7 +60,7 @@ def load(
     else:
         found = _read(name, inputs, labels, trust)
     if isinstance(found, Dataset):
-        return _subset(found, subset, seed)
+        return _subset(found, subset, split_seed or 0)
     y, classes, notes = to_labels(found, name)
     for key, array in found.inputs.items():
         if array.shape[:1] != y.shape:
@@ -86,7 +86,7 @@ def load(
         notes=[*found.notes, *notes, *remarks],
         integral=found.integral,
     )
-    return _subset(data, subset, seed)
+    return _subset(data, subset, split_seed or 0)
 
 
 def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> Mapping[str, Named]:
@@ -159,5 +159,5 @@ def _subset(data: Dataset, subset: int | None, seed: int) -> Dataset:
         note = f"all {len(data)} rows are used: the subset asked for is {subset}"
         return replace(data, notes=[*data.notes, note])
     rows = np.sort(np.random.default_rng(seed).choice(len(data), subset, replace=False))
-    note = f"{subset} of {len(data)} rows, drawn with seed {seed}"
+    note = f"{subset} of {len(data)} rows, drawn with split seed {seed}"
     return replace(data.select(rows), notes=[*data.notes, note])

@@ -104,7 +104,7 @@ class Source:
 
     def __init__(self, path: str | Path, trust: bool | None = None, asked: Asked | None = None) -> None:
         self.path, self.trust, self.asked = str(path), trust, asked or Asked()
-        self.digest = self.digest_packed = ""
+        self.digest = self.digest_packed = self.folder = ""  # the folder that it is a part of, of one data set
         self.stored: list[Stored] = []
         self.name = "stdin" if self.path == "-" else self.path
         errors = (OSError, ValueError, AttributeError)  # a NUL in the name; a closed stdin

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError, refusing
+from calibcli.inputs.files import packed
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
-from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.source import Source, by_suffix
 from calibcli.inputs.opening import Asked, Reading
 
 STATE, SPLITS = "state.json", "dataset_dict.json"  # of Hugging Face's `save_to_disk`
@@ -41,18 +45,59 @@ def unused(contents: Contents, source: Source) -> None:
             raise InputError(f"{flag} is for {of}; {source.name} is read as {contents.format}", "leave it out")
 
 
-def parts(folder: Path, reading: Reading) -> list[Path]:
-    """The files of a folder that `save_to_disk` made; the folder itself where it is none, for who opens it to refuse.
+def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
+    """The files, opened, those in a folder too; the parts of one data set know their folder.
 
     Raises:
-        InputError: a folder with several splits, or of another kind; several parts of one task.
+        InputError: as `parts` and `tasks_in`.
+    """
+    asked = asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
+    found = []
+    for path in paths:
+        one = Path(path)
+        saved = os.path.isdir(one) and any((one / name).is_file() for name in (STATE, SPLITS))
+        several = parts(one) if saved else tasks_in(one) if reading.tasks and os.path.isdir(one) else [path]
+        for file in several:
+            found.append(Source(file, asked=asked))
+            found[-1].folder = str(one) if saved else ""
+    return found
+
+
+def tasks_in(folder: Path) -> list[Path]:
+    """The files of a folder that a harness wrote, one for each task.
+
+    Raises:
+        InputError: none, or two runs of one task.
+    """
+    from calibcli.inputs.files.evals.lm_eval import task_of
+
+    found = sorted(p for p in folder.iterdir() if known(p) and not p.name.startswith((".", "results")))
+    if not found:
+        raise InputError(f"no evaluations in {folder}", "name the files, or the folder that they lie in")
+    runs = Counter(task_of(p.name) for p in found)
+    twice = next((task for task, count in runs.items() if count > 1), None)
+    if twice is not None:
+        problem = f"{folder} holds {runs[twice]} runs of the task {twice}"
+        raise InputError(problem, "name the files, one of each task")
+    return found
+
+
+def known(path: Path) -> bool:
+    """Whether its suffix is of a format, compressed or not."""
+    plain = path.with_suffix("") if path.suffix.lower() in packed.SUFFIXES else path
+    return path.is_file() and bool(by_suffix(plain.suffix.lower()))
+
+
+def parts(folder: Path) -> list[Path]:
+    """The files of a folder that `save_to_disk` made.
+
+    Raises:
+        InputError: a folder with several splits, or of another kind.
     """
     if (folder / SPLITS).is_file():
         splits = sorted(p.parent.name for p in folder.glob(f"*/{STATE}"))
         fix = f"choose one: {folder / (splits or ['test'])[0]}"
         raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    if not (folder / STATE).is_file():
-        return [folder]
     with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", "save the data set again"):
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
     found = state.get("_data_files") if isinstance(state, dict) else None
@@ -62,6 +107,4 @@ def parts(folder: Path, reading: Reading) -> list[Path]:
         raise InputError(f"{folder / STATE} names no parts in its folder", "save the data set again: save_to_disk")
     if state.get("_indices_data_files"):
         raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
-    if len(names) > 1 and reading.tasks:
-        raise InputError(f"{folder} consists of {len(names)} parts, --tasks takes a file each", "save it in one part")
     return [folder / name for name in plain]

@@ -86,7 +86,7 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
 
 
 def open_all(path: Paths, reading: Reading) -> list[Source]:
-    """The files, opened; of a folder that `save_to_disk` made, those that it consists of.
+    """The files, opened; of a folder that `save_to_disk` made, those that it consists of; of tasks, those in a folder.
 
     Raises:
         InputError: several files without `shards` or `tasks`.
@@ -101,9 +101,7 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
         problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
         shown = " ".join(str(p) for p in paths[:3])
         raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
-    asked = opened.asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
-    files = [f for path in paths for f in (opened.parts(Path(path), reading) if os.path.isdir(path) else [path])]
-    return [Source(file, asked=asked) for file in files]
+    return opened.sources(paths, reading)
 
 
 def load(source: Source) -> Contents:
@@ -137,8 +135,9 @@ def predictions(
         contents = [score_columns.grouped(c, reading.scores, s.name) for c, s in zip(contents, sources)]
     if reading.tasks:
         one = dataclasses.replace(reading, tasks=False, by=tuple(name for name in reading.by if name != tasks.TASK))
-        parts = [predictions([c], [s], one, progress) for c, s in zip(contents, sources)]
-        return tasks.joined(parts, tasks.names_of([c.task or s.stem for c, s in zip(contents, sources)]))
+        files = tasks.files_of(contents, sources)
+        parts = [predictions(*each, one, progress) for each in files]
+        return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
@@ -212,6 +211,7 @@ def _one(
             "repeated_rows": found.repeated.count,
             "files": files,
             "evaluation": dict(first.facts),
+            "choices_vary": ragged and found.nonfinite.masked.count > 0,
         },
         **further,
     )

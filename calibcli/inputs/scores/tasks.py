@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Joined, column_of, whole
-from calibcli.inputs.files.source import fingerprint
+from calibcli.inputs.files.arrays import Contents, Joined, column_of, whole
+from calibcli.inputs.files.source import Source, fingerprint
 from calibcli.inputs.scores.keys import HOLD
 from calibcli.predictions import Array, ArrayScores, Ints, Predictions
 
@@ -22,6 +22,16 @@ def names_of(found: Sequence[str]) -> list[str]:
     """Names of tasks, numbered where two are the same."""
     count = Counter(found)
     return [name if count[name] == 1 else f"{name} ({i})" for i, name in enumerate(found)]
+
+
+def files_of(contents: Sequence[Contents], sources: Sequence[Source]) -> list[tuple[list[Contents], list[Source]]]:
+    """The files of each task: one, or the parts that lie in one folder."""
+    places = [source.folder or str(i) for i, source in enumerate(sources)]
+    return [
+        ([contents[i] for i in rows], [sources[i] for i in rows])
+        for place in dict.fromkeys(places)
+        for rows in [[i for i, other in enumerate(places) if other == place]]
+    ]
 
 
 def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
@@ -53,7 +63,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
         scores=ArrayScores(whole(rows)) if small else rows,  # type: ignore[arg-type]
         labels=np.concatenate([np.asarray(p.labels[:]) for p in parts]),
         kind=first.kind if len({p.kind for p in parts}) == 1 else "logits",
-        source=f"{len(parts)} tasks",
+        source=f"{len(parts)} tasks" if len(parts) > 1 else first.source,
         classes=widest.classes if common else None,
         top_only=first.top_only,
         ids=_ids(parts, names),
@@ -69,6 +79,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
             **first.facts,
             "tasks": list(names),
             "columns": k,
+            "choices_vary": any(p.k < k or p.facts.get("choices_vary") for p in parts),
             "label_values": list(range(k)),
             "class_rows": dict(sorted(counts.items(), key=lambda pair: int(pair[0]))),
             "repeated_rows": sum(p.facts["repeated_rows"] for p in parts),
@@ -80,6 +91,8 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
 
 def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
     """`task/id` of every row, None where a task has no ids."""
+    if len(parts) == 1:
+        return parts[0].ids
     found = [[f"{name}/{i}" for i in np.asarray(p.ids).tolist()] for p, name in zip(parts, names) if p.ids is not None]
     return column_of([one for ids in found for one in ids]) if len(found) == len(parts) else None
 

@@ -5,29 +5,29 @@ The same input gives the same bytes: no dates, no random identifiers, no setting
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from calibcli.plots import Plot
-from calibcli.render.figure import panel, style
+from calibcli.render import stream
+from calibcli.render.figure import inside, panel, style
 from calibcli.render.figure.marks import Axes
 from calibcli.render.figure.panel import Handles
 from calibcli.render.formats import table
 from calibcli.result import Result
+from calibcli.spec import Style
 
-WIDE, HIGH, SQUARE = 4.9, 3.0, 4.4  # inches of a panel of its own
-SMALL = 2.1  # side of one of several panels
-STRIP, STRIP_GAP = 0.85, 0.12
-ROW_GAP, COLUMN_GAP, LEGEND_GAP, HEADING = 1.0, 0.8, 0.25, 0.3
-LEGEND = 2.9  # between panels that have legends of their own
-ACROSS = 3  # panels beside each other
+LEGEND_GAP, HEADING, BELOW = 0.25, 0.3, 0.42  # inches
 MOST = 36  # panels of a group
 DATES = {
     "png": {"Software": None},
@@ -37,27 +37,66 @@ DATES = {
 Box = tuple[float, float, float, float]  # left, bottom, width, height in inches
 
 
-def render(result: Result, format: str, images: bool = True) -> bytes:
+def render(result: Result, format: str, look: Style = "screen", images: bool = True) -> bytes:
     """The figure as a file of `format` (png, svg, pdf). A result without plots gives its table as a picture.
 
-    Without `images` a heat map and its colour bar are paths in an SVG too, however many.
+    Args:
+        look: `screen` or `paper`, see `style.LOOKS`.
+        images: without, a heat map and its colour bar are paths in an SVG too, however many.
     """
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph the font lacks is drawn as a box
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(style.PARAMETERS)  # type: ignore[arg-type, unused-ignore]
-        figure = _Page(result).figure if result.plots else _text(result)
+    chosen = style.LOOKS[look]
+    with drawn(result, chosen) as figure:
         for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
             artist.set_rasterized(False)
         file = io.BytesIO()
-        figure.savefig(file, format=format, dpi=160, bbox_inches="tight", pad_inches=0.18, metadata=DATES[format])
+        how: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": DATES[format]}
+        figure.savefig(file, format=format, dpi=chosen.dpi, **how)
         return file.getvalue()
 
 
-class _Page:
-    """Rows of panels from the top down, left edges aligned, legends to the right of the data."""
+def parts(result: Result) -> dict[str, Result]:
+    """A result for each figure, by name: a panel with its strip, small multiples, or before beside after."""
+    names = {p.name for p in result.plots}
+    found: dict[str, list[Plot]] = {}
+    for plot in result.plots:
+        if plot.under not in names or plot.under == plot.name:
+            key = plot.group or _pair(plot) or plot.name
+            found.setdefault(key, []).extend(
+                [plot, *(p for p in result.plots if p.under == plot.name and p is not plot)]
+            )
+    named: dict[str, Result] = {}
+    for key, plots in found.items():
+        name = stream.file_name(key.lower(), "figure")
+        name = name if name not in named else f"{name}_{len(named)}"
+        named[name] = dataclasses.replace(result, plots=plots)
+    return named
 
-    def __init__(self, result: Result) -> None:
+
+def main(result: Result) -> Result:
+    """The main figure: the first, with the small multiples that were asked for."""
+    every = parts(result)
+    if len(every) < 2:
+        return result
+    kept = [part.plots for i, part in enumerate(every.values()) if i == 0 or inside.diagrams(part.plots)]
+    return dataclasses.replace(result, plots=[plot for plots in kept for plot in plots])
+
+
+@contextmanager
+def drawn(result: Result, look: style.Look = style.LOOKS["screen"]) -> Iterator[Figure]:
+    """The figure, with our settings for as long as it is open."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph the font lacks is drawn as a box
+        matplotlib.rcdefaults()
+        settings: Any = {**style.PARAMETERS, **look.parameters}
+        matplotlib.rcParams.update(settings)
+        yield _Page(result, look).figure if result.plots else _text(result)
+
+
+class _Page:
+    """Rows of panels from the top down, left edges aligned, legends to the right of the data or in a free corner."""
+
+    def __init__(self, result: Result, look: style.Look) -> None:
+        self.look, self.estimates = look, result.estimates
         self.figure = Figure(figsize=(8, 8))
         FigureCanvasAgg(self.figure)
         names = {p.name for p in result.plots}
@@ -67,7 +106,7 @@ class _Page:
         self.top = 8.0  # inches above the bottom of an 8 inch page; rows may lie below it, the file is cut to fit
         rows: dict[object, list[Plot]] = {}  # a group; or up to two panels of their own
         for plot in plots:
-            key: object = plot.group or (_row(rows) if self._slim(plot) else id(plot))
+            key: object = plot.group or _pair(plot) or (_row(rows) if self._slim(plot) else id(plot))
             rows.setdefault(key, []).append(plot)
         for panels in rows.values():
             if len(panels) > 1 and panels[0].group:
@@ -81,60 +120,74 @@ class _Page:
 
     def _own(self, plots: Sequence[Plot]) -> None:
         """Panels without a group, beside each other; a legend widens the gap."""
-        left, heights = 1.0, []
+        look = self.look
+        left, heights = look.left, []
         for plot in plots:
             width, height, legend = self._single(plot, left)
-            left += width + (LEGEND if legend else COLUMN_GAP) + 0.2
+            left += width + (look.legend if legend else look.column) + look.left / 5
             heights.append(height)
-        self.top -= max(heights) + ROW_GAP
+        self.top -= max(heights) + look.row
 
     def _single(self, plot: Plot, left: float) -> tuple[float, float, bool]:
-        """Draw a panel; its width, its height with the strip below, and whether it has a legend."""
-        width, height = _size(plot)
+        """Draw a panel; its width, its height with the strip below, and whether it has a legend beside it."""
+        look = self.look
+        width, height = _size(plot, look)
         box = (left, self.top - height, width, height)
         axes = self._axes(box)
-        title = "\n".join(textwrap.wrap(plot.title or plot.name, 62))
-        axes.set_title("\n".join(style.plain(line) for line in title.split("\n")))
+        title = _lines(plot.title or plot.name, int(width * 13))
+        if look.titles or _pair(plot):
+            axes.set_title("\n".join(map(style.plain, title)))
         handles = panel.draw(axes, plot, self.colours)
-        below = self._strip(plot, axes, box, counts=True)
+        below = self._strip(plot, axes, box, counts=look.counts)
         left += width + LEGEND_GAP
         if plot.kind == "heat" and plot.z:
             bar = self._axes((left - 0.05, self.top - height, 0.16, height))
             panel.colour_bar(axes, bar, plot)
             left += 1.0
-        self._legend(handles, left, self.top)
+        lines = inside.said(plot, self.estimates)
+        if (lines or not look.aside) and inside.legend(axes, handles, lines):
+            handles, lines = {}, []
+        elif not look.aside:
+            said = "" if inside.legend(axes, {}, lines) else "\n".join(lines)
+            self._legend(handles, look.left, self.top - height - below - BELOW, columns=2, title=said)
+            return width, height + below + BELOW, False
+        self._legend(handles, left, self.top, title="\n".join(lines))
         return width, height + below, bool(handles)
 
     def _group(self, title: str, plots: Sequence[Plot]) -> None:
-        drawn = plots[:MOST]
+        look, drawn = self.look, plots[:MOST]
         heading = title if len(plots) <= MOST else f"{title} (first {MOST} of {len(plots)})"
         height = (self.top - HEADING + 0.38) / 8
-        self.figure.text(1 / 8, height, style.plain(heading), fontsize=11.5, fontweight="bold")
+        if look.titles:
+            self.figure.text(look.left / 8, height, style.plain(heading), fontsize=11.5, fontweight="bold")
 
         same_x, same_y = (len({getattr(p, k) for p in drawn}) == 1 for k in ("xlabel", "ylabel"))
         named = all(p.flip and p.labels for p in drawn)  # names down the side: once, or every panel a row of its own
         own = len({tuple(c.label for c in p.curves) for p in drawn if len(p.curves) > 1}) > 1  # legends of their own
-        wide, high = (SMALL, SMALL) if all(map(_square, drawn)) else (SMALL * 1.35, SMALL)
-        high = max(_size(p)[1] for p in drawn) * 0.8 if named else high
-        columns = 2 if own or len(drawn) == 4 else min(ACROSS, len(drawn))
+        wide, high = (look.small, look.small) if all(map(_square, drawn)) else (look.small * 1.35, look.small)
+        high = max(_size(p, look)[1] for p in drawn) * 0.8 if named else high
+        columns = 2 if own or len(drawn) == 4 else min(look.across, len(drawn))
         columns = 1 if named and len({tuple(p.labels) for p in drawn}) > 1 else columns
-        gap = LEGEND if own else 0.45 if same_y else COLUMN_GAP
-        strip = 0.6 * STRIP + STRIP_GAP if any(p.name in self.strips for p in drawn) else 0.0
-        titles = [textwrap.wrap(plot.title or plot.name, int(wide * 13.5)) for plot in drawn]
+        gap = look.legend if own else look.column * (0.56 if same_y else 1)
+        strip = 0.6 * look.strip + look.gap if any(p.name in self.strips for p in drawn) else 0.0
+        titles = [_lines(plot.title or plot.name, int(wide * 13.5)) for plot in drawn]
         extra = 0.16 * (max(map(len, titles)) - 1)
         self.top -= HEADING + extra
-        step = high + strip + 0.75 + extra
+        step = high + strip + 0.75 * look.row + extra
 
         shared: Handles = {}
         for i, plot in enumerate(drawn):
             row, column = divmod(i, columns)
-            box = (1.0 + column * (wide + gap), self.top - row * step - high, wide, high)
+            box = (look.left + column * (wide + gap), self.top - row * step - high, wide, high)
             axes = self._axes(box)
-            axes.set_title("\n".join(map(style.plain, titles[i])), fontsize=9, pad=5)
+            axes.set_title(
+                "\n".join(map(style.plain, titles[i])), fontsize=min(9, look.parameters.get("font.size", 9)), pad=4
+            )
             handles = panel.draw(axes, plot, self.colours, small=True)
             if plot.ylabel == plot.title and not plot.flip:
                 axes.set_ylabel("")
             self._strip(plot, axes, box, counts=False, share=0.6)
+            inside.legend(axes, {}, inside.said(plot, self.estimates, short=True), must=True)
             if own:
                 self._legend(handles, box[0] + wide + LEGEND_GAP / 2, box[1] + high)
             shared = {**shared, **handles}
@@ -146,39 +199,54 @@ class _Page:
             if named and column:
                 axes.tick_params(labelleft=False)
         if not own:
-            self._legend(shared, 1.0 + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
-        self.top -= -(-len(drawn) // columns) * step - 0.75 - extra + ROW_GAP
+            if look.aside:
+                self._legend(shared, look.left + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
+            else:
+                bottom = self.top - (-(-len(drawn) // columns) - 1) * step - high - strip
+                self._legend(shared, look.left, bottom - BELOW, columns=2)
+        self.top -= -(-len(drawn) // columns) * step - 0.75 * look.row - extra + look.row + (0 if look.aside else BELOW)
 
     def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
         """The low panel under `above`, with the same x axis; the inches it takes."""
         strip = self.strips.get(plot.name)
         if strip is None:
             return 0.0
-        high = STRIP * share
-        axes = above.inset_axes((0, -(high + STRIP_GAP) / box[3], 1, high / box[3]), sharex=above)
+        high, gap = self.look.strip * share, self.look.gap
+        axes = above.inset_axes((0, -(high + gap) / box[3], 1, high / box[3]), sharex=above)
         locator, formatter = above.xaxis.get_major_locator(), above.xaxis.get_major_formatter()
         panel.draw(axes, strip, self.colours, small=True)
         above.xaxis.set_major_locator(locator)  # the shared axis keeps the ticks of the panel
         above.xaxis.set_major_formatter(formatter)
+        panel.two_ticks(axes, strip, counts)
         if counts:
             panel.write_counts(axes, strip)
         above.tick_params(labelbottom=False)
         axes.set_xlabel(above.get_xlabel() or style.plain(strip.xlabel))
         above.set_xlabel("")
-        return high + STRIP_GAP
+        return high + gap
 
-    def _legend(self, handles: Handles, left: float, top: float) -> None:
+    def _legend(self, handles: Handles, left: float, top: float, columns: int = 1, title: str = "") -> None:
         if handles:
-            self.figure.legend(
+            found = self.figure.legend(
                 list(handles.values()),
                 [_wrapped(label) for label in handles],
                 loc="upper left",
                 bbox_to_anchor=(left / 8, top / 8),
+                ncols=columns,
+                title=title or None,
+                alignment="left",
             )
+            found.get_title().set(fontweight="bold", multialignment="left")
 
     def _axes(self, box: Box) -> Axes:
         left, bottom, width, height = box
         return self.figure.add_axes((left / 8, bottom / 8, width / 8, height / 8))
+
+
+def _lines(title: str, width: int) -> list[str]:
+    """A title in lines; "n = 500" stays in one."""
+    kept = title.replace(" = ", "\u00a0=\u00a0")
+    return [line.replace("\u00a0=\u00a0", " = ") for line in textwrap.wrap(kept, width)]
 
 
 def _wrapped(label: str, width: int = 28) -> str:
@@ -191,12 +259,17 @@ def _wrapped(label: str, width: int = 28) -> str:
     return "\n".join(line for whole in lines for line in textwrap.wrap(whole, width))
 
 
-def _size(plot: Plot) -> tuple[float, float]:
+def _size(plot: Plot, look: style.Look) -> tuple[float, float]:
     if _square(plot):
-        return SQUARE, SQUARE
+        return look.square, look.square
     if plot.flip and plot.labels:
-        return WIDE, max(1.2, 0.27 * len(plot.labels) * _series(plot))
-    return WIDE, HIGH + 0.4 * (plot.kind == "heat")
+        return look.wide, max(1.2, 0.27 * len(plot.labels) * _series(plot))
+    return look.wide, look.high + 0.4 * (plot.kind == "heat")
+
+
+def _pair(plot: Plot) -> str:
+    """What a diagram is one of two of: before and after, beside each other; or ""."""
+    return "before and after" if plot.about in ("before", "after") and not plot.group else ""
 
 
 def _series(plot: Plot) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
@@ -15,7 +16,7 @@ from calibcli.render.figure import style
 
 Axes = Any  # matplotlib's own types differ between the versions we support
 ORDER = {"bars": 2.0, "band": 3.0, "vline": 3.5, "hline": 3.5, "steps": 4.0, "line": 5.0, "points": 6.0}
-FILL = {"null": 0.26, "smooth": 0.17}  # opacity of a band
+FILL = {"null": 0.26, "corp_null": 0.26, "smooth": 0.17}  # opacity of a band
 CROWDED = 40  # bins beyond which bars lose their outlines
 QUIET: dict[str, Any] = {"facecolor": style.FAINT_GAP, "edgecolor": style.MID_GAP, "linewidth": 0.6}  # a gap by chance
 OUTLINE = [Stroke(linewidth=3.2, foreground="#303048", alpha=0.7), Normal()]  # of what is drawn on a heat map
@@ -160,11 +161,31 @@ def by_chance(plot: Plot, curve: Curve) -> Any:
     return None if low is None or high is None else (accuracy >= low) & (accuracy <= high)
 
 
+def beyond(axes: Axes, plot: Plot) -> Patch | None:
+    """Fill what lies between an isotonic curve and the band of a calibrated model, where it is outside; its handle."""
+    line, band = ([c for c in plot.curves if c.role == role] for role in ("corp", "corp_null"))
+    if not (line and band) or len(band[0].x) < 2:
+        return None
+    x, ends = _array(line[0].x), [_array(end) for end in (band[0].low, band[0].high)]
+    t = np.unique(np.concatenate([x, np.linspace(x[0], x[-1], 4 * len(ends[0])), _array(band[0].x)]))
+    y = np.interp(t, x, _array(line[0].y))
+    low, high = (np.interp(t, _array(band[0].x), end) for end in ends)
+    edge = np.clip(y, low, high)
+    if not np.any(np.abs(y - edge) > 1e-9):
+        return None
+    look: dict[str, Any] = {"facecolor": style.BEYOND, "alpha": 0.55, "linewidth": 0}
+    axes.fill_between(t, edge, y, zorder=4.5, **look)
+    return Patch(**look)
+
+
 def _line_style(curve: Curve) -> dict[str, Any]:
     if curve.role in ("ideal", "limit") or curve.kind in ("vline", "hline"):
         dashes = {"ideal": (0, (1, 1.6)), "limit": (0, (5, 2))}.get(curve.role, (0, (4, 2)))
-        return {"linestyle": dashes, "linewidth": 1.2}
-    return {"linestyle": (0, (4, 1.5)) if curve.role in ("null", "ridge") else "-", "linewidth": 1.8}
+        return {"linestyle": dashes, "linewidth": 0.67 * rcParams["lines.linewidth"]}
+    return {
+        "linestyle": (0, (4, 1.5)) if curve.role in ("null", "ridge") else "-",
+        "linewidth": rcParams["lines.linewidth"],
+    }
 
 
 def _array(series: Sequence[float | None] | None) -> Any:

@@ -25,7 +25,7 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     """Draw `plot`; the legend's handles by label."""
     if plot.kind == "heat":
         _heat(axes, plot)
-    curves = _told_apart(plot.curves)
+    curves = _told_apart(one_message(plot.curves))
     beside = [i for i, c in enumerate(curves) if plot.labels and c.kind in ("bars", "points")]
     handles: Handles = {}
     used: set[str] = set()
@@ -40,11 +40,20 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
         if curve.label and handle is not None:
             handles[style.plain(curve.label)] = handle
             if marks.by_chance(plot, curve) is not None:
-                handles[f"{style.plain(curve.label)} that chance can explain"] = Patch(**marks.QUIET)
+                handles["gap within chance"] = Patch(**marks.QUIET)
+    if (beyond := marks.beyond(axes, plot)) is not None:
+        handles["gap beyond chance"] = beyond
     if plot.kind == "heat" and plot.levels and plot.levels_label and plot.z:
         handles[style.plain(plot.levels_label)] = Line2D([], [], color="white", linewidth=1.5, path_effects=OUTLINE)
     _axes(axes, plot, small)
     return {} if len(handles) == 1 and _says(axes, plot, *handles) else handles
+
+
+def one_message(curves: Sequence[Curve]) -> list[Curve]:
+    """Of a reliability diagram the isotonic or the smooth curve, where there is one, without the bins."""
+    if not any(c.role in ("corp", "smooth") for c in curves):
+        return list(curves)
+    return [c for c in curves if not c.width]
 
 
 def _says(axes: Axes, plot: Plot, label: str) -> bool:
@@ -80,6 +89,21 @@ def colour_bar(axes: Axes, bar: Axes, plot: Plot) -> None:
         spine.set_visible(False)
 
 
+def two_ticks(axes: Axes, plot: Plot, numbers: bool) -> None:
+    """0 and one round number, well below the top: a low strip has no room for more.
+
+    Args:
+        numbers: whether they stand above the bars; the strip is then higher.
+    """
+    most = max((v for c in plot.curves for v in c.y if v), default=0.0)
+    if most <= 0 or plot.yscale == "log":
+        return
+    size = 10 ** math.floor(math.log10(most))
+    tick = max(step * size for step in (1, 2, 5) if step * size <= most)
+    axes.set_yticks([0, tick], ["0", _tick(tick)])
+    axes.set_ylim(0, max(most * (1.25 if numbers else 1.08), tick / (0.8 if numbers else 0.62)))
+
+
 def write_counts(axes: Axes, plot: Plot) -> None:
     """The number above each bar of a histogram, where there is room for it."""
     bars = next((c for c in plot.curves if c.kind == "bars"), None)
@@ -90,7 +114,6 @@ def write_counts(axes: Axes, plot: Plot) -> None:
             axes.annotate(
                 f"{y:.0f}", (x + width / 2, y), (0, 1.5), textcoords="offset points", ha="center", fontsize=6.5
             )
-    axes.margins(y=0.22)
 
 
 def _heat(axes: Axes, plot: Plot) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from calibcli.plots import Curve
@@ -20,10 +21,13 @@ ROLES = {
     "ideal": INK,
     "null": "#7b8794",
     "smooth": "#007a5a",
+    "corp": "#0072B2",
+    "corp_null": "#7b8794",
     "limit": "#D55E00",
     "best": "#111111",
     "ridge": "#ffffff",
 }
+BEYOND = "#E8590C"  # the gap that chance does not explain
 FAINT_GAP, PALE_GAP, MID_GAP = "#fdf3ec", "#fbe6d8", "#f0ab7c"  # opaque: the same on and above a bar
 PARAMETERS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -59,6 +63,57 @@ PARAMETERS: dict[str, Any] = {
     "pdf.fonttype": 42,
     "path.simplify": True,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Sizes in inches, and the parameters of matplotlib that differ.
+
+    Attributes:
+        wide, high: a panel of its own.  square: the side of a reliability diagram.
+        small: the side of one of several panels.
+        strip, gap: height of the panel of counts, and the space above it.
+        left: room for the labels of the y axis.  row, column: between panels.  legend: beside a panel.
+        across: panels beside each other.  counts: whether the strip has numbers.
+        titles: whether there are titles; a paper has captions.  aside: whether legends may stand beside panels.
+    """
+
+    wide: float
+    high: float
+    square: float
+    small: float
+    strip: float
+    gap: float
+    left: float
+    row: float
+    column: float
+    legend: float
+    across: int
+    counts: bool
+    titles: bool
+    aside: bool
+    pad: float
+    dpi: int
+    parameters: Mapping[str, Any]
+
+
+LOOKS = {
+    "screen": Look(
+        wide=4.9, high=3.0, square=4.4, small=2.1, strip=0.85, gap=0.12, left=1.0, row=1.0, column=0.8, legend=2.9,
+        across=3, counts=True, titles=True, aside=True, pad=0.18, dpi=160, parameters={},
+    ),
+    "paper": Look(
+        wide=2.7, high=1.8, square=2.7, small=1.22, strip=0.42, gap=0.06, left=0.45, row=0.6, column=0.5, legend=1.6,
+        across=2, counts=False, titles=False, aside=False, pad=0.02, dpi=400,
+        parameters={
+            "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
+            "legend.fontsize": 7, "legend.title_fontsize": 7, "axes.linewidth": 0.6, "grid.linewidth": 0.4,
+            "lines.linewidth": 1.2, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
+            "ytick.major.size": 2.5, "axes.titlepad": 4, "axes.labelpad": 2, "hatch.linewidth": 0.5,
+        },
+    ),
+}  # fmt: skip
+"""`screen`, and `paper`: a column of 3.3 inches, text of 7 and 8 points, no titles."""
 
 
 class Colours:

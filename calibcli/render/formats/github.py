@@ -1,7 +1,7 @@
-"""GitHub Actions: annotations at the line of the rule, and the step's summary.
+"""GitHub Actions: the sentence, annotations at the line of the rule, and the step's summary.
 
-A step shows at most 10 annotations of a kind: 9 checks, then how many more there are. Ours: the choice of the checks;
-the lines are the workflow commands of GitHub Actions.
+A step shows at most 10 annotations of a kind: 9 checks, then how many more there are; what passed is a line of the log.
+Ours: the choice of the checks; the lines are the workflow commands of GitHub Actions.
 
 >>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})).splitlines()[-1])
 FAIL: 1 fail
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
+from calibcli import numbers
 from calibcli.render import sheet, stream, verdicts
 from calibcli.render.formats import markdown
 from calibcli.result import Check, Result
@@ -22,15 +23,22 @@ MOST = 9
 def render(result: Result) -> str:
     """Workflow commands `::error file=...,line=...,title=...::message`, then the verdict in plain words."""
     checks = verdicts.troubled(result.checks)
-    lines = [_command(check) for check in checks[:MOST]]
+    said = stream.clean(sheet.headline(result))
+    lines = [f"calib {stream.clean(result.command)}: {said}"] if said else []
+    lines += [_command(check) for check in checks[:MOST]]
     if left := checks[MOST:]:
         level = "error" if any(c.fatal for c in left) else "warning"
         lines.append(f"::{level} title=calib {_property(result.command)}::{len(left)} more: see this step's summary")
-    lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
+    passed = [_passed(check) for check in result.checks if check.outcome == "pass"]
+    if passed:
+        more = f"; {len(passed) - MOST} more" if len(passed) > MOST else ""
+        lines.append("passed: " + "; ".join(passed[:MOST]) + more)
+    if result.checks or not said:
+        lines.append(sheet.verdict(result)[0] or f"calib {result.command}: done")
     return "\n".join(lines) + "\n"
 
 
-def show(result: Result) -> None:
+def show(result: Result, detail: str = "") -> None:
     """Annotations to stdout; the Markdown report to the file that the runner names for step summaries."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
@@ -48,6 +56,13 @@ def _command(check: Check) -> str:
     where = {"file": check.file and _in_repository(check.file), "line": line, "title": verdicts.title(check)}
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items() if value)
     return f"::{level} {properties}::{_data(verdicts.sentence(check))}"
+
+
+def _passed(check: Check) -> str:
+    """`ece <= 0.05 (site=A): 0.031 [0.020, 0.041]`; the line begins with a word, so that it is no workflow command."""
+    e, scope = check.estimate, f" ({check.scope})" if check.scope else ""
+    value, interval, _ = ("", "", "") if e is None else numbers.shown(e, check.limit)
+    return stream.clean(f"{check.rule_shown}{scope}: {value} {interval}").strip(" :")
 
 
 def _in_repository(path: str) -> str:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 from calibcli.render import stream, verdicts
 from calibcli.render.sheet import VERDICT, heading
+from calibcli.render.sheet import headline as sheet_headline
 from calibcli.result import Check, Result
 
 SUFFIXES = (".xml",)
@@ -33,6 +34,8 @@ def render(result: Result) -> str:
     suite = ET.SubElement(suites, "testsuite", {**own, **counts})
     properties = ET.SubElement(suite, "properties")
     ET.SubElement(properties, "property", name="input", value=stream.clean(heading(result)))
+    if said := sheet_headline(result):
+        ET.SubElement(properties, "property", name="headline", value=stream.clean(said))
     for check, kind in zip(checks, kinds, strict=True):
         suite.append(_case(check, kind))
     ET.SubElement(suite, "system-out").text = "".join(

@@ -27,6 +27,7 @@ def render(result: Result, limit: int = LIMIT) -> str:
     """Heading, verdict, notes, tables and the first diagram; rows are dropped from the end of the longest table."""
     said, tone = sheet.verdict(result)
     head = [f"## {_prose(sheet.heading(result))}"]
+    head += [_prose(said_first)] if (said_first := sheet.headline(result)) else []
     head += [f"**{TITLES[tone]}{said}**"] if said else []
     if facts := sheet.facts(result):
         head.append(" · ".join(f"{key}: {_prose(value)}" for key, value in facts))

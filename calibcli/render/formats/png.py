@@ -1,4 +1,4 @@
-"""PNG: the plots of a result as a picture, or its table where it has none.
+"""PNG: the main figure of a result, or its table where it has none.
 
 Drawn by Matplotlib (Hunter 2007). The file format is that of Boutell (1997).
 
@@ -9,20 +9,23 @@ b'\\x89PNG'
 from __future__ import annotations
 
 from calibcli.result import Result
+from calibcli.spec import Style
 
 SUFFIXES = (".png",)
 TO_STDOUT = False
 NEEDS = "matplotlib"
-REPORT = "figure.png"
+FIGURES = True
 
 
-def render(result: Result) -> bytes:
-    """The file's bytes."""
+def render(result: Result, style: Style = "screen") -> bytes:
+    """The bytes of the main figure."""
     from calibcli.render import figure
 
-    return figure.render(result, "png")
+    return figure.render(figure.main(result), "png", style)
 
 
-def reports(result: Result) -> bool:
-    """Whether a folder of reports gets this file."""
-    return bool(result.plots)
+def figures(result: Result, style: Style = "screen") -> dict[str, bytes]:
+    """Each figure, by name."""
+    from calibcli.render import figure
+
+    return {name: figure.render(part, "png", style) for name, part in figure.parts(result).items()}

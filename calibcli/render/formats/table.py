@@ -1,10 +1,8 @@
-"""The table format: verdicts, estimates with their intervals, tables, diagrams in plain Unicode, notes.
+"""The table format: the sentence, verdicts, estimates with their intervals, tables, diagrams in plain Unicode.
 
-On a terminal it takes colour (not with NO_COLOR) and the terminal's width; anywhere else it is plain and not wrapped.
-
-Sheets are as wide as they need, or fitted to a width without ever cutting a number. Where the width is short, prose is
-wrapped; then it goes below the rows that need it and columns that can be spared are left out by name; then identifiers
-are wrapped. What is still too wide is left to the terminal to wrap.
+A screen gets the few numbers that decide first (`render/screen.py`), in colour (not with NO_COLOR) and fitted to the
+width of a terminal, plain and as wide as it needs anywhere else; its notes are on stderr. A file has everything, and
+the notes.
 
 Ours: the choice and the order of its parts.
 
@@ -17,13 +15,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
 from calibcli.plots import Plot
-from calibcli.render import canvas, sheet, stream
-from calibcli.render.sheet import Sheet
+from calibcli.render import canvas, layout, screen, sheet, stream
+from calibcli.render.screen import Detail
 from calibcli.result import Result
 
 SUFFIXES = (".txt",)
@@ -31,46 +28,68 @@ WIDTH = 80  # of a diagram where there is no terminal to ask
 STYLES = {"title": "bold", "head": "bold", "code": "cyan", "faint": "dim", "": ""}
 STYLES |= {"good": "green", "bad": "bold red", "warn": "yellow"}
 ROWS = 60  # of a table beside the estimates on a terminal
-GAP = 2
-PROSE = 24  # columns below which wrapped prose is unreadable
-NAME = 12  # columns that an identifier keeps
-Line = list[tuple[str, str]]  # pieces of a line with their styles: "", title, head, code, faint, good, bad, warn
 MOST = 3  # diagrams in one table
 BINS = 30  # rows of a reliability diagram; more bins are merged
+FEW_BINS, FEW_LINES = 10, 8  # where few numbers are shown, of two diagrams or in little room; lines of a curve there
 LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
 LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
 
 
 def render(result: Result, encoding: str = "utf-8") -> str:
-    """Plain text; every line as long as it needs to be."""
-    blocks = [[heading(result), *_facts(result)]]
-    blocks += [text(s, encoding) for s in sheet.sheets(result)]
+    """Plain text of everything; every line as long as it needs to be."""
+    blocks = [*_opening(result, _facts(sheet.facts(result)))]
+    blocks += [layout.text(s, encoding) for s in sheet.sheets(result)]
     blocks += diagrams(result, WIDTH, encoding)
     if result.notes:
         blocks.append([f"note: {stream.clean(note)}" for note in result.notes])
-    if result.artefacts:
-        blocks.append([_saved(role, path) for role, path in result.artefacts.items()])
-    if result.checks:
-        blocks.append([sheet.verdict(result)[0]])
-    return "\n\n".join("\n".join(stream.fold(line, encoding).rstrip() for line in block) for block in blocks) + "\n"
+    return _joined([*blocks, *_closing(result)], encoding)
 
 
-def show(result: Result) -> None:
+def show(result: Result, detail: Detail = "few") -> None:
     """Print to stdout: with rich on a terminal, plain elsewhere."""
     encoding = stream.encoding()
     if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        stream.put(render(result, encoding))
+        stream.put(plain(result, detail, encoding))
         return
-    _rich(result, encoding)
+    _rich(result, detail, encoding)
+
+
+def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> str:
+    """What a screen shows, without colour and as wide as it needs."""
+    blocks = _opening(result, _flowing(screen.facts(result, detail), WIDTH, detail))
+    blocks += [layout.text(s, encoding) for s in screen.sheets(result, detail)]
+    drawn = dataclasses.replace(result, plots=screen.plots(result, detail))
+    blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
+    return _joined([*blocks, *_closing(result)], encoding)
+
+
+def _opening(result: Result, facts: list[str]) -> list[list[str]]:
+    said = wrapped_sentence(result, WIDTH)
+    return [[heading(result), *said], facts] if said else [[heading(result), *facts]]
+
+
+def _closing(result: Result) -> list[list[str]]:
+    saved = [_saved(role, path) for role, path in result.artefacts.items()]
+    return [saved, [sheet.verdict(result)[0]] if result.checks else []]
+
+
+def _joined(blocks: list[list[str]], encoding: str) -> str:
+    kept = ["\n".join(stream.fold(line, encoding).rstrip() for line in block) for block in blocks if block]
+    return "\n\n".join(kept) + "\n"
 
 
 def heading(result: Result) -> str:
     return stream.clean(sheet.heading(result))
 
 
-def _facts(result: Result) -> list[str]:
+def wrapped_sentence(result: Result, width: int) -> list[str]:
+    """What the result opens with, in lines that end between words."""
+    return layout.prose(stream.clean(sheet.headline(result)), width)
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
     """On one line where they fit, else one on each."""
-    facts = [(stream.clean(key), stream.clean(value)) for key, value in sheet.facts(result)]
+    facts = [(stream.clean(key), stream.clean(value)) for key, value in facts]
     line = " · ".join(f"{key}: {value}" for key, value in facts)
     if stream.width(line) <= WIDTH:
         return [line] if facts else []
@@ -78,11 +97,25 @@ def _facts(result: Result) -> list[str]:
     return [f"  {key}{' ' * (longest - stream.width(key))}  {value}" for key, value in facts]
 
 
+def _flowing(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> list[str]:
+    """Several to a line, broken between them; one on each where all are asked for."""
+    if detail == "all":
+        return _facts(facts)
+    found: list[str] = []
+    for key, value in facts:
+        said = f"{stream.clean(key)}: {stream.clean(value)}"
+        if found and stream.width(found[-1]) + 3 + stream.width(said) <= width:
+            found[-1] += " · " + said
+        else:
+            found.append(said)
+    return found
+
+
 def _saved(role: str, path: str) -> str:
     return stream.clean(f"saved: {path} ({role})")
 
 
-def _rich(result: Result, encoding: str) -> None:
+def _rich(result: Result, detail: Detail, encoding: str) -> None:
     import shutil
 
     from rich.console import Console
@@ -95,27 +128,30 @@ def _rich(result: Result, encoding: str) -> None:
     def say(line: str, style: str = "") -> None:
         console.print(Text(stream.fold(line, encoding), style=style))
 
-    say(heading(result), "bold")
-    for fact in _facts(result):
+    say(heading(result), "dim")
+    for opening in (said_first := wrapped_sentence(result, width)):
+        say(opening, "bold")
+    if said_first:
+        console.print()
+    for fact in _flowing(screen.facts(result, detail), width, detail):
         say(fact, "dim")
-    for s in sheet.sheets(result):
+    for s in screen.sheets(result, detail):
         console.print()
         more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
         s = dataclasses.replace(s, rows=s.rows[: len(s.rows) - more])
-        for line in lines(s, encoding, width):
+        for line in layout.lines(s, encoding, width):
             pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
             pieces.rstrip()
             console.print(pieces, soft_wrap=True)
         if more:
             say(f"… {more} more rows (all of them with --format json or -o)", "dim")
-    for block in diagrams(result, min(100, width), encoding):
+    drawn = dataclasses.replace(result, plots=screen.plots(result, detail))
+    for block in diagrams(drawn, min(100, width), encoding, _bins(result, detail, width)):
         console.print()
         for diagram in block:
-            console.print(Text(diagram), soft_wrap=True)
-    if result.notes:
+            console.print(Text(diagram.rstrip()), soft_wrap=True)
+    if result.artefacts:
         console.print()
-    for note in result.notes:
-        console.print(Text.assemble(("note: ", "bold yellow"), stream.fold(stream.clean(note), encoding)))
     for role, path in result.artefacts.items():
         say(_saved(role, path), "dim")
     said, tone = sheet.verdict(result)
@@ -124,120 +160,21 @@ def _rich(result: Result, encoding: str) -> None:
         say(said, STYLES[tone])
 
 
-def lines(table: Sheet, encoding: str = "utf-8", width: int | None = None) -> list[Line]:
-    """The title, the heads, a rule, and the rows with an empty line between groups."""
-    heads = [stream.fold(stream.clean(c.head), encoding) for c in table.columns]
-    rows = [[stream.fold(stream.clean(text), encoding) for text in row] for row in table.rows]
-    sizes = [max(map(stream.width, column)) for column in zip(heads, *rows, strict=True)]
-    kept, below = list(range(len(heads))), ""
-    if width is not None:
-        kept, below = _fitted(table, sizes, width)
-
-    found: list[Line] = []
-    if table.title:
-        found.append([(stream.fold(stream.clean(table.title), encoding), "title")])
-    found.append(_row([heads[i] for i in kept], kept, sizes, table, "head")[0])
-    found.append([(stream.fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
-    for r, row in enumerate(rows):
-        if r in table.breaks:
-            found.append([])
-        tone = table.tones[r] if table.tones else ""
-        found += _row([row[i] for i in kept], kept, sizes, table, "", tone)
-        if below and r in table.musts:
-            said = "; ".join(row[i] for i, c in enumerate(table.columns) if c.free and row[i])
-            found += [[(f"    {line}", "faint")] for line in textwrap.wrap(said, (width or 80) - 4)]
-    if len(kept) < len(heads):
-        missing = ", ".join(heads[i] for i in range(len(heads)) if i not in kept)
-        found.append([(f"(not shown at this width: {missing})", "faint")])
-    return found
+def _bins(result: Result, detail: Detail, width: int) -> int:
+    return BINS if detail == "all" else FEW_BINS if result.command == "scale" or width < WIDTH else 15
 
 
-def text(table: Sheet, encoding: str = "utf-8") -> list[str]:
-    """Plain lines, as wide as they need."""
-    return ["".join(piece for piece, _ in line).rstrip() for line in lines(table, encoding)]
-
-
-def _fitted(table: Sheet, sizes: list[int], width: int) -> tuple[list[int], str]:
-    """The columns kept (their `sizes` narrowed in place) and where prose went: beside ("") or `below`."""
-    columns = table.columns
-    kept = list(range(len(columns)))
-
-    def excess() -> int:
-        return sum(sizes[i] for i in kept) + GAP * (len(kept) - 1) - width
-
-    below = ""
-    free = [i for i in kept if columns[i].free]
-    if excess() > 0 and free:
-        room = sum(sizes[i] for i in free) - excess()
-        if room >= PROSE * len(free):
-            for i in free:
-                sizes[i] = room // len(free)
-        else:
-            kept, below = [i for i in kept if i not in free], "below"
-    spared = sorted((i for i in kept if columns[i].spare), key=lambda i: columns[i].spare)
-    dropped = []
-    for i in spared:
-        if excess() > 0:
-            kept.remove(i)
-            dropped.append(i)
-    for i in reversed(dropped):  # the last one dropped may have made room for another
-        if excess() + sizes[i] + GAP <= 0:
-            kept = sorted([*kept, i])
-    for i in sorted((i for i in kept if columns[i].code), key=lambda i: -sizes[i]):
-        sizes[i] = max(min(sizes[i], NAME), sizes[i] - max(0, excess()))
-    return kept, below
-
-
-def _row(
-    cells: Sequence[str], kept: Sequence[int], sizes: Sequence[int], table: Sheet, style: str, tone: str = ""
-) -> list[Line]:
-    """One row; several lines where a cell is wrapped. The tone colours the first cell."""
-    wrapped = [_wrapped(text, sizes[i], table.columns[i].free) for text, i in zip(cells, kept, strict=True)]
-    found = []
-    for k in range(max(map(len, wrapped), default=1)):
-        line: Line = []
-        for position, (parts, i) in enumerate(zip(wrapped, kept, strict=True)):
-            column = table.columns[i]
-            part = parts[k] if k < len(parts) else ""
-            space = " " * (sizes[i] - stream.width(part))
-            own = style or (
-                tone if position == 0 and tone else "code" if column.code else "faint" if column.free else ""
-            )
-            line += [(" " * GAP, "")] if position else []
-            line.append((space + part if column.right else part + space, own))
-        found.append(line)
-    return found
-
-
-def _wrapped(text: str, size: int, prose: bool) -> list[str]:
-    if stream.width(text) <= size:
-        return [text]
-    if prose and text.isascii():
-        return textwrap.wrap(text, size)
-    parts, part = [], ""
-    for word in text.split(" "):
-        joined = f"{part} {word}" if part else word
-        if stream.width(joined) <= size or (prose and not part):
-            part = joined
-            continue
-        parts += [part] if part else []
-        part = ""
-        for letter in [word] if prose else word:  # an identifier that is too long is cut anywhere
-            if part and stream.width(part + letter) > size:
-                parts.append(part)
-                part = letter
-            else:
-                part += letter
-    return [*parts, part]
-
-
-def diagrams(result: Result, width: int, encoding: str = "utf-8") -> list[list[str]]:
+def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:
     """The first figures of a result, one block of lines each; small multiples only where there is nothing else."""
     strips = {p.under: p for p in result.plots if p.under}
     panels = sorted((p for p in result.plots if not p.under), key=lambda p: bool(p.group))
     blocks: list[list[str]] = []
     for plot in panels:
-        if len(blocks) < MOST and not (plot.group and blocks) and (b := diagram(plot, strips.get(plot.name), width)):
+        if (
+            len(blocks) < MOST
+            and not (plot.group and blocks)
+            and (b := diagram(plot, strips.get(plot.name), width, most))
+        ):
             blocks.append(b)
     if len(panels) > len(blocks):
         more = len(panels) - len(blocks)
@@ -245,22 +182,22 @@ def diagrams(result: Result, width: int, encoding: str = "utf-8") -> list[list[s
     return [[stream.fold(line, encoding) for line in block] for block in blocks]
 
 
-def diagram(plot: Plot, strip: Plot | None, width: int) -> list[str]:
+def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> list[str]:
     """One panel; nothing when it has nothing to draw."""
     if plot.kind == "heat":
         body = canvas.heat(plot, width)
     elif sheet.bins(plot):
-        body = reliability(plot, strip, width)
+        body = reliability(plot, strip, width, most)
     elif plot.labels:
         body = canvas.rows(plot, width)
     else:
-        body = canvas.xy(plot, width)
+        body = canvas.xy(plot, width, canvas.HEIGHT if most >= BINS else FEW_LINES)
     return [stream.clean(plot.title or plot.name), *body] if body else []
 
 
-def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
+def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BINS) -> list[str]:
     """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
-    bins = _few(sheet.bins(plot, strip))
+    bins = _few(sheet.bins(plot, strip), most_bins)
     room = max(10, width - 42)
     title = stream.clean(plot.ylabel or "accuracy")
     axis = "0" + title.center(room - 2) + "1" if len(title) <= room - 4 else "0" + " " * (room - 2) + "1"
@@ -294,8 +231,8 @@ def reliability(plot: Plot, strip: Plot | None, width: int) -> list[str]:
     return lines
 
 
-def _few(bins: list[sheet.Bin]) -> list[sheet.Bin]:
-    step = -(-len(bins) // BINS)
+def _few(bins: list[sheet.Bin], most: int) -> list[sheet.Bin]:
+    step = -(-len(bins) // most)
     return bins if step <= 1 else [sheet.merged(bins[i : i + step]) for i in range(0, len(bins), step)]
 
 

@@ -121,7 +121,7 @@ def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
     for p in pictures:
         key = f"{p.id} {len(p.plots)} {p.title}"
         if key not in drawn:
-            drawn[key] = figure.render(Result(command="", plots=p.plots), "svg", images=False)
+            drawn[key] = figure.render(Result(command="", plots=p.plots, estimates=p.estimates), "svg", images=False)
         p.svg = _safe(inline.small(drawn[key], p.id, p.title, f"{p.id}-w", styles))
     return inline.palette() + styles.sheet()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from calibcli import numbers
 from calibcli.plots import Curve, Plot
-from calibcli.render import numbers, sheet
+from calibcli.render import sheet
 from calibcli.result import Cell, Table
 
 NAMED = 12  # points of a curve that are told one by one

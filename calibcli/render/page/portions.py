@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibcli.plots import Plot
-from calibcli.render import numbers, sheet
+from calibcli.render import sheet
 from calibcli.render.page import described
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Estimate, Result, Table
@@ -64,6 +64,7 @@ class Picture:
     words: str
     plots: Sequence[Plot]
     tables: Sequence[Shown]
+    estimates: Sequence[Estimate]
     more: int = 0
     svg: str = ""
 
@@ -92,8 +93,8 @@ class Portion:
         return sheet.verdict(self.result)[1]
 
     @property
-    def headline(self) -> list[str]:
-        return [_text(said, 4 * self.caps.text) for said in headline(self.result)[: self.caps.rows]]
+    def headline(self) -> str:
+        return _text(sheet.headline(self.result), 4 * self.caps.text)
 
     @property
     def notes(self) -> list[str]:
@@ -101,14 +102,8 @@ class Portion:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        found = [(key, _text(value, self.caps.text)) for key, value in sheet.facts(self.result) if key != "headline"]
+        found = [(key, _text(value, self.caps.text)) for key, value in sheet.facts(self.result)]
         return found[: self.caps.rows]
-
-
-def headline(result: Result) -> list[str]:
-    """The sentences that a command opens with."""
-    said = result.facts.get("headline") or []
-    return [said] if isinstance(said, str) else [str(one) for one in said] if isinstance(said, list) else []
 
 
 def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
@@ -116,7 +111,7 @@ def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
     groups = sorted(described.groups(result.plots), key=_order)
     early = [plots for plots in groups if _order(plots) == 0][: caps.figures + bool(caps.panels)]
     later = [plots for plots in groups if _order(plots) > 0][: caps.figures - (caps.figures < len(early))]
-    pictures = [picture(plots, f"{id}-f{i}", caps) for i, plots in enumerate([*early, *later], 1)]
+    pictures = [picture(plots, f"{id}-f{i}", result.estimates, caps) for i, plots in enumerate([*early, *later], 1)]
     return Portion(
         id=id,
         name=_text(name or sheet.heading(result), caps.text),
@@ -126,7 +121,7 @@ def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
         first=pictures[: len(early)],
         later=pictures[len(early) :],
         more=len(groups) - len(pictures),
-        tables=[shown(one, caps) for one in sheets(result)[: caps.rows // 5]],
+        tables=[shown(one, caps) for one in sheets(result, "full" if caps.fields else "why")[: caps.rows // 5]],
         fields=fields(result, caps),
     )
 
@@ -137,35 +132,27 @@ def _order(plots: Sequence[Plot]) -> int:
     return 0 if sheet.bins(first) and not first.group else 2 if first.name.startswith("convergence") else 1
 
 
-def sheets(result: Result) -> list[Sheet]:
+def sheets(result: Result, how: sheet.How) -> list[Sheet]:
     """As in every format, but slices in a table of their own."""
     parts = [e for e in result.estimates if "=" in e.scope]
     whole = [e for e in result.estimates if "=" not in e.scope]
     if not parts or not whole:
-        return sheet.sheets(result)
-    first = sheet.sheets(dataclasses.replace(result, estimates=whole, tables=[]))
-    sliced = sheet.sheets(dataclasses.replace(result, estimates=parts, tables=[], checks=[]))
+        return sheet.sheets(result, how)
+    first = sheet.sheets(dataclasses.replace(result, estimates=whole, tables=[]), how)
+    sliced = sheet.sheets(dataclasses.replace(result, estimates=parts, tables=[], checks=[]), how)
     named = [dataclasses.replace(s, title="Slices" + (f", {s.title}" if s.title else "")) for s in sliced]
-    return first + named + sheet.sheets(dataclasses.replace(result, estimates=[], checks=[]))
+    return first + named + sheet.sheets(dataclasses.replace(result, estimates=[], checks=[]), how)
 
 
 def shown(one: Sheet, caps: Caps) -> Shown:
     """A sheet with at most so many rows, of at most so many characters a cell."""
     name = one.title if one.title and not one.title.startswith("n = ") else "Verdicts" if one.tones else "Numbers"
     name += f", {one.title}" if one.title.startswith("n = ") else ""
-    if not caps.fields:
-        one = sheet.without_empty(dataclasses.replace(one, rows=[_essential(one, i) for i in range(len(one.rows))]))
     rows = [[_text(text, caps.text) for text in row] for row in one.rows[: caps.rows]]
     return Shown(one, _text(name, caps.text), rows, max(0, len(one.rows) - caps.rows))
 
 
-def _essential(one: Sheet, i: int) -> list[str]:
-    """A row without its prose, unless that must be seen."""
-    pairs = zip(one.columns, one.rows[i], strict=True)
-    return ["" if column.free and i not in one.musts else text for column, text in pairs]
-
-
-def picture(plots: Sequence[Plot], id: str, caps: Caps) -> Picture:
+def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps: Caps) -> Picture:
     """A figure of at most `caps.panels` panels, a fine heat map thinned so that its cells stay paths."""
     panels = described.panels(plots)
     names = {p.name for p in panels[: caps.panels]}
@@ -177,7 +164,7 @@ def picture(plots: Sequence[Plot], id: str, caps: Caps) -> Picture:
         one = shown(sheet.of_table(table), dataclasses.replace(caps, rows=caps.points + 1))
         one.more = rows - len(one.rows)
         tables.append(one)
-    return Picture(id, described.title(kept), words, kept, tables if caps.points else [], more)
+    return Picture(id, described.title(kept), words, kept, tables if caps.points else [], estimates, more)
 
 
 def _thinned(plot: Plot) -> Plot:
@@ -212,9 +199,8 @@ def _unseen(e: Estimate, judged: bool = False) -> dict[str, Any]:
     """What the table of an estimate, or of verdicts, does not say of it, after its name."""
     seen = SEEN[:5] if e.scope.rpartition(" ")[2] == "before" else SEEN  # beside what came after, its null is not there
     left = {k: v for k, v in dataclasses.asdict(e).items() if k not in seen or (judged and k == "unit")}
-    for key in () if judged else ("how", "reason"):
-        if len(left[key]) <= sheet.HOW and (key == "how" or not numbers.has_interval(e)):
-            del left[key]
+    if not judged and seen is SEEN:
+        del left["reason"], left["how"]
     return {"name": left.pop("name"), "scope": left.pop("scope"), **left}
 
 
@@ -255,4 +241,4 @@ def _text(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters in the JSON)"
 
 
-__all__ = ["Caps", "Picture", "Portion", "Rows", "Shown", "Table", "headline", "portion"]
+__all__ = ["Caps", "Picture", "Portion", "Rows", "Shown", "Table", "portion"]

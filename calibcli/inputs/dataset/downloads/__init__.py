@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -29,4 +30,5 @@ def read(path: Path, split: str) -> Found | None:
         InputError: no such split, or damaged files.
     """
     known = of(path)
-    return None if known is None else known[0].read(known[1], split)
+    with warnings.catch_warnings(action="ignore"):  # what NumPy, SciPy and pickle say about odd bytes is no result
+        return None if known is None else known[0].read(known[1], split)

@@ -59,12 +59,13 @@ def read(there: Members, split: str) -> Found:
     if meta in PYTHON:
         parts = [_batch(data[batch], key, f"{batch} of {there.path}") for batch in names]
         about = _unpickled(data[meta], f"{meta} of {there.path}")
-        classes = [_text(one) for one in about.get(f"{key[:-1]}_names".encode(), [])]
+        told = about.get(f"{key[:-1]}_names".encode())
+        classes = [_text(one) for one in told] if isinstance(told, list) else []
     else:
         width = 2 if hundred else 1
         at = 0 if level == "coarse" or not hundred else 1
         parts = [_records(data[batch], width, at, f"{batch} of {there.path}") for batch in names]
-        classes = [line.strip() for one in extra for line in data[one].decode().splitlines() if line.strip()]
+        classes = [line.strip() for one in extra for line in _text(data[one]).splitlines() if line.strip()]
     pixels = np.concatenate([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
     return Found(
         inputs={"": Memory(pixels.reshape(-1, 3, 32, 32))},
@@ -110,7 +111,7 @@ def _batch(data: bytes, key: str, where: str) -> tuple[NDArray[np.uint8], NDArra
     pixels, labels = found.get(b"data"), found.get(key.encode())
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (PIXELS,):
         raise InputError(f"{where} does not hold data (N, {PIXELS})", "download it again")
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
         raise InputError(f"{where} does not hold a list {key}", "download it again")
     if len(labels) != len(pixels):
         raise InputError(f"{where} holds {len(pixels)} pictures and {len(labels)} labels", "download it again")

@@ -6,8 +6,11 @@ import contextlib
 import gzip
 import hashlib
 import io
+import lzma
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,7 +23,7 @@ from calibcli.inputs.files.source import Source
 MOST = 2 << 30  # bytes of a tar archive once unpacked; the published ones are a tenth of that
 ALONE = (".mat", "-ubyte", "-ubyte.gz")  # files that are a data set, or half of one
 DAMAGED = (OSError, EOFError, ValueError, KeyError, NotImplementedError, RuntimeError, tarfile.TarError,
-           zipfile.BadZipFile, gzip.BadGzipFile)  # fmt: skip
+           zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, struct.error)  # fmt: skip
 
 
 @dataclass(frozen=True)

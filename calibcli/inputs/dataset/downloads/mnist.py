@@ -57,11 +57,11 @@ def _pair(there: Members, split: str) -> list[str]:
 
 def _array(data: bytes, where: str) -> NDArray[np.uint8]:
     """An idx file: two zeros, the type (8: bytes), the number of dimensions, each as four bytes, the numbers."""
-    if len(data) < 4 or data[:3] != b"\0\0\x08" or not 1 <= data[3] <= 3:
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or not 1 <= data[3] <= 3 or len(data) < 4 + 4 * data[3]:
         raise InputError(f"{where} is no idx file of bytes", "download it again")
     shape = tuple(int(size) for size in np.frombuffer(data[4 : 4 + 4 * data[3]], ">u4"))
     start = 4 + 4 * data[3]
-    if len(shape) != data[3] or len(data) - start != math.prod(shape):
+    if len(data) - start != math.prod(shape):
         problem = f"{where} declares {' x '.join(map(str, shape))} bytes and holds {max(len(data) - start, 0):,}"
         raise InputError(problem, "download it again")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,107 @@
+"""`calib study`: an experiment with arms, seeds and claims, and a verdict on each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibcli.cli.run import Run, takes
+from calibcli.errors import UsageError
+from calibcli.files import atomic
+from calibcli.result import Cell, Result, Table
+from calibcli.spec import Rows, argument, option
+
+if TYPE_CHECKING:
+    from calibcli.study.experiment import Study
+
+PANEL = "Train"
+
+
+@takes
+def command(
+    *,
+    what: str = argument("Name of a study, a recipe.toml, or the folder of a study to go on with.", default=""),
+    save: Path | None = option(None, "Folder for the runs and the report."),
+    data: str = option("", "Rows in place of the recipe's: PATH with the parts #train, #validation and #test."),
+    size: str = option("small", "small, medium or paper: which size of a study that comes along."),
+    seeds: Rows | None = option(None, "Seeds in place of the recipe's; more may be added later."),
+    jobs: Rows = option(1, "Processes that share the runs; other machines may run the same command on the folder."),
+    until: Rows | None = option(None, "Start no run after so many minutes; the same command goes on."),
+    report_only: bool = option(False, "Judge what is there, train nothing."),
+    dry_run: bool = option(False, "List the runs, train nothing."),
+    show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
+    expect: bool = option(False, "Exit with 1 or 3 where a claim is reversed or undecided."),
+    run: Run,
+) -> int:
+    """Run an experiment: every arm with every seed, measured on the same rows, and a verdict on each claim.
+
+    Without a name the studies that come along are listed. What is finished is kept: the same command goes on after an
+    interruption, and any number of processes may run it on one folder.
+
+    Example: calib study curvature-gamma --save out/gamma
+    """
+    from calibcli.study import experiment, work
+    from calibcli.study.judgement import report
+
+    if not what:
+        return run.finish(_overview())
+    if (Path(what) / experiment.FILE).is_file():
+        save = Path(what)
+        text, source = (save / experiment.FILE).read_text("utf-8"), str(save / experiment.FILE)
+        study = experiment.parse(text, source, data=data, seeds=seeds or 0)
+    else:
+        text, source = experiment.text_of(what)
+        study = experiment.parse(text, source, size if source in experiment.built_in() else "", data, seeds or 0)
+    if show:
+        sys.stdout = run.stdout
+        print(text, end="")
+        return 0
+    if dry_run:
+        return run.finish(_plan(study))
+    if save is None:
+        raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
+    experiment.keep(study, save)
+    if not report_only:
+        others = [_other(save, seeds, until) for _ in range(jobs - 1)]
+        end = None if until is None else time.monotonic() + 60 * until
+        try:
+            work.work(study, save, run.progress(study.name), end)
+        finally:
+            for other in others:
+                other.wait() if sys.exc_info()[0] is None else other.terminate()
+    found = report(study, save, expect)
+    with atomic(save / "result.json") as temporary:
+        temporary.write_text(found.to_json() + "\n", "utf-8")
+    return run.finish(found)
+
+
+def _other(save: Path, seeds: int | None, until: int | None) -> subprocess.Popen[bytes]:
+    """Another process at work on the folder, which says nothing."""
+    more = [*(["--seeds", str(seeds)] if seeds else []), *(["--until", str(until)] if until else [])]
+    argv = [sys.executable, "-m", "calibcli", "study", str(save), "-q", *more]
+    return subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+
+
+def _overview() -> Result:
+    from calibcli.study import experiment
+
+    rows: list[list[Cell]] = []
+    for name in experiment.built_in():
+        study = experiment.parse(*experiment.text_of(name), size="small")
+        rows.append([name, study.question, study.paper, len(study.arms), study.seeds, len(study.claims)])
+    columns = ["study", "question", "paper", "arms", "seeds", "claims"]
+    return Result(command="study", tables=[Table(name="studies", columns=columns, rows=rows)])
+
+
+def _plan(study: Study) -> Result:
+    from calibcli.study import work
+
+    rows: list[list[Cell]] = [[one.arm.name, one.arch, one.seed, one.arm.loss] for one in work.runs(study)]
+    return Result(
+        command="study",
+        tables=[Table(name="runs", columns=["arm", "network", "seed", "loss"], rows=rows)],
+        facts={"study": study.name, "runs": len(rows)},
+    )

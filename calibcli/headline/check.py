@@ -1,0 +1,75 @@
+"""Of `calib check`: the verdict and why; and where it is undecided, what one can do."""
+
+from __future__ import annotations
+
+from calibcli import numbers
+from calibcli.headline.phrases import base, listed, told, upper
+from calibcli.result import WORST_FIRST, Check, Estimate, Result
+
+WORDS = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
+NO_RULE = "(none)"
+
+
+def say(result: Result) -> str:
+    verdict = result.verdict
+    if verdict is None:
+        return ""
+    own = [c for c in result.checks if c.outcome == verdict]
+    own.sort(key=lambda c: not c.fatal)
+    rest = [f"{sum(c.outcome == o for c in result.checks)} {WORDS[o]}" for o in WORST_FIRST if o != verdict]
+    rest = [text for text in rest if not text.startswith("0 ")]
+    if verdict == "pass":
+        many = "" if len(own) == 1 else f"all {len(own)} rules hold, "
+        return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
+    said = f"{WORDS[verdict]}: {_numbers(own[0])}{_why(own[0])}"
+    others = [f"{len(own) - 1} more {WORDS[verdict]}"] if len(own) > 1 else []
+    excused = "these only warn" if not any(c.fatal for c in own) else ""
+    return told(said, "; ".join(filter(None, [", ".join(others + rest), excused])), _advice(own[0]))
+
+
+def _numbers(check: Check) -> str:
+    """`ece <= 0.06 (binned, 15 bins): 0.0263 [0.0010, 0.0400]`."""
+    scope = f" ({check.scope})" if check.scope else ""
+    rule = check.rule if check.rule != NO_RULE else ""
+    e = check.estimate
+    if e is None or e.value is None:
+        return f"{rule}{scope}"
+    shown = numbers.shown(e, check.limit)
+    return f"{rule}{scope} at {' '.join(filter(None, [shown.value, shown.interval]))}"
+
+
+def _sure(checks: list[Check]) -> str:
+    levels = {(1 + c.estimate.level) / 2 for c in checks if c.estimate is not None and c.estimate.level is not None}
+    return f" ({'each ' if len(checks) > 1 else ''}with {numbers.percent(min(levels))} confidence)" if levels else ""
+
+
+def _why(check: Check) -> str:
+    if check.outcome == "fail":
+        level = check.estimate.detail.get("fail_level") if check.estimate is not None else None
+        sure = f" (with {numbers.percent(level)} confidence)" if isinstance(level, float) else _sure([check])
+        return f", {check.message.removeprefix('surely ')}{sure}" if check.message else ""
+    if check.outcome == "inconclusive":
+        return ", whose bounds hold the limit" if check.n_needed else f", {check.message}"
+    return f": {check.message}" if check.message and check.rule != NO_RULE else check.message
+
+
+def _advice(check: Check) -> str:
+    """What decides an open rule, or lets it be."""
+    if check.outcome != "inconclusive":
+        return ""
+    e = check.estimate
+    if not check.n_needed:
+        warn = ", or --on-inconclusive warn" if check.fatal else ""
+        return f"What is left: another limit (calib plan --from FILE){warn}"
+    more = check.n_needed - e.n if e is not None and e.n else 0
+    done = [f"about {check.n_needed:,} rows would decide" + (f" ({more:,} more)" if more > 0 else "")]
+    if _coarse(e):
+        done.append("sharper bounds may (--bounds sharp)")
+    done.append("see calib plan --from FILE")
+    if check.fatal:
+        done.append("--on-inconclusive warn lets it be")
+    return upper("; ".join(done))
+
+
+def _coarse(e: Estimate | None) -> bool:
+    return e is not None and base(e.name) == "ece" and "score" in e.how and "sharp" not in e.how

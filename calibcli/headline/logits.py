@@ -1,0 +1,14 @@
+"""Of `calib logits`: what was written, and how accurate it is."""
+
+from __future__ import annotations
+
+from calibcli.headline.phrases import count, first, named, told
+from calibcli.result import Result
+
+
+def say(result: Result) -> str:
+    rows, classes = count(result, "rows"), count(result, "classes")
+    accuracy = first(result, ["accuracy"])
+    where = result.artefacts.get("logits", "")
+    written = f"{rows:,} × {classes} logits" + (f" in {where}" if where else "")
+    return told(f"{written}: {named(accuracy)}" if accuracy else written)

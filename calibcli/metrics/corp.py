@@ -1,0 +1,162 @@
+"""CORP: a proper score in parts, of which recalibration by isotonic regression tells one from the other.
+
+With S the mean score, S_c that of the isotonic regression on the probabilities and S_r that of the base rate,
+S = MCB - DSC + UNC, where MCB = S - S_c (miscalibration), DSC = S_r - S_c (discrimination), UNC = S_r (uncertainty):
+without bins, exact, and each part at least 0 (Dimitriadis, Gneiting, Jordan 2021).
+
+The regression fits its own rows best, so both MCB and DSC are too large, most where they are small, and resampling adds
+that once more. What holds: above, the regression that is best for all rows is no better on these than theirs, so what
+is missing is the noise of a mean; below, one of the other rows is worse than the best.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from calibcli.metrics.intervals import IMPOSSIBLE, Interval, Rows, Statistic, one_sided, percent, share_bounds
+from calibcli.metrics.isotonic import FOLDS, Cells, Isotonic, Score
+from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import METRICS, NATS, Of, Sample
+from calibcli.numerics import quantile
+from calibcli.predictions import Floats
+
+Part = Literal["mcb", "dsc", "unc"]
+
+
+@METRICS.add(values=NATS, better="lower", unit="")
+def corp_mcb(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
+    """Miscalibration, the part of a score that isotonic recalibration takes away (Dimitriadis et al. 2021).
+
+    `score`: `brier`, (p - y)²; `log`, -log of the probability of what happened, in nats. Of the event of two classes,
+    else of the top label; `corp_mcb` - `corp_dsc` + `corp_unc` is the score (`brier` of two classes, else `brier_top`).
+
+    >>> round(calibcli.measure(logits, labels, "corp_mcb")["corp_mcb"].value, 4)
+    0.0148
+    """
+    return Decomposed(sample.view(of), score, "mcb")
+
+
+@METRICS.add(values=NATS, better="higher", unit="")
+def corp_dsc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
+    """Discrimination, what recalibrated probabilities score better than the base rate (Dimitriadis et al. 2021).
+
+    `score` as for `corp_mcb`.
+
+    >>> round(calibcli.measure(logits, labels, "corp_dsc")["corp_dsc"].value, 4)
+    0.0248
+    """
+    return Decomposed(sample.view(of), score, "dsc")
+
+
+@METRICS.add(values=NATS, unit="")
+def corp_unc(sample: Sample, *, score: Score = "brier", of: Of = "auto") -> Statistic:
+    """Uncertainty, the score of the base rate: ȳ (1 - ȳ), or the entropy of ȳ in nats (Dimitriadis et al. 2021).
+
+    `score` as for `corp_mcb`.
+
+    >>> round(calibcli.measure(logits, labels, "corp_unc")["corp_unc"].value, 4)
+    0.0813
+    """
+    return Decomposed(sample.view(of), score, "unc")
+
+
+def scored(score: Score, hit: Any, p: Any, complement: Any) -> Floats:
+    """Score of a probability p where it comes true (`hit`) or not."""
+    if score == "brier":
+        return np.asarray(np.where(hit, complement, p) ** 2)
+    with np.errstate(divide="ignore"):
+        return np.asarray(-np.log(np.where(hit, p, complement)))
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposed(Statistic):
+    """One part of the score."""
+
+    view: BinaryOutcomes
+    score: Score
+    part: Part
+
+    @property
+    def fit(self) -> Isotonic:
+        return self.view.once(Isotonic.of)
+
+    @cached_property
+    def base(self) -> float:
+        return float(self.view.shares @ self.view.hit)
+
+    def gain(self, fitted: Floats, base: Floats | float, hit: Any = None) -> Floats:
+        """(N,) what each row gains by a recalibration: over its own probability, or over the base rate."""
+        view = self.view
+        hit = view.hit if hit is None else hit
+        own = (view.p, view.complement) if self.part == "mcb" else (base, 1 - base)
+        with np.errstate(invalid="ignore"):
+            return scored(self.score, hit, *own) - scored(self.score, hit, fitted, 1 - fitted)
+
+    @property
+    def value(self) -> float:
+        if self.part == "unc":
+            return self.uncertainty(self.base)
+        mean = float(self.view.shares @ self.gain(self.fit.fitted, self.base))
+        return max(mean, 0.0) if math.isfinite(mean) else mean
+
+    def uncertainty(self, rate: float) -> float:
+        """Score of a constant, were it right."""
+        if self.score == "brier":
+            return rate * (1 - rate)
+        return -sum(q * math.log(q) for q in (rate, 1 - rate) if q > 0)
+
+    def interval(self, level: float) -> Interval:
+        view = self.view
+        rows = Rows(view.hit, view.weights, view.counts, view.groups)
+        null: dict[str, Any] = {}
+        if self.part == "mcb":
+            cells: Cells = self.fit.cells
+            draws = cells.miscalibration(self.score)
+            null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}
+        null["detail"] = {"blocks": len(self.fit.blocks.start)} if self.part != "unc" else {}
+        if not math.isfinite(self.value):
+            return Interval(reason=IMPOSSIBLE)
+        if rows.lacking:
+            return Interval(reason=rows.lacking, **null)
+        if self.part == "unc":
+            return self._of_rate(rows, level)
+        low, up = self._bounds(rows, 1 - level)
+        how = f"one-sided bounds, each {percent(level)}: the best recalibration above, {FOLDS}-fold cross-fitting below"
+        how += rows.clustered + ("; simulated null level" if self.part == "mcb" else "")
+        return one_sided(level, min(max(0.0, low), self.value), max(self.value, up), how, **null)
+
+    def _bounds(self, rows: Rows, alpha: float) -> tuple[float, float]:
+        """Of the gain by the regression on all rows, which is too large, above; of that by the rows of other folds,
+        which is too small, below. The score form: rows that were not seen gain what their probabilities tell of
+        either outcome, at the 95 % quantile over the rows.
+
+        Above, the base rate is that of the other rows, whose score is no smaller than that of the true one; below that
+        of all, whose score is no larger.
+        """
+        view, n = self.view, max(rows.effective, 2.0)
+        others = np.clip((self.base - view.hit / n) * n / (n - 1), 0.5 / n, 1 - 0.5 / n)
+        inside = np.clip(self.fit.fitted, 0.5 / n, 1 - 0.5 / n) if self.score == "log" else self.fit.fitted
+        ends = []
+        for fitted, best, base, sign in (
+            (self.fit.left_out, self.fit.left_out, self.base, -1),
+            (self.fit.fitted, inside, others, 1),
+        ):
+            gain = replace(rows, values=self.gain(fitted, base))
+            either = np.maximum(*(sign * self.gain(best, base, hit) for hit in (False, True)))
+            reach = sign * max(high(either, UNSEEN), 0.0)
+            ends.append(gain.bounds(alpha, min(reach, 0.0), max(reach, 0.0))[sign > 0])
+        return ends[0], ends[1]
+
+    def _of_rate(self, rows: Rows, level: float) -> Interval:
+        """Bounds of the base rate, through the score, which is largest at one half."""
+        low, up = share_bounds(rows, (1 - level) / 2) or (0.0, 1.0)
+        ends = self.uncertainty(low), self.uncertainty(up)
+        most = self.uncertainty(0.5) if low <= 0.5 <= up else max(ends)
+        how = f"bounds of the base rate{rows.clustered}"
+        return Interval(low=min(ends), high=most, level=level, how=how)

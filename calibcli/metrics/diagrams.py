@@ -1,0 +1,208 @@
+"""The data of reliability diagrams: bins and the isotonic curve with their bands, the smooth curve, classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calibcli.columns import ClassTable
+from calibcli.metrics.intervals import percent
+from calibcli.metrics.isotonic import Isotonic
+from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
+from calibcli.metrics.smooth import Smoothed
+from calibcli.plots import Curve, Plot
+from calibcli.predictions import Floats
+from calibcli.spec import Drawn
+
+BAND = 0.90  # of the consistency and smooth bands, pointwise
+Z_BAND = 1.6448536269514722
+CELLS, POINTS = 512, 101
+PERFECT = Curve(label="perfect", kind="line", role="ideal", x=[0, 1], y=[0, 1])
+FEWEST = 5  # effective rows within a bandwidth below which the smooth curve is not drawn
+
+
+def reliability(
+    view: BinaryOutcomes,
+    bins: Bins,
+    *,
+    seed: int = 0,
+    event: str = "",
+    name: str = "reliability",
+    curve: Drawn = "corp",
+    about: str = "",
+) -> list[Plot]:
+    """Two panels: accuracy and gap per bin with the band of a calibrated model, and the number of rows per bin.
+
+    Args:
+        view: probabilities and hits.
+        bins: their reliability table.
+        seed: of the band.
+        event: what the probability is of; "" for the top label.
+        name: name of the panel; the histogram is `{name}_rows`.
+        curve: what pictures draw in place of the bins: CORP's curve with its band, or the smooth one, which has the
+            bandwidth of SmoothECE.
+        about: what the estimates are of that stand inside the panel.
+    """
+    low, high = consistency(bins, seed)
+    width = bins.upper - bins.lower
+    counts = bins.weight * view.total if view.counts else bins.rows
+    title = f"Reliability of {f'P({event})' if event else 'the top label'}, n = {counts.sum():.0f}"
+    labels = (f"P({event})", f"share of {event}") if event else ("confidence", "accuracy")
+    return [
+        Plot(
+            name=name,
+            title=title,
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xlabel=labels[0],
+            ylabel=labels[1],
+            about=about,
+            curves=[
+                *_gap_bars(bins.lower, width, bins.filled, bins.accuracy, bins.confidence, low, high),
+                *drawn(view, curve),
+                PERFECT,
+            ],
+        ),
+        _rows(f"{name}_rows", name, bins.lower, width, counts),
+    ]
+
+
+def drawn(view: BinaryOutcomes, curve: Drawn) -> list[Curve]:
+    """What a picture draws in place of the bins."""
+    if curve == "smooth":
+        return [smooth_curve(view, view.once(Smoothed.of).fixed_point[0])]
+    return corp_curves(view) if curve == "corp" else []
+
+
+def with_curve(plot: Plot, view: BinaryOutcomes, curve: Drawn) -> Plot:
+    """The panel with such a curve before its last, the diagonal."""
+    return replace(plot, curves=[*plot.curves[:-1], *drawn(view, curve), plot.curves[-1]])
+
+
+def corp_curves(view: BinaryOutcomes) -> list[Curve]:
+    """The isotonic regression, and where that of a calibrated model lies (Dimitriadis et al. 2021)."""
+    fit = view.once(Isotonic.of)
+    knots: Any = fit.knots
+    cells = fit.cells
+    t: Any = np.unique(np.append(np.linspace(cells.p[0], cells.p[-1], POINTS), cells.p[[0, -1]]))
+    low, high = (np.interp(t, cells.p, end) for end in cells.band(BAND))
+    return [
+        Curve(label=f"if calibrated ({percent(BAND)})", kind="band", role="corp_null", x=t, low=low, high=high),
+        Curve(label="isotonic regression", kind="line", role="corp", x=knots[0], y=knots[1]),
+    ]
+
+
+def _gap_bars(x: Any, width: Any, filled: Any, accuracy: Any, confidence: Any, low: Any, high: Any) -> list[Curve]:
+    y, p = _where(filled, accuracy), _where(filled, confidence)
+    low, high = _where(filled, low), _where(filled, high)
+    label = f"if calibrated ({percent(BAND)})"
+    return [
+        Curve(label="accuracy", kind="bars", role="model", x=x, width=width, y=y),
+        Curve(label="gap", kind="bars", role="gap", x=x, width=width, base=y, y=p),
+        Curve(label=label, kind="band", role="null", x=x, width=width, low=low, high=high),
+    ]
+
+
+def _rows(name: str, under: str, x: Any, width: Any, counts: Any) -> Plot:
+    bars = Curve(label="rows", kind="bars", role="count", x=x, width=width, y=counts)
+    return Plot(name=name, under=under, ylabel="rows", curves=[bars])
+
+
+def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
+    """Accuracy per bin of a calibrated model, 5 % and 95 % quantiles (consistency bars, Bröcker & Smith 2007).
+
+    Hits are binomial with the bin's mean confidence and its effective rows.
+    """
+    gaps = bins.simulated(DRAWS, np.random.default_rng([seed, 90])) * bins.inverse
+    low, high = np.quantile(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+    return low, high
+
+
+def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
+    """The diagonal plus the kernel average of (hit - confidence), with a pointwise normal band.
+
+    Reflected Gaussian kernel of width sigma, as in SmoothECE (Błasiok & Nakkiran 2024), which integrates the same
+    average. The regression of the hits alone would drag sparse confidences towards crowded ones beside them, and so
+    leave the diagonal for a calibrated model.
+    """
+    sigma = min(max(sigma, 2 / CELLS), 0.25)
+    cell = np.minimum((view.p * CELLS).astype(np.int64), CELLS - 1)
+    weight = view.sums(cell, CELLS)
+    hit, confidence = view.sums(cell, CELLS, view.hit), view.sums(cell, CELLS, view.p)
+    square, square_hit = view.sums(cell, CELLS, 1.0, 2), view.sums(cell, CELLS, view.hit, 2)
+    t: Any = np.linspace(0, 1, POINTS)
+    centre = (np.arange(CELLS) + 0.5) / CELLS
+    kernel = np.zeros((POINTS, CELLS))
+    for image in (centre, -centre, 2 - centre):
+        kernel += np.exp(-(((t[:, None] - image) / sigma) ** 2) / 2)
+    mass = kernel @ weight
+    near = mass * view.total > 0.01  # some row within 3 sigma
+    y = np.divide(kernel @ hit, mass, out=np.zeros(POINTS), where=near)
+    k2 = kernel**2
+    variance = np.maximum(k2 @ square_hit * (1 - 2 * y) + k2 @ square * y * y, 0)
+    # a stretch without errors is not one without noise: at least what (hits + 1/2) / (n + 1) would show
+    effective = np.divide(mass**2, k2 @ square, out=np.zeros(POINTS), where=near)
+    least = (y * effective + 0.5) / (effective + 1)
+    variance = np.maximum(variance, k2 @ square * least * (1 - least))
+    se = np.sqrt(variance) / np.where(near, mass, 1)
+    shown = _rows_near(t, sigma, weight, square) >= FEWEST
+    shown &= (t >= view.p.min() - 1 / CELLS) & (t <= view.p.max() + 1 / CELLS)
+    half = Z_BAND * se
+    y = np.clip(t + np.divide(kernel @ (hit - confidence), mass, out=np.zeros(POINTS), where=near), 0, 1)
+    return Curve(
+        label=f"smoothed ({percent(BAND)})",
+        kind="line",
+        role="smooth",
+        x=t,
+        y=_where(shown, y),
+        low=_where(shown, np.maximum(y - half, 0)),
+        high=_where(shown, np.minimum(y + half, 1)),
+    )
+
+
+def _rows_near(t: Floats, sigma: float, weight: Floats, square: Floats) -> Floats:
+    """Effective rows within `sigma` of each t, from sums per cell: the kernel itself reaches beyond any row."""
+    first = np.maximum(np.floor((t - sigma) * CELLS), 0).astype(np.int64)
+    last = np.minimum(np.ceil((t + sigma) * CELLS), CELLS).astype(np.int64)
+    mass, squares = (
+        np.diff(np.append(0.0, np.cumsum(v))[np.stack([first, last])], axis=0)[0] for v in (weight, square)
+    )
+    return np.asarray(np.divide(mass**2, squares, out=np.zeros(len(t)), where=mass > 1e-15))
+
+
+def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int = 0) -> list[Plot]:
+    """Small multiples, one per class: frequency of the class against its probability."""
+    x: Any = np.arange(bins) / bins
+    width: Any = np.full(bins, 1 / bins)
+    rng = np.random.default_rng([seed, 91])
+    plots = []
+    for k, name in enumerate(names):
+        count, p, hit = table.count[k][:bins], table.sum_p[k][:bins], table.sum_y[k][:bins]
+        filled = count > 0
+        n = np.where(filled, count, 1)
+        share, mean = hit / n, p / n
+        draws = (
+            rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
+        )
+        low, high = np.quantile(draws, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+        plots.append(
+            Plot(
+                name=f"class_{k}",
+                title=f"{name}, n = {table.sum_y[k].sum():.0f}",
+                group="Reliability of each class",
+                xlabel="probability",
+                ylabel="frequency",
+                xlim=(0, 1),
+                ylim=(0, 1),
+                curves=[*_gap_bars(x, width, filled, share, mean, low, high), PERFECT],
+            )
+        )
+    return plots
+
+
+def _where(shown: Any, values: Any) -> list[float | None]:
+    return [float(v) if s and math.isfinite(v) else None for s, v in zip(shown, values, strict=True)]

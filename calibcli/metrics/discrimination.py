@@ -1,0 +1,310 @@
+"""How well probabilities rank what came true: AUC, the AUROC of errors, and the area under the risk-coverage curve.
+
+Each is a function of ranks, whose error follows from what every row adds to it (its influence): for the AUC these are
+DeLong's structural components. Rows of a group are added up before they are squared (Obuchowski 1997), and two models
+on the same rows are compared by the differences of their influences (DeLong et al. 1988).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from calibcli.metrics.intervals import Interval, Rows, Statistic
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import METRICS, UNIT, Sample
+from calibcli.numerics import TIE, bisect, score_bound, student_quantile
+from calibcli.predictions import Floats, Ints
+
+FEWEST = 10  # effective rows (or groups) of either outcome, from where the interval covers, by simulation
+
+
+@METRICS.add(values=UNIT, better="higher", unit="", two_classes=True)
+def auc(sample: Sample) -> Ranking:
+    """Area under the ROC curve of two classes: the chance that P(event) is larger where the event happened.
+
+    Ties count one half (Mann and Whitney 1947; Hanley and McNeil 1982). Of more classes it is not defined: see
+    `failure_auroc`, or one class against the others, `--multilabel`.
+
+    >>> p, y = np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1])
+    >>> calibcli.measure(p, y, "auc")["auc"].value
+    0.75
+    """
+    return Concordance(sample.positive)
+
+
+@METRICS.add(values=UNIT, better="higher", unit="")
+def failure_auroc(sample: Sample) -> Ranking:
+    """AUROC of errors: the chance that the confidence of a correct row is larger than that of a wrong one.
+
+    Ties count one half (Hendrycks and Gimpel 2017); 1/2 where confidence does not tell errors.
+
+    >>> round(calibcli.measure(logits, labels, "failure_auroc")["failure_auroc"].value, 4)
+    0.907
+    """
+    return Concordance(sample.top)
+
+
+@METRICS.add(values=UNIT, better="lower", unit="probability")
+def aurc(sample: Sample) -> Ranking:
+    """Area under the risk-coverage curve: error rate of the most confident share of the rows, over all shares.
+
+    The mean of Σ_{i<=k} error_i / k over k, rows by falling confidence, in which ties share their errors (Geifman and
+    El-Yaniv 2017).
+
+    >>> round(calibcli.measure(logits, labels, "aurc")["aurc"].value, 4)
+    0.014
+    """
+    return RiskCoverage(sample.top)
+
+
+class Ties(NamedTuple):
+    """Rows by rising odds, and (T,) what the rows of equal odds hold.
+
+    Attributes:
+        order: (N,) rows.  tie: (N,) tie of each of them, in that order.
+        hits, misses: (T,) weights.
+    """
+
+    order: Ints
+    tie: Ints
+    hits: Floats
+    misses: Floats
+
+
+def ties(view: BinaryOutcomes) -> Ties:
+    """By odds, which keep the digits of both p and 1 - p; those that differ by rounding are equal."""
+    with np.errstate(divide="ignore", over="ignore"):
+        odds = np.minimum(view.p / view.complement, 1e300)
+    order = np.argsort(odds, kind="stable")
+    odds = odds[order]
+    tie = np.cumsum(np.append(False, odds[1:] > odds[:-1] * (1 + 4 * TIE)))
+    w = np.ones(view.n) if view.weights is None else view.weights[order]
+    hit = view.hit[order]
+    hits, misses = (np.bincount(tie, w * at).astype(np.float64) for at in (hit, ~hit))
+    return Ties(order, tie, hits, misses)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking(Statistic):
+    """A functional of ranks that is near the sum of the influences of its rows."""
+
+    view: BinaryOutcomes
+
+    @cached_property
+    def ties(self) -> Ties:
+        return self.view.once(ties)
+
+    @property
+    def influence(self) -> Floats:
+        """(N,) what each row adds to the estimate's error; of mean 0, and with the weight in it."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.view.hit, self.view.weights, self.view.counts, self.view.groups)
+
+    @property
+    def lacking(self) -> str:
+        """Why there is no interval, or ""."""
+        return self.rows.lacking
+
+    def row_order(self, by_rank: Floats) -> Floats:
+        out = np.empty(self.view.n)
+        out[self.ties.order] = by_rank
+        return out
+
+
+def variance(view: BinaryOutcomes, influence: Floats) -> float:
+    """Of a sum of influences: of independent rows, of counts, or of groups."""
+    if view.groups is not None:
+        member = np.unique(view.groups, return_inverse=True)[1]
+        sums = np.bincount(member, influence)
+        return float(sums @ sums) * len(sums) / max(len(sums) - 1, 1)
+    if view.counts and view.weights is not None:
+        there = view.weights > 0
+        return float(np.sum(influence[there] ** 2 / view.weights[there]))
+    return float(influence @ influence)
+
+
+def few(n: float) -> float:
+    """√(n / (n - 1)), by which influences about an estimated mean are too small."""
+    return math.sqrt(n / (n - 1)) if n > 1 + 1e-9 else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Concordance(Ranking):
+    """P(p of a hit > p of a miss) + P(equal) / 2, with DeLong's components.
+
+    The interval is the score form: at each θ the variance that binormal scores would have there, as a multiple of what
+    DeLong's is of theirs at the estimate (method 5 of Newcombe 2006, who takes the multiple as 1). It holds where all
+    hits lie above all misses, and reaches at least as far as a share of hits, or of misses, that no row shows.
+    """
+
+    @cached_property
+    def _sums(self) -> tuple[float, float]:
+        return float(self.ties.hits.sum()), float(self.ties.misses.sum())
+
+    @cached_property
+    def _components(self) -> tuple[Floats, Floats]:
+        """(T,) share of misses below a hit of this tie, and of hits above a miss; ties half."""
+        t, (hits, misses) = self.ties, self._sums
+        below, above = np.cumsum(t.misses) - t.misses / 2, hits - np.cumsum(t.hits) + t.hits / 2
+        return below / misses, above / hits
+
+    @cached_property
+    def value(self) -> float:
+        hits, misses = self._sums
+        if hits <= 0 or misses <= 0:
+            return math.nan
+        return float(self.ties.hits @ self._components[0]) / hits
+
+    @cached_property
+    def influence(self) -> Floats:
+        view, t, sums = self.view, self.ties, self._sums
+        hit = view.hit[t.order]
+        parts = [
+            (part[t.tie] - self.value) / total * (1.0 if view.groups is not None else few(n))
+            for part, total, n in zip(self._components, sums, self._effective, strict=True)
+        ]
+        found = np.where(hit, *parts)
+        return self.row_order(found if view.weights is None else found * view.weights[t.order])
+
+    @cached_property
+    def _sides(self) -> tuple[Rows, Rows]:
+        """The hits and the misses."""
+        v = self.view
+        rows = Rows(v.p, v.weights, v.counts, v.groups)
+        hits, misses = (
+            replace(
+                rows,
+                values=v.p[at],
+                weights=None if v.weights is None else v.weights[at],
+                groups=None if v.groups is None else v.groups[at],
+            )
+            for at in (v.hit, ~v.hit)
+        )
+        return hits, misses
+
+    @property
+    def _effective(self) -> tuple[float, float]:
+        """Rows of each outcome."""
+        hits, misses = self._sides
+        return hits.effective, misses.effective
+
+    @property
+    def lacking(self) -> str:
+        if math.isnan(self.value):
+            return "every row came out the same way: there is nothing to rank"
+        fewest = min(side.units for side in self._sides)
+        if self.rows.lacking or fewest >= FEWEST:
+            return self.rows.lacking
+        what = "rows" if self.view.groups is None else "groups"
+        return f"{fewest:.3g} effective {what} of one outcome, and bounds need {FEWEST}"
+
+    def interval(self, level: float) -> Interval:
+        if math.isnan(self.value):
+            return Interval(reason=self.lacking)
+        m, n = (side.units for side in self._sides)
+        what = "rows" if self.view.groups is None else "groups"
+        detail = {f"hits_{what}": round(m, 1), f"misses_{what}": round(n, 1)}
+        if self.lacking:
+            return Interval(reason=self.lacking, detail=detail)
+        spread, t = variance(self.view, self.influence), student_quantile((1 + level) / 2, m + n - 2)
+        least = 0.5 / min(m, n) ** 2
+        ratio = (spread + least) / (binormal(self.value, m, n) + least)
+
+        def far(theta: float) -> float:
+            return (self.value - theta) ** 2 - t * t * ratio * binormal(theta, m, n)
+
+        low, high = bisect(far, 0.0, self.value, 60)[0], 1 - bisect(lambda x: far(1 - x), 0.0, 1 - self.value, 60)[0]
+        unseen = min(1.0, -math.log((1 - level) / 2) * max(side.unseen for side in self._sides))
+        low, high = min(low, self.value * (1 - unseen)), max(high, self.value + (1 - self.value) * unseen)
+        clustered = "" if self.view.groups is None else ", sums over groups"
+        how = f"score form of DeLong's variance, unseen rows{clustered}"
+        return Interval(low=low, high=high, level=level, se=math.sqrt(spread), how=how, detail=detail)
+
+
+def binormal(theta: float, m: float, n: float) -> float:
+    """Variance of the AUC of m hits and n misses (Hanley and McNeil 1982), symmetric in θ (Newcombe 2006)."""
+    more = (m + n) / 2 - 1
+    return theta * (1 - theta) / (m * n) * (1 + more * ((1 - theta) / (2 - theta) + theta / (1 + theta)))
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage(Ranking):
+    """AURC; the k-th row of n by falling confidence enters with Σ_{j>=k} 1/j / n, about -log(k / n) / n.
+
+    The upper bound counts errors that were not seen, each at the mean cost of an error anywhere, 1.
+    """
+
+    @cached_property
+    def _walk(self) -> tuple[Floats, Floats, Floats]:
+        """(T,) cost of an error in each tie, times n; what a row there moves in the costs of others; rows of each tie.
+
+        Weights are scaled to add up to the rows that have some.
+        """
+        t, view = self.ties, self.view
+        rows = t.hits + t.misses
+        if view.weights is not None and not view.counts:
+            rows = rows * (np.count_nonzero(view.weights) / view.total)
+        after = np.cumsum(rows[::-1])[::-1]  # rank of the last row of a tie, by falling confidence
+        ends = np.append(after, 0.0)
+        log = harmonic(ends[0]) - harmonic(ends)
+        mass = rows > 0
+        step = np.diff(log)  # Σ 1/j over the tie's ranks
+        # Σ_{a<k<=b} (H_n - H_{k-1}) = Σ_{a<k<=b} (H_n - H_b) + Σ_{a<j<=b} (j - a)/j
+        total = rows * log[:-1] + rows - ends[1:] * step
+        cost = np.divide(total, rows, out=np.zeros_like(rows), where=mass)
+        return cost, step, rows
+
+    @cached_property
+    def _error(self) -> Floats:
+        t = self.ties
+        both = t.hits + t.misses
+        return np.divide(t.misses, both, out=np.zeros_like(both), where=both > 0)
+
+    @cached_property
+    def value(self) -> float:
+        cost, _, rows = self._walk
+        return float((rows * self._error) @ cost / rows.sum())
+
+    @cached_property
+    def influence(self) -> Floats:
+        """error (-log C) + ē - E[error / C over lower confidence] - AURC, C the share of rows as confident."""
+        view, t = self.view, self.ties
+        cost, step, rows = self._walk
+        error, mean = self._error, float(rows @ self._error / rows.sum())
+        moved = np.cumsum(error * step) - error * step / 2
+        own = (~view.hit[t.order]) * cost[t.tie] + mean - moved[t.tie] - self.value
+        share = np.full(view.n, 1 / view.total) if view.weights is None else view.weights[t.order] / view.total
+        scale = 1.0 if view.groups is not None else few(view.effective)
+        return self.row_order(own * share * scale)
+
+    def interval(self, level: float) -> Interval:
+        rows = self.rows
+        if self.lacking:
+            return Interval(reason=self.lacking)
+        spread = variance(self.view, self.influence)
+        t, unseen = student_quantile((1 + level) / 2, rows.units - 1), rows.unseen
+        up = score_bound(0.0, t, unseen, spread)
+        down = score_bound(0.0, t, unseen * self.value, spread)
+        how = f"influence of each row, score form{rows.clustered}"
+        low, high = max(0.0, self.value - down), min(1.0, self.value + up)
+        return Interval(low=low, high=high, level=level, se=math.sqrt(spread), how=how)
+
+
+def harmonic(n: Floats) -> Floats:
+    """H_n = 1 + 1/2 + ... + 1/n, of numbers that need not be whole (the digamma function)."""
+    x, before = np.asarray(n, np.float64) + 1, np.zeros(np.shape(n))
+    for _ in range(16):
+        low = x < 16
+        before = np.where(low, before + 1 / x, before)
+        x = np.where(low, x + 1, x)
+    s = 1 / (x * x)
+    tail = s * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132)))))
+    return np.asarray(np.log(x) - 0.5 / x - tail - before + np.euler_gamma)

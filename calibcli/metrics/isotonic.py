@@ -1,0 +1,195 @@
+"""Isotonic regression of what came true on its probability, and what chance makes of it for a calibrated model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.numerics import TIE
+from calibcli.predictions import Floats, Ints
+
+Score = Literal["brier", "log"]
+DRAWS, CELLS = 400, 1000  # of a calibrated model; runs of rows of which it is drawn
+ROUNDS = 60  # of pooling at once, before what is left is pooled one by one
+FOLDS = 5
+
+
+class Blocks(NamedTuple):
+    """(B,) where each block of equal fitted value begins, its weight and its weighted hits."""
+
+    start: Ints
+    weight: Floats
+    hits: Floats
+
+    @property
+    def value(self) -> Floats:
+        return np.asarray(self.hits / self.weight)
+
+    def spread(self, n: int) -> Floats:
+        """(n,) the value of each entry."""
+        return np.repeat(self.value, np.diff(np.append(self.start, n)))
+
+
+def pool(weight: Floats, hits: Floats, first: npt.NDArray[np.bool_] | None = None) -> Blocks:
+    """Pool adjacent violators (Ayer et al. 1955): the blocks of the isotonic regression of `hits / weight`.
+
+    Neighbours that do not rise are in one block of the solution, so all of them may be pooled at once.
+
+    Args:
+        weight: (n,) positive.  hits: (n,) weighted outcomes.
+        first: (n,) where a regression begins, of several beside each other.
+    """
+    start, begins = np.arange(len(weight)), np.zeros(len(weight), np.bool_) if first is None else first
+    for _ in range(ROUNDS):
+        mean = hits / weight
+        kept = np.append(True, mean[1:] > mean[:-1]) | begins
+        if kept.all():
+            return Blocks(start, weight, hits)
+        at = np.flatnonzero(kept)
+        start, begins = start[at], begins[at]
+        weight, hits = np.add.reduceat(weight, at), np.add.reduceat(hits, at)
+    found: list[tuple[int, float, float, bool]] = []
+    for one in zip(start.tolist(), weight.tolist(), hits.tolist(), begins.tolist(), strict=True):
+        while found and not one[3] and found[-1][2] * one[1] >= one[2] * found[-1][1]:
+            before = found.pop()
+            one = before[0], before[1] + one[1], before[2] + one[2], before[3]
+        found.append(one)
+    starts, weights, sums, _ = zip(*found, strict=True)
+    return Blocks(np.array(starts), np.array(weights), np.array(sums))
+
+
+@dataclass(frozen=True, eq=False)
+class Isotonic:
+    """The regression of outcomes on their probability, rows of equal probability (within 1e-12) taken together.
+
+    Attributes:
+        order: (n,) rows by rising probability, without those of no weight.
+        ends: (T + 1,) where among them another probability begins.
+        weight, hits, p: (T,) share of the rows, weighted hits and probability of each tie.
+    """
+
+    view: BinaryOutcomes
+    order: Ints
+    ends: Ints
+    weight: Floats
+    hits: Floats
+    p: Floats
+
+    @classmethod
+    def of(cls, view: BinaryOutcomes) -> Isotonic:
+        order = view.order if view.weights is None else view.order[view.weights[view.order] > 0]
+        p, share = view.p[order], view.shares[order]
+        ends = np.concatenate([[0], np.flatnonzero(np.diff(p) > TIE) + 1, [len(p)]])
+        weight, hits, said = (np.add.reduceat(share * v, ends[:-1]) for v in (1.0, view.hit[order], p))
+        return cls(view, order, ends, weight, hits, said / weight)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        return pool(self.weight, self.hits)
+
+    @cached_property
+    def fitted(self) -> Floats:
+        """(N,) recalibrated probability of each row; its own where it has no weight."""
+        found = self.view.p.copy()
+        found[self.order] = np.repeat(self.blocks.spread(len(self.p)), np.diff(self.ends))
+        return found
+
+    @property
+    def knots(self) -> tuple[Floats, Floats]:
+        """(2 B,) first and last probability of each block, and its value: the curve of a reliability diagram."""
+        last = np.append(self.blocks.start[1:], len(self.p)) - 1
+        return np.stack([self.p[self.blocks.start], self.p[last]], 1).ravel(), np.repeat(self.blocks.value, 2)
+
+    @cached_property
+    def left_out(self) -> Floats:
+        """(N,) recalibrated probability of each row by the rows of the other folds, groups whole; between blocks by
+        interpolation. Never 0 or 1: the ends lie half a hit, or half a miss, within.
+        """
+        view, n = self.view, len(self.order)
+        if view.groups is None:
+            fold = np.arange(n) % FOLDS
+        else:
+            fold = np.unique(view.groups[self.order], return_inverse=True)[1] % FOLDS
+        tie = np.repeat(np.arange(len(self.p)), np.diff(self.ends))
+        share, hit = view.shares[self.order], view.hit[self.order]
+        found = view.p.copy()
+        for f in range(FOLDS):
+            kept = fold != f
+            sums = (np.bincount(tie[kept], v[kept], len(self.p)) for v in (share, share * hit))
+            weight, hits = (part.astype(np.float64) for part in sums)
+            there = weight > 0
+            blocks, p = pool(weight[there], hits[there]), self.p[there]
+            last = np.append(blocks.start[1:], len(p)) - 1
+            rows = blocks.weight[[0, -1]] * view.effective
+            low, high = 0.5 / (rows[0] + 1), 1 - 0.5 / (rows[1] + 1)
+            x, y = np.stack([p[blocks.start], p[last]], 1).ravel(), np.repeat(blocks.value, 2)
+            found[self.order[~kept]] = np.interp(self.p[tie[~kept]], x, np.clip(y, min(low, high), max(low, high)))
+        return found
+
+    @cached_property
+    def cells(self) -> Cells:
+        return Cells.of(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Runs of ties, each with about as many rows and as much chance, of which a calibrated model is drawn.
+
+    Attributes:
+        weight, p: (C,) share of the rows and mean probability.  rows: (C,) effective rows.
+    """
+
+    weight: Floats
+    p: Floats
+    rows: Ints
+    seed: int
+
+    @classmethod
+    def of(cls, fit: Isotonic) -> Cells:
+        view, w, p = fit.view, fit.weight, fit.p
+        at = np.arange(len(p))
+        if len(p) > CELLS:
+            chance = w * p * (1 - p)
+            below = np.cumsum(w + chance / max(float(chance.sum()), 1e-300)) / 2
+            at = np.flatnonzero(np.diff(np.floor(below * CELLS * (1 - 1e-9)), prepend=-1))
+        share = view.shares[fit.order]
+        square = share / view.total if view.counts or view.weights is None else share**2
+        rows = fit.ends[:-1][at]
+        weight, said = np.add.reduceat(w, at), np.add.reduceat(w * p, at)
+        effective = weight**2 / np.add.reduceat(square, rows)
+        return cls(weight, said / weight, np.maximum(np.round(effective), 1).astype(np.int64), view.seed)
+
+    @cached_property
+    def drawn(self) -> tuple[Floats, Floats]:
+        """(DRAWS, C) shares that came true of a calibrated model, and their isotonic regression."""
+        c, rng = len(self.p), np.random.default_rng([self.seed, 91])
+        share = rng.binomial(self.rows, np.clip(self.p, 0, 1), size=(DRAWS, c)) / self.rows
+        first = np.zeros(DRAWS * c, np.bool_)
+        first[::c] = True
+        weight = np.tile(self.weight, DRAWS)
+        return share, pool(weight, weight * share.ravel(), first).spread(DRAWS * c).reshape(DRAWS, c)
+
+    def miscalibration(self, score: Score) -> Floats:
+        """(DRAWS,) score of a calibrated model less that of its isotonic regression: what chance makes of 0."""
+        share, fitted = self.drawn
+        if score == "brier":
+            gain = (self.p - share) ** 2 - (fitted - share) ** 2
+        else:
+            gain = log_gain(share, fitted, self.p) + log_gain(1 - share, 1 - fitted, 1 - self.p)
+        return np.asarray(gain @ self.weight)
+
+    def band(self, level: float) -> tuple[Floats, Floats]:
+        """(C,) where the regression of a calibrated model lies, pointwise, with chance `level`."""
+        ends = np.quantile(self.drawn[1], [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return ends[0], ends[1]
+
+
+def log_gain(share: Floats, fitted: Floats, p: Floats) -> Floats:
+    """share · log(fitted / p), 0 where nothing came true."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(share > 0, share * (np.log(fitted) - np.log(p)), 0.0)

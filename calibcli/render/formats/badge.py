@@ -1,0 +1,33 @@
+"""Badge: the verdict as the JSON that shields.io draws a badge from (its endpoint badge, schema 1).
+
+>>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})), end="")
+{"schemaVersion": 1, "label": "calibration", "message": "fail", "color": "red"}
+"""
+
+from __future__ import annotations
+
+import json
+
+from calibcli import numbers
+from calibcli.render import sheet, stream
+from calibcli.result import Result
+
+REPORT = "badge.json"
+COLORS = {"good": "brightgreen", "warn": "yellow", "bad": "red", "": "blue"}
+
+
+def reports(result: Result) -> bool:
+    """Where there is a verdict."""
+    return bool(result.checks)
+
+
+def render(result: Result) -> str:
+    """The verdict; of a result without one, its first number."""
+    said, tone = sheet.verdict(result)
+    message = said.partition(":")[0].lower()
+    if not said:
+        e = next((e for e in result.estimates if e.value is not None), None)
+        message = "done" if e is None else f"{e.name} {numbers.shown(e)[0]}"
+    label = "calibration" if result.command in ("check", "metrics") else result.command
+    badge = {"schemaVersion": 1, "label": label, "message": stream.clean(message), "color": COLORS[tone]}
+    return json.dumps(badge) + "\n"

@@ -1,0 +1,75 @@
+"""LaTeX: the tables for a paper, with the rules of booktabs (Lamport 1986; Fear 2020).
+
+>>> print(render(result).partition("rule")[2], end="")
+<BLANKLINE>
+metric & value & 95\\,\\% interval \\\\
+\\midrule
+accuracy & 0.911 & [0.891, 0.928] \\\\
+\\bottomrule
+\\end{tabular}
+"""
+
+from __future__ import annotations
+
+import re
+
+from calibcli.render import sheet, stream
+from calibcli.render.sheet import Sheet
+from calibcli.result import Result
+
+SUFFIXES = (".tex",)
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "—": "---",
+    "–": "--",
+    "−": "$-$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "→": r"$\to$",
+    **{c: rf"\{c}" for c in "&%$#_{}"},
+    "λ": r"$\lambda$",
+    "γ": r"$\gamma$",
+    "²": "$^2$",
+}
+OF_TEXT = re.compile("|".join(map(re.escape, SPECIAL)))
+
+
+def render(result: Result) -> str:
+    """Every table as a `tabular`; titles and notes as comments, as a paper has its own captions."""
+    head = [f"% {_comment(sheet.heading(result))}", r"% needs \usepackage{booktabs}"]
+    head += [f"% {_comment(sheet.verdict(result)[0])}"] * bool(result.checks)
+    head += [f"% note: {_comment(note)}" for note in result.notes]
+    return "\n".join(head) + "\n" + "".join(f"\n{_tabular(one)}" for one in sheet.sheets(result))
+
+
+def _tabular(table: Sheet) -> str:
+    """Without the columns of prose, which are wider than a page."""
+    kept = [i for i, column in enumerate(table.columns) if not column.free]
+    spec = "".join("r" if table.columns[i].right else "l" for i in kept)
+    lines = [f"% {_comment(table.title)}"] * bool(table.title)
+    lines += [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", _row([table.columns[i].head for i in kept]), r"\midrule"]
+    for number, row in enumerate(table.rows):
+        lines += [r"\addlinespace"] * (number in table.breaks)
+        lines.append(_row([row[i] for i in kept]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _row(cells: list[str]) -> str:
+    row = " & ".join(map(text, cells))
+    return (r"\relax " if row.startswith(("[", "*")) else "") + row + r" \\"  # else an option of the line before
+
+
+def text(cell: str) -> str:
+    """A cell that LaTeX prints as it is."""
+    return OF_TEXT.sub(lambda m: SPECIAL[m.group()], stream.clean(cell)).replace(r" \%", r"\,\%")
+
+
+def _comment(line: str) -> str:
+    return stream.clean(line)

@@ -1,0 +1,210 @@
+"""What a screen shows of a result: the few numbers that decide first, each question in one table.
+
+Files, JSON and baselines keep everything; so does `-v`. Where metrics or quantities were named, all of them are shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from calibcli import numbers
+from calibcli.plots import Plot
+from calibcli.render import sheet
+from calibcli.render.sheet import Column, Sheet
+from calibcli.result import Estimate, Result
+
+Detail = Literal["few", "asked", "all"]
+"""The few numbers that decide; every number, as they were asked for by name; everything that is known."""
+FEW = {"accuracy", "error", "nll", "ece", "temperature_gain", "temperature", "gamma"}
+EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
+CONFIDENCE = {"brier_top", "confidence_gap", "auc"}
+CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_norm"}
+PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
+PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
+WORK = "convergence"  # pictures of how a number was found
+SHORT = ("metrics", "scale", "compare", "curvature", "fit")  # commands that find more than the few
+DIFFERENCE = "after minus before"
+HIDDEN = {
+    "metrics": {"level", "why"},
+    "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes"},
+    "compare": {"alpha", "comparisons"},
+    "curvature": {"model", "data", "container", "tensors", "memory plan", "krylov basis", "ranks"},
+    "fit": {"processes"},
+    "logits": {"container"},
+    "apply": {"written", "n", "classes"},
+}
+
+
+def sheets(result: Result, detail: Detail) -> list[Sheet]:
+    """The tables of a screen."""
+    if detail == "all":
+        return [_full(one) for one in sheet.sheets(result, "full")]
+    few = _few(result) if detail == "few" else _asked(result)
+    made: Callable[[Result], list[Sheet]] = OWN.get(result.command, lambda one: sheet.sheets(one, "why"))
+    sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
+    return [dataclasses.replace(one, title="") if one.title in sizes else one for one in made(few)]
+
+
+def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
+    """The settings that a reader of the few numbers wants to see."""
+    hidden = set() if detail == "all" else HIDDEN.get(result.command, set())
+    return [
+        (key, value)
+        for key, value in sheet.facts(result)
+        if key not in hidden and not (hidden and key.endswith(" status") and value == "ok")
+    ]
+
+
+def plots(result: Result, detail: Detail) -> Sequence[Plot]:
+    """One picture where there are several: the first, or what came of it."""
+    if detail == "all" or result.command not in SHORT:
+        return result.plots
+    panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
+    chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
+    first = next(iter([*chosen, *panels]), None)
+    return [p for p in result.plots if first is not None and first.name in (p.name, p.under)]
+
+
+def _full(one: Sheet) -> Sheet:
+    return dataclasses.replace(one, musts=frozenset(range(len(one.rows))))
+
+
+def _asked(result: Result) -> Result:
+    """Every number, without the tables of what they are made of that say more of their finding than of them."""
+    if result.command not in SHORT:
+        return result
+    tables = [t for t in result.tables if not t.name.startswith(PARTS[1:])]
+    return dataclasses.replace(result, tables=tables)
+
+
+def _few(result: Result) -> Result:
+    """Without the numbers, of what has at least one of the few, that are not among them; nor tables of their parts."""
+    wanted = set(CURVATURE) if result.command == "curvature" else set(FEW)
+    wanted |= EVENT if result.facts.get("classes") == 2 else set()
+    wanted |= CONFIDENCE if result.facts.get("kind") == "confidence" else set()
+    if result.checks or result.command not in SHORT:
+        return result
+    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or e.scope == DIFFERENCE]
+    if result.command == "compare":
+        kept = [e for e in kept if e.name.partition(":")[0] != "temperature_gain"]
+    if result.command == "scale":
+        kept = [e for e in result.estimates if e in kept or not e.scope]
+    if result.command == "metrics" and any(not e.scope for e in kept):
+        kept = [e for e in kept if not e.scope or e.name.partition(":")[0] == "ece"]
+    if not kept:
+        return result
+    tables = [t for t in result.tables if not t.name.startswith(PARTS)]
+    return dataclasses.replace(result, estimates=kept, tables=tables)
+
+
+def _scale(result: Result) -> list[Sheet]:
+    """The parameters, then before, after and their paired difference side by side."""
+    changes = {e.name: e for e in result.estimates if e.scope == DIFFERENCE}
+    ends = {(e.name, e.scope): e for e in result.estimates if e.scope in ("before", "after")}
+    names = list(dict.fromkeys(name for name, _ in ends))
+    told = ("before", "after", DIFFERENCE)
+    other = [e for e in result.estimates if e.scope not in told and e.name != "nll_difference"]
+    rows = [_moved(ends.get((name, "before")), ends.get((name, "after")), changes.get(name)) for name in names]
+    columns = [
+        Column("metric", code=True),
+        Column("before", right=True, spare=3),
+        Column("after", right=True),
+        Column("change", right=True),
+        Column(f"{numbers.level(changes.values())} interval".strip()),
+        Column("unit", spare=1),
+        Column("if calibrated", spare=2),
+        Column("why", free=True),
+    ]
+    made = [sheet.estimates(other, "why")] if other else []
+    size = sheet.size([e for e in ends.values() if e.scope == "after"])
+    made += [sheet.without_empty(Sheet(size, columns, rows))] if rows else []
+    return made + [sheet.of_table(t) for t in result.tables]
+
+
+def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None) -> list[str]:
+    shown = [numbers.shown(e) if e is not None else numbers.Shown(numbers.NONE, "", "") for e in (before, after)]
+    moved = numbers.shown(change) if change is not None else numbers.Shown("", "", "")
+    unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
+    why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
+    name = next((e.name for e in (after, before) if e is not None), "")
+    return [name, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
+
+
+def _compare(result: Result) -> list[Sheet]:
+    """Each difference beside the numbers of both models, with what is shown of it."""
+    models = next((t for t in result.tables if t.name == "models"), None)
+    verdicts = next((t for t in result.tables if t.name == "differences"), None)
+    if models is None or verdicts is None or len(models.columns) < 4:
+        return sheet.sheets(result, "why")
+    names = [str(name) for name in models.columns[2:]]
+    own = {(str(row[0]), str(row[1])): row[2:] for row in models.rows}
+    said = {(str(row[0]), str(row[1])): str(row[-1]) for row in verdicts.rows}
+    rows = []
+    for e in result.estimates:
+        at, of = _model(e.scope, names)
+        values = own.get((e.name, of))
+        pair = [None, None] if values is None else [values[0], values[at]]
+        pair_shown = numbers.column(pair)
+        shown = numbers.shown(e)
+        verdict = said.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
+        unit = e.unit if e.unit == "nats" else ""
+        rows.append([e.name, of, names[at], *pair_shown, shown.value, shown.interval, unit, verdict])
+    columns = [
+        Column("metric", code=True),
+        Column("scope", code=True),
+        Column("model", code=True),
+        Column(names[0], right=True, spare=2),
+        Column("model's" if len(names) > 2 else names[1], right=True, spare=3),
+        Column("change", right=True),
+        Column(f"{numbers.level(result.estimates)} interval".strip()),
+        Column("unit", spare=1),
+        Column("shown"),
+    ]
+    breaks = {i for i in range(1, len(rows)) if rows[i][2] != rows[i - 1][2]}
+    if len(names) == 2:
+        columns[2] = dataclasses.replace(columns[2], spare=1)
+        columns, rows = [c for i, c in enumerate(columns) if i != 2], [row[:2] + row[3:] for row in rows]
+    table = sheet.without_empty(Sheet(sheet.size(result.estimates), columns, rows, frozenset(breaks)))
+    return [table, *(sheet.of_table(t) for t in result.tables if t not in (models, verdicts))]
+
+
+def _model(scope: str, names: Sequence[str]) -> tuple[int, str]:
+    """Which model a difference is of, and the scope of the number that differs: `site=A, b - a`."""
+    for at, name in enumerate(names[1:], 1):
+        difference = f"{name} - {names[0]}"
+        if scope == difference or scope.endswith(f", {difference}"):
+            return at, scope.removesuffix(difference).removesuffix(", ")
+    return 0, scope
+
+
+def _curvature(result: Result) -> list[Sheet]:
+    """Every number with both its errors beside it."""
+    losses = [str(one) for one in result.facts.get("losses") or ()]
+    rows, owners = [], []
+    for e in result.estimates:
+        shown = numbers.shown(e)
+        low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
+        half = numbers.number((high - low) / 2, 2) if isinstance(low, float) and isinstance(high, float) else ""
+        spread = numbers.number(se, 2) if isinstance(se, float) else ""
+        beside, _, rest = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
+        owners.append(beside.removeprefix("loss=") or (losses[0] if len(losses) > 1 else ""))
+        rows.append([e.name, owners[-1], rest, shown.value, shown.interval, half, spread, e.reason])
+    columns = [
+        Column("quantity", code=True),
+        Column("loss", code=True),
+        Column("scope", code=True),
+        Column("value", right=True),
+        Column(f"{numbers.level(result.estimates)} interval".strip()),
+        Column("± estimator", right=True, spare=2),
+        Column("± rows (se)", right=True, spare=1),
+        Column("why", free=True),
+    ]
+    breaks = frozenset(i for i in range(1, len(rows)) if owners[i] != owners[i - 1])
+    musts = frozenset(i for i, e in enumerate(result.estimates) if e.reason)
+    made = sheet.without_empty(Sheet(sheet.size(result.estimates), columns, rows, breaks, musts=musts))
+    return [made, *(sheet.of_table(t) for t in result.tables if t.name != "errors")]
+
+
+OWN = {"scale": _scale, "compare": _compare, "curvature": _curvature}

@@ -1,0 +1,1 @@
+"""Experiments: a recipe of arms, seeds and claims, its runs, and a verdict on each claim."""

@@ -1,0 +1,230 @@
+"""Verdicts on claims about arms that were trained with several seeds and measured on the same rows.
+
+Seeds and rows are crossed: every arm has every seed, and all runs are measured on the same rows. A mean over seeds errs
+by the seeds that were drawn (variance of the paired differences over S) and by the rows (variance of a bootstrap of the
+rows, the same ones in every run). Both count: a verdict is about the recipe and the population, not about these rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from calibcli.numerics import student_quantile, two_sided
+from calibcli.predictions import Floats
+
+Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
+DRAWS = 400
+MOST_SEEDS = 10_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one arm.
+
+    Attributes:
+        values: (S,) one for each seed.
+        draws: (B,) the mean over seeds on each draw of the rows; None where what rows add is not known.
+    """
+
+    values: Floats
+    draws: Floats | None = None
+
+    def __sub__(self, other: Measured) -> Measured:
+        known = self.draws is not None and other.draws is not None
+        return Measured(self.values - other.values, self.draws - other.draws if known else None)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with both of its errors.
+
+    Attributes:
+        seeds, rows: variances of the mean that come from either.
+        degrees: Welch-Satterthwaite; rows have many.
+    """
+
+    value: float
+    seeds: float
+    rows: float
+    count: int
+
+    @classmethod
+    def of(cls, found: Measured) -> Mean:
+        count = len(found.values)
+        seeds = float(found.values.var(ddof=1)) / count if count > 1 else math.nan
+        return cls(float(found.values.mean()), seeds, 0.0 if found.draws is None else float(found.draws.var()), count)
+
+    @property
+    def degrees(self) -> float:
+        total = self.seeds + self.rows
+        return total**2 / (self.seeds**2 / (self.count - 1)) if self.seeds > 0 else math.inf
+
+    @property
+    def error(self) -> float:
+        return math.sqrt(self.seeds + self.rows)
+
+    def half(self, level: float, rows: bool = True) -> float:
+        """Half the width of the interval at `level`; without `rows`, for these rows alone."""
+        if not rows:
+            return math.sqrt(self.seeds) * student_quantile((1 + level) / 2, self.count - 1)
+        return self.error * student_quantile((1 + level) / 2, self.degrees)
+
+    def p(self, against: float = 0.0) -> float:
+        """Two-sided, of a mean of `against`."""
+        if self.error == 0:
+            return float(self.value == against)
+        return two_sided(abs(self.value - against) / self.error, self.degrees)
+
+    def needed(self, level: float) -> tuple[int | None, float | None]:
+        """Seeds that would decide the sign, were the values as they are; or else how many times the rows.
+
+        With seeds without end the error is that of the rows: where that alone is too large, more rows are needed.
+        """
+        square = self.value**2
+        if square == 0:
+            return None, None
+        for count in range(2, MOST_SEEDS):
+            each = self.seeds * self.count / count
+            total = each + self.rows
+            degrees = total**2 / (each**2 / (count - 1)) if each > 0 else math.inf
+            if total * student_quantile((1 + level) / 2, degrees) ** 2 < square:
+                return count, None
+        return None, self.rows * student_quantile((1 + level) / 2, math.inf) ** 2 / square
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim.
+
+    Attributes:
+        p: of the hypothesis that must be refuted for the word; corrected for the number of claims by `holm`.
+        about: the difference that decides, or the worst of several; `seeds_needed`, `rows_times`: what would.
+    """
+
+    word: Word
+    p: float = 1.0
+    about: Mean | None = None
+    seeds_needed: int | None = None
+    rows_times: float | None = None
+    why: str = ""
+
+
+def less(a: Measured, b: Measured, level: float = 0.95) -> Verdict:
+    """a < b."""
+    return _signed(Mean.of(a - b), level)
+
+
+def both(first: Verdict, second: Verdict) -> Verdict:
+    """The same claim by two estimators: undecided where they disagree."""
+    if first.word == second.word:
+        return replace(first, p=max(first.p, second.p))
+    return replace(first, word="undecided", p=max(first.p, second.p), why="two estimators of the error disagree")
+
+
+def preserved(a: Measured, b: Measured, margin: float, level: float = 0.95) -> Verdict:
+    """|a - b| < margin: two one-sided tests (Schuirmann 1987). Reversed where the difference is surely beyond it."""
+    found = Mean.of(a - b)
+    tails = [_one_sided(found, margin, -1), _one_sided(found, -margin, 1)]
+    if max(tails) < 1 - level:
+        return Verdict("holds", max(tails), found)
+    nearest = math.copysign(margin, found.value)
+    if abs(found.value) > margin and found.p(nearest) < 1 - level:
+        return Verdict("reversed", found.p(nearest), found)
+    return Verdict("undecided", max(tails), found, why=f"the difference is not shown to be within {margin:g}")
+
+
+def decreasing(levels: Sequence[Measured], level: float = 0.95) -> Verdict:
+    """Every step falls (intersection-union, so that no correction is due); reversed where any surely rises."""
+    steps = [Mean.of(after - before) for before, after in itertools.pairwise(levels)]
+    if all(step.value < 0 and step.p() < 1 - level for step in steps):
+        worst = max(steps, key=lambda step: step.p())
+        return Verdict("holds", worst.p(), worst)
+    rising = [step for step in steps if step.value > 0 and len(steps) * step.p() < 1 - level]
+    if rising:
+        worst = min(rising, key=lambda step: step.p())
+        return Verdict("reversed", len(steps) * worst.p(), worst)
+    worst = max(steps, key=lambda step: step.value / step.error if step.error else step.value)
+    seeds, rows = worst.needed(level) if worst.value < 0 else (None, None)
+    return Verdict("undecided", 1.0, worst, seeds, rows, "not every step is shown to fall")
+
+
+def interior_minimum(levels: Sequence[Measured], level: float = 0.95) -> Verdict:
+    """The least is at neither end. Which level is compared with the ends is chosen for each seed on the other seeds."""
+    if len(levels) < 3:
+        return Verdict("no verdict", why="an interior needs three levels")
+    values = np.stack([one.values for one in levels])
+    others = (values.sum(axis=1, keepdims=True) - values)[1:-1]
+    chosen = 1 + others.argmin(axis=0)
+    seeds = np.arange(values.shape[1])
+    best = 1 + int(values[1:-1].mean(axis=1).argmin())
+    inside = Measured(values[chosen, seeds], levels[best].draws)
+    ends = [Mean.of(inside - levels[0]), Mean.of(inside - levels[-1])]
+    worst = max(ends, key=lambda end: end.value / end.error if end.error else end.value)
+    if all(end.value < 0 and end.p() < 1 - level for end in ends):
+        return Verdict("holds", max(end.p() for end in ends), worst)
+    if worst.value > 0 and 2 * worst.p() < 1 - level:
+        return Verdict("reversed", 2 * worst.p(), worst)
+    return Verdict("undecided", 1.0, worst, *(worst.needed(level) if worst.value < 0 else (None, None)))
+
+
+def slope(x: Sequence[Measured], y: Sequence[Measured], sign: int, level: float = 0.95) -> Verdict:
+    """y rises (`sign` 1) or falls (-1) with x over the arms: least squares for each seed and each draw of the rows."""
+    u, v = (np.stack([one.values for one in side]) for side in (x, y))
+    draws = None
+    if all(one.draws is not None for one in [*x, *y]):
+        draws = _slopes(*(np.stack([one.draws for one in side if one.draws is not None]) for side in (x, y)))
+    return _signed(Mean.of(Measured(-sign * _slopes(u, v), None if draws is None else -sign * draws)), level)
+
+
+def close_to(a: Measured, low: float, high: float, level: float = 0.95) -> Verdict:
+    """The mean lies in [low, high]; reversed where it surely does not."""
+    found = Mean.of(a)
+    tails = [_one_sided(found, high, -1), _one_sided(found, low, 1)]
+    if max(tails) < 1 - level:
+        return Verdict("holds", max(tails), found)
+    outside = found.p(high if found.value > high else low)
+    if not low <= found.value <= high and outside < 1 - level:
+        return Verdict("reversed", outside, found)
+    return Verdict("undecided", max(tails), found)
+
+
+def holm(found: Mapping[str, Verdict], level: float = 0.95) -> dict[str, Verdict]:
+    """The verdicts of a study with their p-values corrected for their number (Holm 1979)."""
+    judged = sorted((v.p, key) for key, v in found.items() if v.word in ("holds", "reversed"))
+    count = sum(v.word in ("holds", "reversed", "undecided") for v in found.values())
+    kept, worst = dict(found), 0.0
+    for rank, (p, key) in enumerate(judged):
+        worst = max(worst, min(1.0, p * (count - rank)))
+        verdict = replace(found[key], p=worst)
+        if worst >= 1 - level:
+            verdict = replace(verdict, word="undecided", why=f"not after correction for {count} claims")
+        kept[key] = verdict
+    return kept
+
+
+def _signed(found: Mean, level: float) -> Verdict:
+    p = found.p()
+    if p < 1 - level:
+        return Verdict("holds" if found.value < 0 else "reversed", p, found)
+    return Verdict("undecided", p, found, *found.needed(level))
+
+
+def _one_sided(found: Mean, limit: float, side: int) -> float:
+    """p of the hypothesis that the mean is not beyond `limit` towards `side` (1: above)."""
+    if found.error == 0:
+        return float(side * (found.value - limit) <= 0)
+    t = side * (found.value - limit) / found.error
+    half = two_sided(abs(t), found.degrees) / 2
+    return half if t > 0 else 1 - half
+
+
+def _slopes(x: Floats, y: Floats) -> Floats:
+    """(S,) least squares slopes of (A, S) arms."""
+    centred = x - x.mean(axis=0)
+    return np.asarray((centred * (y - y.mean(axis=0))).sum(axis=0) / np.maximum((centred**2).sum(axis=0), 1e-300))

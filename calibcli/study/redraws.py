@@ -1,0 +1,82 @@
+"""What a metric would be on other draws of the rows: sums over rows, of which it is a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibcli.columns import Columns
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import Sample
+from calibcli.predictions import Floats, Ints
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Sums:
+    """(n, m) what each row adds, and the metric as a function of (..., m) their means."""
+
+    parts: Floats
+    metric: Callable[[Floats], Floats]
+
+    @property
+    def value(self) -> float:
+        return float(self.metric(self.parts.mean(axis=0)))
+
+    def drawn(self, times: Floats) -> Floats:
+        """(B,) the metric on each draw, (B, n) how often each row is in it."""
+        return self.metric(times @ self.parts / len(self.parts))
+
+
+def sums(name: str, found: Columns) -> Sums:
+    """A metric of a study: `error`, `nll`, `brier`, `confidence_gap`, `ece`, `adaece`, `ece2_debiased`.
+
+    Bins stay where they are on the rows themselves.
+    """
+    view = Sample.of(found).view()
+    if name == "ece":
+        index = view.width_bins(BINS, "right").index
+        assert index is not None
+        return Sums(_gaps(view, index.astype(np.int64)), _total)
+    if name in ("adaece", "ece2_debiased"):
+        rank = np.empty(view.n, np.int64)
+        rank[view.stable_order] = np.arange(view.n)
+        index = rank * BINS // view.n
+        if name == "adaece":
+            return Sums(_gaps(view, index), _total)
+        held = np.eye(BINS)[index]
+        parts = np.hstack([held, held * view.residual[:, None], held * view.hit[:, None]])
+        return Sums(parts, lambda means: _debiased(means, view.n))
+    each: dict[str, Floats] = {
+        "error": np.asarray(~found.correct, np.float64),
+        "nll": found.nll,
+        "brier": found.brier,
+        "confidence_gap": view.residual,
+    }
+    return Sums(np.asarray(each[name][:, None], np.float64), lambda means: np.asarray(means[..., 0]))
+
+
+NAMES = ("error", "nll", "brier", "confidence_gap", "ece", "adaece", "ece2_debiased")
+
+
+def draws(n: int, count: int, seed: int = 0) -> Floats:
+    """(count, n) how often each of n rows is in each of `count` draws with replacement."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=count).astype(np.float64)
+
+
+def _gaps(view: BinaryOutcomes, index: Ints) -> Floats:
+    return np.eye(BINS)[index] * view.residual[:, None]
+
+
+def _total(gaps: Floats) -> Floats:
+    return np.asarray(np.abs(gaps).sum(axis=-1))
+
+
+def _debiased(means: Floats, n: int) -> Floats:
+    weight, gap, hit = np.split(means, 3, axis=-1)
+    held = np.maximum(weight, 1e-300)
+    noise = hit / held * (1 - hit / held) / np.maximum(weight * n - 1, 1)
+    return np.asarray(np.where(weight * n > 1, weight * ((gap / held) ** 2 - noise), 0.0).sum(axis=-1))

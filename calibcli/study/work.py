@@ -1,0 +1,253 @@
+"""The runs of a study, in an order of which any beginning is balanced; each is claimed by one worker and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibcli.api.networks import curvature, train
+from calibcli.errors import InputError, UsageError, printable
+from calibcli.files import atomic, sha256
+from calibcli.study.experiment import DIGITS, Arm, Study
+
+FORMAT = 1  # of a run: a change of it trains again
+BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
+POLL = 0.5
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: an arm, a network, a seed."""
+
+    arm: Arm
+    arch: str
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / _slug(self.arm.name) / _slug(self.arch) / f"seed-{self.seed}"
+
+    @property
+    def words(self) -> str:
+        return f"{self.arm.name}, {self.arch}, seed {self.seed}"
+
+
+def runs(study: Study) -> list[Run]:
+    """All arms on all networks with seed 0, then with seed 1, and so on: a study that was stopped is balanced."""
+    return [Run(arm, arch, seed) for seed in range(study.seeds) for arch in study.arch for arm in study.arms]
+
+
+def rows(study: Study, part: str) -> str:
+    """The rows of a part as `calib fit` takes them."""
+    named: str = getattr(study, part)
+    return f"{sample(DIGITS)}{named.removeprefix(DIGITS)}" if named.partition("#")[0] == DIGITS else named
+
+
+def sample(name: str) -> Path:
+    """A file of the sample data.
+
+    Raises:
+        InputError: the package was installed without.
+    """
+    path = Path(__file__).parent.parent.parent / "sample_data" / f"{name}.npz"
+    if not path.is_file():
+        raise InputError("the sample data are not installed", "pass --data PATH")
+    return path
+
+
+def content(study: Study, run: Run) -> dict[str, Any]:
+    """Everything that decides what a run computes, as JSON has it."""
+    found = {
+        "format": FORMAT,
+        **{part: _identity(rows(study, part)) for part in ("train", "validation", "test")},
+        "arch": run.arch,
+        "seed": run.seed,
+        "loss": run.arm.loss,
+        "options": {**study.options, **run.arm.options},
+        "curvature": [study.curvature, study.losses],
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain
+
+
+def work(study: Study, save: Path, progress: Progress, until: float | None = None) -> None:
+    """Do what no other worker does until nothing is left, or the time `until` (of `time.monotonic`) has come.
+
+    Raises:
+        UsageError, InputError: what every run would be refused for.
+    """
+    todo = [(run, content(study, run)) for run in runs(study)]
+    while left := [(run, what) for run, what in todo if not done(save, run, what)]:
+        mine = False
+        for run, what in left:
+            if until is not None and time.monotonic() > until:
+                return
+            with claimed(save / run.folder) as free:
+                if free and not done(save, run, what):
+                    mine = True
+                    _one(study, run, what, save, _within(progress, len(todo) - len(left), len(todo), run.words))
+                    break
+        if not mine:
+            time.sleep(POLL)  # the rest is with others
+
+
+def done(save: Path, run: Run, what: Mapping[str, Any]) -> bool:
+    """Whether a run is finished, be it with weights or as diverged.
+
+    Raises:
+        UsageError: the folder holds the run of another study.
+    """
+    found = record(save, run)
+    if found and found.get("is") != what:
+        raise UsageError(
+            f"{save / run.folder} holds another run: {_differing(found.get('is'), what)}",
+            "pass another --save folder, or remove that one",
+        )
+    return bool(found)
+
+
+def record(save: Path, run: Run) -> dict[str, Any]:
+    """What is known of a finished run; empty before."""
+    try:
+        found = json.loads((save / run.folder / "run.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{save / run.folder / 'run.json'} cannot be read: {error}", "remove that folder") from None
+    return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Whether this worker has the folder for itself: by a file that only one can make, touched while it works.
+
+    A worker that died (its process is gone, or on another machine it gave no sign for a minute) loses its claim.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder / "run.lock"
+    if not _make(lock) and not (_taken_away(lock, _dead(lock)) and _make(lock)):
+        yield False
+        return
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT):
+            with contextlib.suppress(OSError):
+                os.utime(lock)
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        yield True
+    finally:
+        over.set()
+        lock.unlink(missing_ok=True)
+
+
+def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: Progress) -> None:
+    """Train a run, or go on with it, and measure its curvature."""
+    folder = save / run.folder
+    found: dict[str, Any] = {"is": what}
+    try:
+        result = train(
+            run.arch,
+            rows(study, "train"),
+            validation=rows(study, "validation"),
+            test=rows(study, "test"),
+            loss=run.arm.loss,
+            seed=run.seed,
+            save=folder,
+            resume=(folder / "state.pt").exists(),
+            overwrite=not (folder / "state.pt").exists(),
+            progress=progress,
+            **{**study.options, **run.arm.options},
+        )
+        told = result.facts["runs"][0]
+        found |= {"status": "finished", "train_nll": told["train_nll"]}
+        for loss in study.losses if study.curvature else ():
+            about = run.arm.loss.partition("+")[0] if loss == "train" else loss
+            around = curvature(
+                folder / "model.safetensors", rows(study, "validation"), *study.curvature, loss=about, seed=run.seed
+            )
+            found |= {f"{what} of {loss}": around[what].value for what in study.curvature}
+    except InputError as error:
+        if not error.problem.startswith(("the loss became", "the validation logits", "out of memory")):
+            raise
+        found |= {"status": "diverged", "why": error.problem}
+    with atomic(folder / "run.json") as temporary:
+        temporary.write_text(json.dumps(found, indent=1, sort_keys=True, default=str) + "\n", "utf-8")
+    (folder / "state.pt").unlink(missing_ok=True)
+
+
+def _make(lock: Path) -> bool:
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w") as file:
+        file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+    return True
+
+
+def _dead(lock: Path) -> str | None:
+    """What a worker wrote that is gone, or None."""
+    try:
+        age, text = time.time() - lock.stat().st_mtime, lock.read_text("utf-8")
+        owner = json.loads(text)
+    except (OSError, ValueError):
+        return None
+    if owner.get("host") == socket.gethostname() and isinstance(owner.get("pid"), int):
+        try:
+            os.kill(owner["pid"], 0)
+        except ProcessLookupError:
+            return text
+        except PermissionError:
+            pass
+    return text if age > STALE else None
+
+
+def _taken_away(lock: Path, dead: str | None) -> bool:
+    """Whether it was the dead worker's file that was moved; a live one's, made since, is put back."""
+    if dead is None:
+        return False
+    aside = lock.with_name(f"{lock.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        lock.rename(aside)
+    except FileNotFoundError:
+        return True
+    ours = aside.read_text("utf-8") == dead
+    if not ours:
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, lock)
+    aside.unlink()
+    return ours
+
+
+def _identity(named: str) -> dict[str, str]:
+    path, _, part = named.partition("#")
+    return {"sha256": sha256(path) if Path(path).is_file() else path, "part": part}
+
+
+def _differing(found: Any, what: Mapping[str, Any]) -> str:
+    """Every key that differs, with both values."""
+    found = found if isinstance(found, dict) else {}
+    pairs = [(name, found.get(name), what[name]) for name in what if found.get(name) != what[name]]
+    return "; ".join(f"{name} {printable(str(a), 80)} there, {printable(str(b), 80)} here" for name, a, b in pairs)
+
+
+def _within(progress: Progress, number: int, count: int, words: str) -> Progress:
+    return lambda fraction, text: progress((number + fraction) / count, f"{number + 1} of {count}: {words}, {text}")
+
+
+def _slug(name: str) -> str:
+    kept = "".join(c if c.isalnum() or c in "-_.=" else "-" for c in name)
+    return kept if kept == name else f"{kept[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -1,0 +1,276 @@
+"""The sentence that every result opens with: of many situations, in every format, and never beyond its intervals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import headline_cases as cases
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import calibcli
+from calibcli import headline, numbers, render
+from calibcli.cli.app import main
+from calibcli.cli.run import COMMANDS
+from calibcli.result import Check, Estimate, Result, Table
+
+GOLDEN = Path(__file__).parent / "golden" / "headlines.txt"
+SAMPLE = Path(__file__).parent.parent / "sample_data"
+TEST, VALIDATION, MODEL = (str(SAMPLE / name) for name in ("test.npz", "validation.npz", "model.safetensors"))
+
+
+def test_golden() -> None:
+    """CALIB_GOLDEN=write writes the file again; read the difference before committing it."""
+    found = "".join(
+        f"{name}\n{textwrap.fill(headline.of(r), 110, initial_indent='    ', subsequent_indent='    ')}\n\n"
+        for name, r in cases.situations().items()
+    )
+    if os.environ.get("CALIB_GOLDEN") == "write":
+        GOLDEN.write_text(found, encoding="utf-8")
+    assert found == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", cases.situations())
+def test_one_to_three_sentences_on_one_line(name: str) -> None:
+    said = headline.of(cases.situations()[name])
+    assert said == " ".join(said.split())
+    assert 0 < len(said) <= 420
+    assert 1 <= len(re.findall(r"\.(?= |$)", said)) <= 3
+    assert not [odd for odd in ("None", "()", "..", "nan", ": :", "  ") if odd in said]
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "github", "junit", "json"])
+@pytest.mark.parametrize("name", ["overconfident", "scaled", "FAIL", "better", "curvature", "calibrator"])
+def test_every_format_opens_with_it(name: str, format: str) -> None:
+    result = headline.headed(cases.situations()[name])
+    text = render.text(result, format)
+    if format == "json":
+        assert json.loads(text)["facts"]["headline"] == headline.of(result)
+    first = re.sub(r"[\\`]|&\w+;", "", " ".join(text.split()))
+    assert re.sub(r"[<>]", "", headline.of(result))[:40] in re.sub(r"[<>]", "", first)
+
+
+def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {
+        "metrics": [TEST],
+        "scale": [VALIDATION, "--test", TEST, "--save", str(tmp_path / "t.safetensors")],
+        "apply": [str(tmp_path / "t.safetensors"), TEST, "--save", str(tmp_path / "new.npz")],
+        "check": [TEST, "--max", "ece=0.2"],
+        "compare": [TEST, str(tmp_path / "new.npz")],
+        "plan": ["--max", "ece=0.05"],
+        "inspect": [TEST],
+    }
+    for name, argv in lines.items():
+        main([name, *argv, "--json", "-q"])
+        result = Result.from_json(capsys.readouterr().out)
+        assert result.facts["headline"] == headline.of(result) != "", name
+    assert {*lines, "curvature", "fit", "logits"} <= {*COMMANDS}
+
+
+def test_python_results_have_it_and_a_command_may_write_its_own() -> None:
+    found = calibcli.measure([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1])
+    assert found.facts["headline"] == headline.of(found)
+    own = Result(command="metrics", facts={"headline": "Said by the command."})
+    assert headline.headed(own).facts["headline"] == "Said by the command."
+    assert "headline" not in headline.headed(Result(command="unheard of")).facts
+
+
+def test_a_hostile_name_in_it_commands_no_runner() -> None:
+    e = cases.differs("nll", 0.1, 0.05, 0.2, "::error::x - y")
+    text = render.text(headline.headed(cases.compare((e, "::error::x is worse"))), "github")
+    assert not any(line.startswith("::") for line in text.splitlines())
+
+
+# no claim beyond its interval: an own reading of the sentence, against the estimates
+
+SIZES = st.floats(-3, 3, allow_nan=False).map(lambda x: round(x, 4))
+
+
+@st.composite
+def estimate(draw: Any, name: str, scope: str = "", least: float = -3.0, **more: Any) -> Estimate:
+    low, value, high = sorted(max(least, draw(SIZES)) for _ in range(3))
+    bounds = draw(st.sampled_from(["both", "both", "both", "upper", "lower", "none"]))
+    ends = {"low": low if bounds in ("both", "lower") else None, "high": high if bounds in ("both", "upper") else None}
+    level = {"level": 0.95} if bounds != "none" else {}
+    kept = draw(st.sampled_from([value, value, value, None]))
+    return Estimate(name=name, value=kept, scope=scope, **ends, **level, **more)
+
+
+def above(e: Estimate | None, of: float = 0.0) -> bool:
+    return e is not None and e.value is not None and e.low is not None and e.low > of
+
+
+def under(e: Estimate | None, of: float = 0.0) -> bool:
+    return e is not None and e.value is not None and e.high is not None and e.high < of
+
+
+def numbers_of(text: str) -> list[float]:
+    return [float(x) for x in re.findall(r"-?\d+\.\d+", text)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
+    null = data.draw(st.sampled_from([None, 0.01, 0.5, 2.0]))
+    found = {
+        "ece": data.draw(estimate("ece", least=0.0, null=null, null_high=null, better="lower", n=500)),
+        "gap": data.draw(estimate("confidence_gap", better="zero")),
+        "gain": data.draw(estimate("temperature_gain", unit="nats")),
+        "slope": data.draw(estimate("cox_slope")),
+        "accuracy": data.draw(estimate("accuracy", least=0.0)),
+        "nll": data.draw(estimate("nll", least=0.0, unit="nats")),
+    }
+    kept = [e for key, e in found.items() if data.draw(st.booleans(), label=key)]
+    event = data.draw(st.sampled_from([{}, {"event": "y = 1"}, {"event": "right", "kind": "confidence"}]))
+    by = {e.name: e for e in kept}
+    said = headline.of(Result(command="metrics", estimates=kept, facts={"classes": 10, **event})).lower()
+    gap, ece = by.get("confidence_gap"), by.get("ece")
+    if re.search(r"overconfident|too high", said):
+        assert above(gap)
+    if re.search(r"underconfident|too low", said):
+        assert under(gap)
+    if "miscalibrated" in said:
+        assert above(ece)
+    if "no miscalibration shown" in said or "undecided" in said:
+        assert not any([above(gap), under(gap), above(ece)])
+    if "too extreme" in said:
+        assert under(by.get("cox_slope"), 1.0)
+    if "too moderate" in said:
+        assert above(by.get("cox_slope"), 1.0)
+    if "would save" in said:
+        assert above(by.get("temperature_gain"))
+    if "below that of a guess" in said:
+        assert under(by.get("accuracy"), 0.1)
+    if "worse than that of a guess" in said:
+        assert above(by.get("nll"), 2.302585)
+    assert not re.search(r"(is|well) calibrated", said)
+    known = {0.1, 2.3, *(x for e in kept for t in numbers.shown(e) for x in numbers_of(t))}
+    known |= {
+        x for e in kept for end in (e.high, e.null_high) if end is not None for x in numbers_of(numbers.number(end, 2))
+    }
+    assert {*numbers_of(said)} <= known
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_scale_claims_no_more_than_its_intervals(data: Any) -> None:
+    words = {"nll": "NLL", "ece": "ECE", "brier": "Brier score", "accuracy": "accuracy"}
+    changes = {}
+    for name in words:
+        better = "higher" if name == "accuracy" else "lower"
+        changes[name] = data.draw(estimate(name, "after minus before", better=better))
+    ends = [Estimate(name=name, value=1.0, scope=s) for name in words for s in ("before", "after")]
+    keeps = data.draw(st.booleans())
+    facts = {"method": "vector", "keeps predicted classes": keeps}
+    said = headline.of(Result(command="scale", estimates=[*ends, *changes.values()], facts=facts))
+    for part in re.split(r"(?<=[.;]) ", said):
+        named = [key for key, word in words.items() if word in part]
+        if part.lower().startswith("lower "):
+            assert all(under(changes[key]) for key in named) > (not named)
+        elif part.lower().startswith("worse: accuracy"):
+            assert under(changes["accuracy"])
+        elif part.lower().startswith("worse: "):
+            assert all(above(changes[key]) for key in named) > (not named)
+        elif part.lower().startswith("higher accuracy"):
+            assert above(changes["accuracy"])
+        elif "no difference shown" in part:
+            assert not any(above(changes[key]) or under(changes[key]) for key in named)
+        elif part.lower().startswith("no gain shown"):
+            assert not any(above(changes[key]) or under(changes[key]) for key in ("nll", "ece", "brier"))
+    assert "predictions unchanged" not in said.lower() or keeps
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_compare_claims_no_more_than_its_intervals(data: Any) -> None:
+    words = {"nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
+    verdicts = ["b is better", "b is worse", "not shown", "unknown", "real"]
+    found = {}
+    for name in words:
+        e = data.draw(estimate(name, "b - a", better="higher" if name == "accuracy" else "lower"))
+        found[name] = (e, data.draw(st.sampled_from(verdicts)))
+    said = headline.of(cases.compare(*found.values()))
+    for part in said.split("; "):
+        for name, word in words.items():
+            e, verdict = found[name]
+            if word not in part:
+                continue
+            wins, loses = (above(e), under(e)) if e.better == "higher" else (under(e), above(e))
+            if "better in" in part:
+                assert wins > (verdict in ("not shown", "unknown"))
+            elif "worse in" in part:
+                assert loses > (verdict in ("not shown", "unknown"))
+            elif "no difference shown" in part:
+                assert verdict in ("not shown", "unknown") or not (wins or loses)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_curvature_and_fit_claim_no_more_than_their_intervals(data: Any) -> None:
+    a, b = (data.draw(estimate("lambda_max", scope)) for scope in ("", "loss=focal"))
+    said = headline.of(cases.curvature(a, b, losses=("ce", "focal")))
+    if "do not meet" in said:
+        assert None not in (a.value, b.value)
+        assert above(b, a.high) if ": larger" in said else under(b, a.low)  # type: ignore[arg-type]
+    elif "no difference shown" in said:
+        assert a.high is None or not above(b, a.high)
+        assert a.low is None or not under(b, a.low)
+    bottom = data.draw(estimate("lambda_min"))
+    assert ("Negative curvature" in headline.of(cases.curvature(a, bottom))) <= under(bottom)
+    runs = {loss: data.draw(estimate("nll", f"{loss} after", unit="nats")) for loss in ("x", "y")}
+    said = headline.of(cases.fit(("x", "y"), *runs.values()))
+    if "do not meet" in said:
+        best = re.findall(r"losses, (\w) has", said)[0]
+        assert above(runs["y" if best == "x" else "x"], runs[best].high)  # type: ignore[arg-type]
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_check_says_the_verdict_and_no_other(data: Any) -> None:
+    outcomes = data.draw(st.lists(st.sampled_from(["pass", "fail", "inconclusive", "not_run"]), min_size=1, max_size=4))
+    checks = [
+        Check(
+            rule=f"ece <= 0.0{i + 1}",
+            outcome=outcome,
+            estimate=data.draw(st.one_of(st.none(), estimate("ece", least=0.0))),
+            limit=(i + 1) / 100,
+            message=data.draw(st.sampled_from(["", "why"])),
+            n_needed=data.draw(st.sampled_from([None, 5, 10**6])),
+            fatal=data.draw(st.booleans()),
+        )
+        for i, outcome in enumerate(outcomes)
+    ]
+    result = cases.check(*checks)
+    said = headline.of(result)
+    words = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}
+    assert said.startswith(words[str(result.verdict)])
+    worst = [c for c in checks if c.outcome == result.verdict]
+    assert any(c.rule in said for c in worst)
+    if "all" in said.split() and result.verdict == "pass":
+        assert len(worst) == len(checks)
+    for word in words.values():
+        there = {words[c.outcome] for c in checks}
+        assert (word in re.findall(r"INCONCLUSIVE|NOT RUN|PASS|FAIL", said)) <= (word in there)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_result_is_too_odd_for_a_sentence(data: Any) -> None:
+    command = data.draw(st.sampled_from([*COMMANDS, "strange"]))
+    names = ["ece", "nll:x=1", "", "n", "accuracy", "temperature", "lambda_max"]
+    scopes = ["", "before", "site=A", "site=", "a - b", "=", "loss=x", "mean of tasks"]
+    found = {}
+    for _ in range(data.draw(st.integers(0, 5))):
+        name, scope = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(scopes))
+        found[name, scope] = data.draw(estimate(name, scope))
+    odd = st.sampled_from([None, "", 0, 1, -3, "x", [], [1], {}, [{"loss": "x"}], 2.5])
+    keys = ["classes", "event", "runs", "losses", "what", "rows", "kind", "min_n", "n", "predicted classes changed"]
+    facts = {key: data.draw(odd) for key in keys}
+    tables = [Table(name="differences", columns=["a"], rows=[["x"], [None]])]
+    headline.headed(Result(command=command, estimates=list(found.values()), facts=facts, tables=tables))

@@ -1,0 +1,170 @@
+"""Screens of 60, 80 and 120 columns: at most 40 lines, no word and no number broken, notes elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import render_cases
+
+from calibcli import numbers
+from calibcli.cli.app import main
+from calibcli.render import layout, screen, stream
+from calibcli.render.formats import table
+from calibcli.result import Estimate, Result
+
+ROOT = Path(__file__).parent.parent
+SAMPLE = ROOT / "sample_data"
+TEST, VALIDATION, MODEL = (str(SAMPLE / name) for name in ("test.npz", "validation.npz", "model.safetensors"))
+COMMANDS = ("metrics", "metrics of two classes", "scale", "scale --method all", "check", "compare", "curvature")
+WIDTHS = (60, 80, 120)
+
+
+@cache
+def result(command: str) -> Result:
+    """What the command finds on the sample data."""
+    folder = Path(os.environ.get("PYTEST_TMP", "/tmp")) / f"calib-screen-{os.getpid()}"
+    folder.mkdir(exist_ok=True)
+    data = np.load(TEST)
+    half, two = folder / "half.npz", folder / "two.npz"
+    np.savez(half, logits=data["logits"] * 0.5, labels=data["labels"])
+    np.savez(two, logits=data["logits"][:, :2], labels=data["labels"] % 2)
+    lines = {
+        "metrics": ["metrics", TEST],
+        "metrics of two classes": ["metrics", str(two)],
+        "scale": ["scale", VALIDATION, "--test", TEST],
+        "scale --method all": ["scale", VALIDATION, "--method", "temperature", "--method", "vector"],
+        "check": ["check", TEST, "--max", "ece=0.05", "--min", "accuracy=0.85", "--max", "nll=0.3"],
+        "compare": ["compare", TEST, str(half)],
+        "curvature": ["curvature", MODEL, "--train-loss", "focal:gamma=3", "--device", "cpu"],
+    }
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main([*lines[command], "--json", "-q"])
+    found = Result.from_json(out.getvalue())
+    inputs = [{"path": Path(str(entry["path"])).name} for entry in found.provenance["inputs"]]
+    return dataclasses.replace(found, provenance={"inputs": inputs})
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: screen.Detail = "few") -> list[str]:
+    out = Terminal()
+    for name, value in {"TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", out)
+    table.show(found, detail)
+    return re.sub(r"\x1b\[\d*m", "", out.getvalue()).splitlines()
+
+
+def words(lines: list[str]) -> list[str]:
+    """What stands between spaces, without rules and bars."""
+    return [w for line in lines for w in line.split() if re.search(r"[\w.]", w) and "█" not in w]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_screen_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
+    lines = shown(monkeypatch, result(command), width)
+    assert max(map(stream.width, lines)) <= width
+    assert len(lines) <= 40 or "all" in command
+    assert " ".join(str(result(command).facts["headline"]).split()) in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("detail", ["few", "asked", "all"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_word_and_no_number_is_broken(
+    monkeypatch: pytest.MonkeyPatch, command: str, width: int, detail: screen.Detail
+) -> None:
+    """Every word of the screen is one of the same text on a line as long as it needs."""
+    found = dataclasses.replace(result(command), plots=())
+    lines = shown(monkeypatch, found, width, detail)
+    assert max(map(stream.width, lines)) <= width
+    whole = set(words(table.plain(found, detail).splitlines()))
+    parts = {part for word in whole for part in re.findall(r"[^,:/]+[,:/]*", word)}
+    named = {w for line in lines if "not shown at" in line or line.endswith(")") for w in line.split()}
+    assert {w for w in words(lines) if w not in whole | parts and w not in named} == set()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_intervals_stay_on_one_line(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    for command in COMMANDS:
+        for line in shown(monkeypatch, dataclasses.replace(result(command), plots=()), width):
+            assert line.count("[") == line.count("]"), line
+
+
+def test_the_few_numbers_come_first_and_files_have_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["metrics", TEST, "-q", "-o", str(tmp_path / "all.txt")])
+    few = capsys.readouterr().out
+    assert re.findall(r"(?m)^(\w+) +-?[\d.]+ ", few) == ["accuracy", "nll", "ece", "temperature_gain"]
+    names = {e.name for e in result("metrics").estimates}
+    assert all(name in (tmp_path / "all.txt").read_text() for name in names)
+    for argv in (["-m", "default"], ["-v"]):
+        main(["metrics", TEST, "-q", *argv])
+        assert names <= set(capsys.readouterr().out.split())
+    main(["metrics", TEST, "-q", "-v"])
+    how = " ".join(capsys.readouterr().out.split())
+    assert all(" ".join(e.how.split()) in how and e.reason in how for e in result("metrics").estimates)
+
+
+def test_scale_shows_the_paired_change_of_every_metric_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(shown(monkeypatch, result("scale"), 120))
+    for e in result("scale").estimates:
+        if e.scope == screen.DIFFERENCE and e.name in ("nll", "ece"):
+            row = next(line for line in text.splitlines() if line.startswith(e.name))
+            assert {*" ".join(numbers.shown(e)).split()} <= {*row.split()}
+
+
+def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
+    import pty
+
+    def run(*more: str) -> tuple[str, str]:
+        main_end, end = pty.openpty()
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "NO_COLOR": "1", "TERM": "xterm"}
+        argv = [sys.executable, "-m", "calibcli", "inspect", TEST, "--labels", "labels", *more]
+        argv[3:5] = ["metrics", TEST]
+        done = subprocess.run(argv, stdout=end, stderr=subprocess.PIPE, text=True, env=env, check=True)
+        os.close(end)
+        text = b""
+        with contextlib.suppress(OSError):
+            while part := os.read(main_end, 65536):
+                text += part
+        os.close(main_end)
+        return text.decode(), done.stderr
+
+    out, err = run()
+    assert "note:" in err
+    assert "note:" not in out
+    assert run("-q")[1] == ""
+
+
+def test_what_is_too_wide_becomes_several_tables() -> None:
+    cells = [["row", *[f"{i}.{i}{i}{i}{i}{i}{i}" for i in range(1, 10)]]]
+    columns = [layout.Column(f"c{i}", right=i > 0) for i in range(10)]
+    lines = layout.text(layout.Sheet("", columns, cells), width=40)
+    assert max(map(len, lines)) <= 40
+    assert [w for w in " ".join(lines).split() if w == "row"] == ["row"] * 3
+    assert set(cells[0]) <= set(" ".join(lines).split())
+
+
+def test_odd_results_fit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = [Estimate(name="x" * 90, value=0.5), Estimate(name="y", value=None, reason="z" * 90)]
+    for found in (Result(command="metrics", estimates=odd), render_cases.everything(), render_cases.gate(30)):
+        for detail in ("few", "asked", "all"):
+            lines = shown(monkeypatch, dataclasses.replace(found, plots=()), 60, detail)  # type: ignore[arg-type]
+            assert lines

@@ -1,0 +1,310 @@
+"""Studies: verdicts against independent tests, recipes with mistakes, runs that were killed or shared."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import calibcli
+from calibcli.columns import columns
+from calibcli.errors import UsageError
+from calibcli.study import claims, experiment, work
+from calibcli.study.claims import Mean, Measured, Verdict
+from calibcli.study.judgement import report
+from calibcli.study.redraws import NAMES, draws, sums
+
+ROOT = Path(__file__).parent.parent
+LITTLE = """
+[study]
+name = "little"
+[data]
+train = "digits#train"
+validation = "digits#validation"
+test = "digits#test"
+[axes]
+arch = ["mlp:hidden=8"]
+seeds = 2
+[train]
+epochs = 2
+batch-size = 50
+[[arm]]
+name = "CE"
+loss = "ce"
+at = { gamma = 0 }
+[[arm]]
+name = "FL-{gamma}"
+loss = "focal:gamma={gamma}"
+gamma = [1, 3]
+[measure]
+metrics = ["error", "nll", "ece"]
+curvature = ["lambda_max"]
+[[claim]]
+id = "nll"
+text = "FL-3 has a lower NLL"
+less = { metric = "nll", a = "FL-3", b = "CE" }
+[[claim]]
+id = "own"
+text = "curvature falls with gamma"
+decreasing = { metric = "lambda_max of ce", along = "gamma" }
+"""
+
+
+def arm(*values: float) -> Measured:
+    return Measured(np.array(values))
+
+
+# verdicts -------------------------------------------------------------------------------------------------------------
+
+
+def test_without_rows_it_is_the_paired_t_test() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0, 1, 7), rng.normal(0.7, 1, 7)
+    found = Mean.of(arm(*a) - arm(*b))
+    wanted = stats.ttest_rel(a, b)
+    assert found.p() == pytest.approx(wanted.pvalue, rel=1e-9)
+    low, high = wanted.confidence_interval(0.9)
+    assert (found.value - found.half(0.9), found.value + found.half(0.9)) == pytest.approx((low, high), rel=1e-9)
+
+
+def test_two_one_sided_tests() -> None:
+    d = np.array([0.001, 0.004, -0.002, 0.003, 0.0])
+    zero = arm(*np.zeros(5))
+    tails = [stats.ttest_1samp(d, 0.005, alternative="less"), stats.ttest_1samp(d, -0.005, alternative="greater")]
+    verdict = claims.preserved(arm(*d), zero, 0.005)
+    assert (verdict.word, verdict.p) == ("holds", pytest.approx(max(t.pvalue for t in tails), rel=1e-9))
+    assert claims.preserved(arm(*d), zero, 0.002).word == "undecided"
+    assert claims.preserved(arm(*(d + 0.05)), zero, 0.005).word == "reversed"
+
+
+def test_rows_widen_and_decide_what_is_needed() -> None:
+    rows = np.random.default_rng(1).normal(0, 0.5, 400)
+    one, two = Measured(np.array([1.0, 1.1, 0.9]), rows), Measured(np.zeros(3), np.zeros(400))
+    found = Mean.of(one - two)
+    assert found.rows == pytest.approx(rows.var())
+    assert found.half(0.95) > Mean.of(Measured(one.values)).half(0.95)
+    assert found.degrees > 2
+    assert claims.less(two, one).word == "holds"
+    loud = Measured(np.array([1.0, 1.1, 0.9]), 4 * rows)
+    undecided = claims.less(two, loud)
+    assert (undecided.word, undecided.seeds_needed) == ("undecided", None)
+    assert undecided.rows_times == pytest.approx(16 * rows.var() * 1.959964**2, rel=0.01)
+    few = claims.less(arm(0.0, 0.9, -0.4), arm(1.0, 0.8, 0.4))
+    assert few.word == "undecided"
+    assert few.seeds_needed is not None
+    assert 4 <= few.seeds_needed < 100
+
+
+def test_steps_that_fall() -> None:
+    falls = [arm(3.0, 3.1, 2.9), arm(2.0, 2.1, 2.0), arm(1.0, 1.1, 0.9)]
+    assert claims.decreasing(falls).word == "holds"
+    assert claims.decreasing(falls[::-1]).word == "reversed"
+    assert claims.decreasing([*falls, arm(1.0, 0.9, 1.1)]).word == "undecided"
+    worst = max(stats.ttest_rel(a.values, b.values).pvalue for a, b in itertools.pairwise(falls))
+    assert claims.decreasing(falls).p == pytest.approx(worst, rel=1e-9)
+
+
+def test_a_least_in_between() -> None:
+    high, low, mid = arm(3.0, 3.2, 3.1), arm(1.0, 1.1, 1.05), arm(2.0, 2.1, 2.2)
+    assert claims.interior_minimum([high, low, mid]).word == "holds"
+    assert claims.interior_minimum([low, mid, high]).word == "reversed"
+    assert claims.interior_minimum([low, high]).word == "no verdict"
+    noise = np.random.default_rng(2).normal(0, 1, (5, 6))
+    assert claims.interior_minimum([arm(*row) for row in noise]).word == "undecided"
+
+
+def test_slope_and_closeness() -> None:
+    x = [arm(1.0, 1.0, 1.0), arm(2.0, 2.0, 2.0), arm(4.0, 4.0, 4.0)]
+    y = [arm(1.0, 1.1, 0.9), arm(2.1, 2.0, 2.0), arm(4.0, 4.2, 3.9)]
+    for s in range(3):
+        wanted = stats.linregress([m.values[s] for m in x], [m.values[s] for m in y]).slope
+        assert claims._slopes(*(np.stack([m.values for m in side]) for side in (x, y)))[s] == pytest.approx(wanted)
+    assert claims.slope(x, y, 1).word == "holds"
+    assert claims.slope(x, y, -1).word == "reversed"
+    assert claims.close_to(arm(1.0, 1.02, 0.98), 0.9, 1.1).word == "holds"
+    assert claims.close_to(arm(2.0, 2.02, 1.98), 0.9, 1.1).word == "reversed"
+    assert claims.close_to(arm(1.0, 1.2, 0.7), 0.9, 1.1).word == "undecided"
+
+
+def test_holm_and_two_estimators() -> None:
+    found = {"a": Verdict("holds", 0.01), "b": Verdict("reversed", 0.02), "c": Verdict("undecided", 0.5)}
+    kept = claims.holm(found)
+    assert {k: (v.word, v.p) for k, v in kept.items()} == {
+        "a": ("holds", 0.03),
+        "b": ("reversed", 0.04),
+        "c": ("undecided", 0.5),
+    }
+    assert claims.holm({**found, "d": Verdict("holds", 0.04)})["d"].word == "undecided"
+    assert claims.both(Verdict("holds", 0.01), Verdict("undecided", 0.3)).word == "undecided"
+    assert claims.both(Verdict("holds", 0.01), Verdict("holds", 0.03)).p == 0.03
+
+
+# metrics on draws of the rows -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_sums_are_the_metrics_and_draws_are_weights(k: int) -> None:
+    rng = np.random.default_rng(k)
+    logits = rng.normal(0, 2, (300, k))
+    labels = np.array([rng.choice(k, p=np.exp(z) / np.exp(z).sum()) for z in logits / 1.5])
+    specs = {"error": "accuracy", "ece2_debiased": "ece2_debiased"}
+    made = columns(calibcli.from_arrays(logits, labels), class_bins=())
+    times = draws(300, 3)
+    for name in NAMES:
+        spec = specs.get(name, name)
+        flip = (lambda v: 1 - v) if name == "error" else (lambda v: v)
+        wanted = flip(calibcli.measure(logits, labels, spec)[spec].value)
+        assert sums(name, made).value == pytest.approx(wanted, rel=1e-10, abs=1e-13), name
+        if name in ("adaece", "ece2_debiased"):  # the edges of equal mass move with the draw
+            continue
+        for drawn, weight in zip(sums(name, made).drawn(times), times, strict=True):
+            again = calibcli.measure(logits, labels, spec, weights=weight, weight_kind="count")[spec].value
+            assert drawn == pytest.approx(flip(again), rel=1e-10), name
+
+
+# recipes --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_studies_that_come_along_are_well_formed() -> None:
+    assert len(experiment.built_in()) >= 4
+    for name in experiment.built_in():
+        text, source = experiment.text_of(name)
+        small = experiment.parse(text, source, "small")
+        assert small.claims
+        assert small.question.endswith("?")
+        again = experiment.parse(experiment.written(small), "kept")
+        assert {**vars(again), "size": "small"} == vars(small)
+        with pytest.raises(UsageError, match="names no train"):
+            experiment.parse(text, source)
+        assert experiment.parse(text, source, data="x.npz").train == "x.npz#train"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("[axes]", "[axis]", r"little.toml:8: the study has no key 'axis'"),
+        ("epochs = 2", "epoch = 2", r"little.toml:12: \[train\] has no key 'epoch'"),
+        ("epochs = 2", "epochs = 0", "--epochs 0"),
+        ("seeds = 2", "seeds = 2\nseeds = 3", "is not TOML"),
+        ("gamma = [1, 3]", "", "no values for {gamma}"),
+        ('name = "FL-{gamma}"', 'name = "FL"', "two arms are called 'FL'"),
+        ('loss = "ce"', 'loss = "cee"', "unknown loss"),
+        ('b = "CE"', 'b = "Ce"', "claim nll: no arm 'Ce'"),
+        ('metric = "nll"', 'metric = "brier"', "'brier' is not measured"),
+        ('along = "gamma"', 'along = "width"', "no arms lie along 'width'"),
+        ("less =", "fewer =", "needs id, text and one of"),
+        ('"ece"]', '"ecee"]', "has no metric 'ecee'"),
+        ('["lambda_max"]', '["lambda"]', "has no quantity 'lambda'"),
+        ('test = "digits#test"', "", "names no test rows"),
+        ("[study]", "schema = 9\n[study]", "has schema 9"),
+        (', b = "CE" }', " }", "claim nll lacks b"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:
+    assert old in LITTLE
+    with pytest.raises(UsageError, match=match):
+        experiment.parse(LITTLE.replace(old, new, 1), "little.toml")
+
+
+def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from calibcli.__main__ import main
+
+    def calib(*argv: str) -> tuple[int, str]:
+        code = main(["study", *argv])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    assert "curvature-gamma" in calib("--json")[1]
+    code, said = calib("curvature-gama")
+    assert code == 2
+    assert "did you mean 'curvature-gamma'" in said
+    assert calib("step-size")[0] == 2
+    assert "40" in calib("step-size", "--dry-run", "--format", "json")[1]
+    (tmp_path / "mine.toml").write_text(calib("step-size", "--print")[1])
+    assert experiment.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
+
+
+# runs -----------------------------------------------------------------------------------------------------------------
+
+
+def calib(folder: Path, *argv: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "calibcli", "study", *argv, "-q", "--json"]
+    return subprocess.Popen(line, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err.decode()
+    found: dict[str, Any] = json.loads(out)
+    found.pop("provenance")
+    return found
+
+
+def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
+    """Killed at several moments, then gone on with by two workers at once: what one undisturbed run finds."""
+    (tmp_path / "little.toml").write_text(LITTLE)
+    study = experiment.parse(LITTLE, "little.toml")
+    experiment.keep(study, tmp_path / "whole")
+    work.work(study, tmp_path / "whole", lambda fraction, text: None)
+    wanted = report(study, tmp_path / "whole")
+    assert wanted.facts["runs"] == "6 of 6"
+    experiment.keep(study, tmp_path / "other")
+    started = calib(tmp_path, "other")
+    until = time.monotonic() + 240
+    while time.monotonic() < until and not list((tmp_path / "other").rglob("state.pt")):
+        time.sleep(0.01)
+    started.kill()
+    started.wait()
+    assert list((tmp_path / "other").rglob("run.lock"))  # it died with a run in its hands
+    both = [calib(tmp_path, "other") for _ in (0, 1)]
+    for found in map(outcome, both):
+        kept = json.loads(wanted.to_json())
+        kept.pop("provenance")
+        assert found == kept
+    assert not list((tmp_path / "other").rglob("run.lock"))
+    for path in (tmp_path / "whole").rglob("test.npz"):
+        assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "whole")).read_bytes()
+    with pytest.raises(UsageError, match="options differ"):
+        experiment.keep(experiment.parse(LITTLE.replace("epochs = 2", "epochs = 3"), "l.toml"), tmp_path / "other")
+    more = experiment.parse(LITTLE, "little.toml", seeds=3)
+    experiment.keep(more, tmp_path / "other")  # further seeds are no other study
+    assert len(work.runs(more)) == 9
+
+
+def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:
+    study = experiment.parse(LITTLE, "little.toml")
+    first = work.runs(study)[0]
+    (tmp_path / first.folder).mkdir(parents=True)
+    what = work.content(study, first)
+    (tmp_path / first.folder / "run.json").write_text(json.dumps({"is": what, "status": "diverged", "why": "x"}))
+    found = report(study, tmp_path)
+    assert [check.outcome for check in found.checks] == ["inconclusive"] * 2
+    assert any("CE" in note and "1 of 2 diverged" in note for note in found.notes)
+    assert work.done(tmp_path, first, what)
+    with pytest.raises(UsageError, match="holds another run: seed 0 there, 5 here"):
+        work.done(tmp_path, first, {**what, "seed": 5})
+
+
+def test_a_dead_workers_claim_is_taken(tmp_path: Path) -> None:
+    with work.claimed(tmp_path) as free:
+        assert free
+        with work.claimed(tmp_path) as again:
+            assert not again
+    (tmp_path / "run.lock").write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    with work.claimed(tmp_path) as free:
+        assert not free
+    old = time.time() - 2 * work.STALE
+    os.utime(tmp_path / "run.lock", (old, old))
+    with work.claimed(tmp_path) as free:
+        assert free
+    assert not (tmp_path / "run.lock").exists()
