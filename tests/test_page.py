@@ -332,6 +332,14 @@ class TestReport:
         tree = Page(page(found))
         assert [p.text for p in tree.all("p") if p.attributes.get("class") == "said"] == ["One.", "Two. Three."]
 
+    def test_files_of_one_name_are_told_apart(self, found: dict[str, Result], tmp_path: Path) -> None:
+        for folder in "ab":
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "check.json").write_text(found["check"].to_json())
+        made = report(tmp_path / "a" / "check.json", tmp_path / "b" / "check.json")
+        assert [row[0] for row in made.tables[0].rows] == ["a/check", "b/check"]
+        assert [one["name"] for one in made.facts["results"]] == ["a/check", "b/check"]
+
     def test_names(self, found: dict[str, Result]) -> None:
         with pytest.raises(calibcli.CalibError, match="2 results, 1 names"):
             report(found["check"], found["metrics"], names=["a"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,10 @@ def _names(results: Sequence[Any]) -> list[str]:
     """File names without what they share; the command and a number of what has none."""
     texts = [str(r) if not isinstance(r, Result) else f"{r.command} {i}" for i, r in enumerate(results, 1)]
     stems = [text.rsplit("/", 1)[-1].removesuffix(".json") for text in texts]
-    return stems if len(set(stems)) == len(stems) else texts
+    if len(set(stems)) == len(stems):
+        return stems
+    shared = os.path.commonpath(list(map(os.path.dirname, texts))) if len({t[:1] == "/" for t in texts}) == 1 else ""
+    return [text.removeprefix(f"{shared}/").removesuffix(".json") for text in texts]
 
 
 def _held(name: str, result: Result) -> list[tuple[str, Result]]:
