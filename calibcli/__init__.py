@@ -4,10 +4,13 @@ The public functions are loaded when they are first used, so that `import calibc
 
     read from_arrays from_confidence measure       calibcli.api.measuring
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
+    find_slices                                    calibcli.api.finding
     check compare                                  calibcli.api.gating
     report                                         calibcli.api.reporting
     scorer Calibrator                              calibcli.api.estimator
+    Watch                                          calibcli.api.watching
     curvature train loss                           calibcli.api.networks
+    export verify                                  calibcli.api.shipping
     Predictions Result Estimate CalibError
 """
 
@@ -20,22 +23,28 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from calibcli.api.estimator import Calibrator, scorer
+    from calibcli.api.finding import find_slices
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
     from calibcli.api.reporting import report
+    from calibcli.api.shipping import export, verify
+    from calibcli.api.watching import Watch
     from calibcli.errors import CalibError
     from calibcli.predictions import Predictions
     from calibcli.result import Estimate, Result
 
 _HOME = {
     "calibcli.api.estimator": "Calibrator scorer",
+    "calibcli.api.finding": "find_slices",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
     "calibcli.api.reporting": "report",
+    "calibcli.api.shipping": "export verify",
+    "calibcli.api.watching": "Watch",
     "calibcli.errors": "CalibError",
     "calibcli.predictions": "Predictions",
     "calibcli.result": "Estimate Result",
@@ -47,10 +56,13 @@ __all__ = [
     "Estimate",
     "Predictions",
     "Result",
+    "Watch",
     "apply",
     "check",
     "compare",
     "curvature",
+    "export",
+    "find_slices",
     "fit_scaler",
     "from_arrays",
     "from_confidence",
@@ -62,6 +74,7 @@ __all__ = [
     "save_scaler",
     "scorer",
     "train",
+    "verify",
 ]
 
 

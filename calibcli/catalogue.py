@@ -40,6 +40,13 @@ SHELVES = {
     "methods": Catalogued(
         "calibcli.scalers", "SCALERS", "calib scale --method", SCORES, "probabilities (n, K) of float64"
     ),
+    "targets": Catalogued(
+        "calibcli.ship",
+        "TARGETS",
+        "calib export --to",
+        "a calibrator; scores (n, K) of float16 to float64 to compare on, or a model and its inputs (n, ...)",
+        "a file, and how far it is from the calibrator",
+    ),
     "quantities": Catalogued("calibcli.hessian", "QUANTITIES", "calib curvature --quantity", NETWORK, "an estimate"),
     "losses": Catalogued("calibcli.losses", "LOSSES", "calib fit --loss", LOGITS, "(N,) of float32 or float64"),
     "penalties": Catalogued(

@@ -30,6 +30,11 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "compare": [("{test} {validation}", ("inputs",)), ("{base} {result}", ("inputs",))],
     "report": [("{base} {result}", ("results",))],
     "plan": [("--max ece=0.02 --from {validation}", ("pilot",))],
+    "watch": [
+        ("{folder}/state.json {test} --max ece=0.2 --config {config} --night 2026-03-01", ("state", "new", "config")),
+        ("{folder}/state.json {test} --margin nll=9 --baseline {validation} --night 2026-03-01", ("baseline",)),
+    ],
+    "slices": [("{test} --by ink", ("files",))],
     "inspect": [("{test}", ("files",))],
     "logits": [
         ("{model} --data {digits}#test --save {folder}/free.npz", ("model", "data")),
@@ -38,6 +43,19 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "curvature": [
         ("{model} --data {digits}#test", ("model", "data")),
         ("{model} --arch-file {code}:make --data {digits}#test", ("arch_file",)),
+    ],
+    "export": [
+        ("{calibrator} --to vllm --data {test} -o {folder}/free.json", ("calibrator", "data")),
+        ("{calibrator} --to checkpoint --model {model} --data {digits}#test -o {folder}/free.safetensors", ("model",)),
+        (
+            "{calibrator} --to checkpoint --model {model} --arch-file {code}:make -o {folder}/free.safetensors",
+            ("arch_file",),
+        ),
+    ],
+    "verify": [
+        ("{test} --with {calibrator} --data {validation}", ("deployed", "calibrator", "data")),
+        ("{model} --with {calibrator} --before {model} --data {digits}#test --config {config}", ("before", "config")),
+        ("{model} --with {calibrator} --before {model} --data {digits}#test --arch-file {code}:make", ("arch_file",)),
     ],
     "fit": [
         ("{model} --data {digits}#train --validation {vals} --test {tests}", ("model", "data", "validation", "test")),
@@ -110,8 +128,8 @@ def test_no_output_replaces_an_input(
         target.hardlink_to(source) if how == "hard link" else target.symlink_to(source)
     before = content(made["folder"])
     argv = line.format(**made).split()
-    if option == "--save" and "--save" in argv:
-        argv[argv.index("--save") + 1] = str(target)
+    if option in argv:
+        argv[argv.index(option) + 1] = str(target)
     else:
         argv += [option, str(target)]
     assert main([command, *argv, "-q"]) == Exit.USAGE

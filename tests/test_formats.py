@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import tomllib
 import xml.etree.ElementTree as tree
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +125,7 @@ WRITTEN: dict[str, Callable[[bytes], float | None]] = {
     "latex": number(r"(?m)^ece & ([\d.]+)"),
     "openmetrics": number(r'(?m)^calib_estimate\{[^}]*"ece"[^}]*\} ([\d.e-]+)'),
     "github": lambda content: None,
+    "toml": lambda content: next(g["limit"] for g in tomllib.loads(content.decode())["gate"] if g["metric"] == "ece"),
     "badge": number(r'"message": "ece ([\d.]+)"'),
     "junit": lambda content: tree.fromstring(content) and None,
     "html": number(r"<th scope=row>ece<td>([\d.]+)"),

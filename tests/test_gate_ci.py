@@ -159,7 +159,7 @@ def test_passes_are_one_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> N
     rules = ["--max", "ece=0.2", "--min", "accuracy=0.5", "--max", "nll=5"]
     assert main(["check", test, *rules, "--format", "github", "-q"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["passed", "PASS"]
+    assert [line.partition(":")[0] for line in lines] == ["calib check", "passed", "PASS"]
     assert lines[0].count(";") == 2
     assert "accuracy >= 0.5: 0.911 [0.894, 0.925]" in lines[0]
     many = [a for i in range(12) for a in ("--max", f"nll={5 + i}")]

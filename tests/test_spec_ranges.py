@@ -18,6 +18,7 @@ from calibcli.losses import LOSSES, PENALTIES
 from calibcli.metrics import METRICS
 from calibcli.scalers import SCALERS
 from calibcli.shelves import Choice, Entry, Shelf
+from calibcli.ship import TARGETS
 from calibcli.spec import Range, within
 from calibcli.training.augment import AUGMENTATIONS
 from calibcli.training.optimizers import OPTIMIZERS
@@ -33,6 +34,7 @@ SHELVES = (
     OPTIMIZERS,
     SCHEDULES,
     AUGMENTATIONS,
+    TARGETS,
 )
 
 

@@ -21,7 +21,7 @@ from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 
-__all__ = ["check", "compare"]
+__all__ = ["Limits", "check", "compare", "rules"]
 
 Limits = Mapping[str, float]
 
@@ -72,10 +72,10 @@ def check(
         InputError: an input that is refused.  UsageError: a rule without a meaning.
     """
     request = Request(
-        max=_rules(max),
-        min=_rules(min),
+        max=rules(max),
+        min=rules(min),
         baseline=str(baseline or ""),
-        margin=_rules(margin),
+        margin=rules(margin),
         scope=scope,
         min_n=min_n,
         on_inconclusive=on_inconclusive,
@@ -151,7 +151,7 @@ def compare(
     return dataclasses.replace(headline.headed(result), provenance={"inputs": files, "seed": 0})
 
 
-def _rules(limits: Any) -> tuple[str, ...]:
+def rules(limits: Any) -> tuple[str, ...]:
     """Limits as the command line writes them."""
     if not isinstance(limits, Mapping | None):
         raise TypeError(f"limits are {type(limits).__name__}: pass numbers by metric, max={{'ece': 0.05}}")

@@ -50,6 +50,7 @@ def command(
         device=where,
         dtype=precision,
         progress=run.progress("logits"),
+        folded=checkpoint.folded(loaded.metadata),
     )
     facts = loaded.facts(found)
     sizes = {"rows": written.rows, "classes": written.classes, "inputs": list(found.shape)}

@@ -74,7 +74,7 @@ def _within_limit(rule: Rule, alpha: float, source: Source) -> list[Check]:
         n = sizes[name]
         few = n is not None and n < gate.min_n
         claim = f"{n} rows are fewer than min_n = {gate.min_n}" if few else source.claim(rule, part, alpha, family)
-        checks.append(_judged(rule, claim, f"{gate.by}={name}" if gate.by else gate.scope))
+        checks.append(_judged(rule, claim, f"{gate.by}={name}" if name else gate.by or gate.scope))
     return checks
 
 

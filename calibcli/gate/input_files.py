@@ -15,6 +15,7 @@ from calibcli.columns import columns
 from calibcli.errors import CalibError, InputError
 from calibcli.gate import baseline
 from calibcli.gate.baseline import Missing, Rows
+from calibcli.gate.conditions import parsed
 from calibcli.gate.config import Config
 from calibcli.gate.sources import BY_CLASS, Scores
 from calibcli.gate.stored import Results, Source
@@ -43,9 +44,15 @@ def open_source(given: Any, config: Config, reading: Mapping[str, Any]) -> Sourc
     if not isinstance(given, list) and Path(config.eval).suffix == ".json":
         result, entry = read_result(config.eval)
         return Results(result, config.eval, files=[entry])
-    wanted = [gate.by for gate in config.gates if gate.by and gate.by != BY_CLASS]
     named = given if isinstance(given, list) else config.eval
-    return Scores(read_scores(named, reading, [*config.slices, *wanted]), config)
+    return Scores(read_scores(named, reading, [*config.slices, *columns_wanted(config)]), config)
+
+
+def columns_wanted(config: Config) -> list[str]:
+    """Columns that gates judge by, or whose values are conditions of theirs."""
+    named = [gate.by for gate in config.gates if gate.by]
+    named += [condition.column for text in named for condition in parsed(text)]
+    return [name for name in named if name != BY_CLASS]
 
 
 def read_result(path: str | Path) -> tuple[Result, dict[str, str]]:

@@ -68,7 +68,7 @@ def run(
             diagram in `plots`.
     """
     settings = settings or asked(request)
-    how = _reading(request.reading, settings)
+    how = reading(request.reading, settings)
     source = input_files.open_source(request.input, settings, how)
     if not isinstance(source, Scores):
         _refuse_settings_of_scores(request)
@@ -120,7 +120,7 @@ def named(settings: Config) -> list[str]:
     return list(filter(None, dict.fromkeys(paths)))
 
 
-def _reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+def reading(options: Mapping[str, Any], settings: Config) -> dict[str, Any]:
     """Options of `inputs.scores.recorded.read`: the command line's, else the configuration's."""
     found = {key: value for key, value in options.items() if key not in ("by", "multilabel")}
     if options.get("multilabel"):

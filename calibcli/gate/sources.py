@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ import numpy as np
 from calibcli.columns import Columns, columns
 from calibcli.columns.parts import Gathered, rows_by
 from calibcli.errors import UsageError
+from calibcli.gate.conditions import Condition, parsed, rows_of
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import Rule
 from calibcli.gate.plan import EcePopulation, to_decide
@@ -108,8 +109,13 @@ class Scores:
             if gate.by in self.predictions.slices:
                 column = np.asarray(self.predictions.slices[gate.by]).astype(str, copy=False)
             elif gate.by == BY_CLASS and not self.predictions.top_only:
-                names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
-                column = np.asarray(names).astype(str)[self.whole.columns.predicted]
+                column = self.predicted
+            elif conditions := parsed(gate.by):
+                held = rows_of(conditions, self._columns_of(conditions))
+                if isinstance(held, str):
+                    return f"no column '{held}' in {self.predictions.source}"
+                self.rows_of[gate.by] = {"": np.flatnonzero(held)}
+                return self.slices(gate)
             else:
                 return f"no column '{gate.by}' in {self.predictions.source}"
             self.rows_of[gate.by] = rows_by(column)
@@ -119,6 +125,19 @@ class Scores:
             name: Part(self.whole.columns, partial(gathered.take, i), seed, rows)
             for i, (name, rows) in enumerate(found.items())
         }
+
+    @property
+    def predicted(self) -> Any:
+        """(N,) names of the predicted classes."""
+        names = range(self.predictions.k) if self.predictions.classes is None else self.predictions.classes
+        return np.asarray(names).astype(str)[self.whole.columns.predicted]
+
+    def _columns_of(self, conditions: Sequence[Condition]) -> dict[str, Any]:
+        """Those that the conditions may name."""
+        columns = dict(self.predictions.slices)
+        if BY_CLASS not in columns and not self.predictions.top_only and any(c.column == BY_CLASS for c in conditions):
+            columns[BY_CLASS] = self.predicted
+        return columns
 
     def rows(self, part: Part, gate: Gate) -> int | None:
         """Rows of a part."""

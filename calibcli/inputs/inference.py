@@ -21,6 +21,7 @@ from calibcli.errors import InputError
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset
+from calibcli.inputs.files.names import FOLDED
 from calibcli.predictions import Progress
 from calibcli.scalers.output import array_file, put
 
@@ -155,11 +156,15 @@ def write_logits(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
+    folded: str = "",
 ) -> Written:
     """Stream a data set through a model into a file of `logits` (N, K) float32 and `labels` (N,) int64.
 
     `.npz` (uncompressed) and `.safetensors` hold both, and `ids` and `classes` where there are any; `.npy` holds the
     logits, with the labels beside it in `NAME.labels.npy`. Written whole or not at all.
+
+    Args:
+        folded: what the checkpoint says of a calibrator in its last layer, for whoever fits one to these logits.
 
     Raises:
         UsageError: another suffix.
@@ -168,6 +173,7 @@ def write_logits(
     path = known_suffix(Path(path), SUFFIXES, "logits")
     classes = check(data, model)
     extra = {"ids": data.ids, "classes": None if data.classes is None else np.array(data.classes)}
+    extra[FOLDED] = np.array([folded]) if folded else None
     arrays = {k: v for k, v in extra.items() if v is not None}
     correct = done = 0
     with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as (write, paths):

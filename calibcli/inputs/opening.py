@@ -16,7 +16,8 @@ MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ..."
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read; each field but the last is an option of commands. See `recorded.read`."""
+    """How to read; each field but the last two is an option of commands: `numbers`
+    keeps columns of numbers as they are, where `by` has them as texts. See `recorded.read`."""
 
     PANEL: ClassVar[str] = "How the file is read"
 
@@ -56,6 +57,7 @@ class Reading:
     choices: str | Sequence[str] | None = option(
         None, "What a model answered with, whose tokens' log-probabilities are read.", metavar="A,B,..|FILE", kind=str
     )
+    numbers: bool = False
     need_labels: bool = True
 
     def whole(self, command: str) -> Reading:

@@ -107,14 +107,20 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
-    about = {"preprocess": found} if os.path.isdir(file) and (found := processor.of_folder(file)) else {}
+    about: dict[str, Any] = (
+        {"preprocess": found} if os.path.isdir(file) and (found := processor.of_folder(file)) else {}
+    )
     timm = processor.timm_config(file) if os.path.isdir(file) else {}
     if arch is None and arch_file is None and timm:
         arch = f"timm.{timm['architecture']}" + (f":num_classes={n}" if (n := timm.get("num_classes")) else "")
     if arch is None and arch_file is None and huggingface.is_model(file):
         model, architecture, names = huggingface.model(file)
         weights.finite(model.eval(), source)
-        return Checkpoint(model, architecture, about, source, fingerprint(file), "Hugging Face folder", classes=names)
+        config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
+        if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
+            about["folded"] = dict(config["folded"])
+        kind, said = "Hugging Face folder", _folded(about)
+        return Checkpoint(model, architecture, about, source, fingerprint(file), kind, said, classes=names)
     contents = read(file, trust=trust)
     named = arch or arch_file or contents.metadata.get("architecture")
     if contents.module is not None and arch is None and arch_file is None:
@@ -140,10 +146,15 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         source=source,
         sha256=fingerprint(file),
         container=contents.container,
-        notes=contents.notes + notes,
+        notes=contents.notes + notes + _folded(contents.metadata),
         classes=None if classes is None else [str(c) for c in classes],
         data=meta.resolve(contents.metadata, file.parent),
     )
+
+
+def _folded(metadata: Mapping[str, Any]) -> list[str]:
+    found = meta.folded(metadata)
+    return [f"{found}: training takes it away, and another calibrator is fitted on top of it"] if found else []
 
 
 def members(path: Path) -> list[Path]:

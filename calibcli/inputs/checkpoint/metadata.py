@@ -6,7 +6,8 @@
      "classes": ["0", "1", ...],
      "data": {"train": "digits.npz#train", "validation": "digits.npz#val", "test": "digits.npz#test"},   relative
      "training": {...}, "data_sha256": "...",
-     "split": {"how": "stratified", "seed": 0, "share": 0.1, ...}}        of "train", where validation rows came from it
+     "split": {"how": "stratified", "seed": 0, "share": 0.1, ...},       of "train", where validation rows came from it
+     "folded": {"calibrator": "temperature", "temperature": 2.8, "date": "2026-11-22", "rows": 997, ...}}
 
 All fields but `schema` may be missing. A file can name data and built-in architectures, never code.
 """
@@ -26,7 +27,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calibcli import wellformed
-from calibcli.errors import InputError, refusing
+from calibcli.errors import InputError, printable, refusing
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.spec import Range, Seed, Share
@@ -58,6 +59,22 @@ class Fields:
     training: Mapping[str, Any] = field(default_factory=dict)
     data_sha256: str = ""
     split: HeldOut | None = None
+    folded: Mapping[str, Any] = field(default_factory=dict)
+
+
+def folded(metadata: Mapping[str, Any]) -> str:
+    """What a checkpoint, or its logits, say of a calibrator that is folded into the last layer; "" of none.
+
+    >>> folded({"folded": {"calibrator": "temperature", "temperature": 2.813, "date": "2026-11-22", "rows": 997}})
+    'temperature (T = 2.813; 2026-11-22, fitted on 997 rows) is folded into the last layer already'
+    """
+    about = metadata.get("folded") or {}
+    if not about:
+        return ""
+    t = about.get("temperature")
+    parts = [f"T = {t:.4g}"] if isinstance(t, int | float) else []
+    parts.append(f"{str(about.get('date', ''))[:10]}, fitted on {about.get('rows', '?')} rows")
+    return printable(f"{about.get('calibrator')} ({'; '.join(parts)}) is folded into the last layer already", 200)
 
 
 def parse(text: str | Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ WEAK_LABELS = (
     "correct_answer", "outcome", "gt", "gts", "y_test", "class", "category", "diagnosis",
 )  # fmt: skip
 """Labels where nothing else is."""
+FOLDED = "folded"  # what logits say of a calibrator that is in the model
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from calibcli.columns import SMALL
 from calibcli.columns.tensors import TensorScores
-from calibcli.errors import InputError, UsageError, did_you_mean
+from calibcli.errors import InputError, UsageError, did_you_mean, printable
 from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, column_of, whole
-from calibcli.inputs.files.names import LABELS, SCORES, WEAK_LABELS
+from calibcli.inputs.files.names import FOLDED, LABELS, SCORES, WEAK_LABELS
 from calibcli.inputs.files.text import floats_of_text
 from calibcli.inputs.scores import hints
 from calibcli.predictions import Array, ArrayScores, Kind, Named, Scores, two_columns
@@ -336,3 +336,11 @@ def _hard(raw: Named) -> bool:
     if len(raw.shape) == 1 or raw.shape[1] == 1:
         return True
     return bool(((head == 0) | (head == 1)).all() and (head.sum(axis=1) == 1).all())
+
+
+def folded(contents: Contents) -> str:
+    """What `calib logits` wrote of a calibrator that is in the model already."""
+    array = contents.arrays.get(FOLDED)
+    if array is not None and array.shape == (1,) and array.dtype.kind == "U":
+        return printable(str(array.read(0, 1)[0]), 200)
+    return printable(contents.metadata.get(FOLDED, "").strip('[]"'), 200)

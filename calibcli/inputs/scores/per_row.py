@@ -291,7 +291,9 @@ def columns(
     if group := reading.group or contents[0].groups:
         out["groups"] = np.unique(column(group, "--group"), return_inverse=True)[1].astype(np.int64)
     if reading.by:
-        out["slices"] = {name: texts_of(column(name, "--by")) for name in reading.by}
+        found = {name: column(name, "--by") for name in reading.by}
+        kept = "fiu" if reading.numbers else ""
+        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in found.items()}
     return out
 
 

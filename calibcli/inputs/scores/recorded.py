@@ -181,9 +181,8 @@ def _one(
             of = of or event.two(reading, name, width, classes, None, "")
         classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        notes += remarks(
-            found, kind, classes, bool(reading.weights), kind_option(reading.kind) is not None, reading.clip
-        )
+        said = kind_option(reading.kind) is not None
+        notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
             notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
             notes += found.order.reversed(classes or ("y = 0", "y = 1"))
@@ -212,6 +211,7 @@ def _one(
             "files": files,
             "evaluation": dict(first.facts),
             "choices_vary": ragged and found.nonfinite.masked.count > 0,
+            "folded": keys.folded(first),
         },
         **further,
     )

@@ -8,6 +8,8 @@ The format is that of Hartmann et al. (2020).
 
 from __future__ import annotations
 
+import calendar
+import time
 from collections.abc import Mapping
 
 from calibcli.render import stream
@@ -48,10 +50,35 @@ def render(result: Result) -> str:
             for outcome in OUTCOMES:
                 labels = _labels({**_names(i, check), "calib_gate": outcome})
                 lines.append(f"calib_gate{labels} {int(check.outcome == outcome)}")
+    lines += _history(result)
     lines += _family("calib", "info", "What wrote this.")
     version = str(result.provenance.get("version") or "")
     lines.append(f"calib_info{_labels({'command': result.command, 'version': version})} 1")
     return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+HISTORY = {
+    "value": ("calib_watch", "Metric of the night."),
+    "log10_e_fail": ("calib_watch_log10_e_fail", "Evidence that the rule is broken."),
+    "log10_e_drift": ("calib_watch_log10_e_drift", "Evidence that it is broken since some night."),
+    "log10_e_pass": ("calib_watch_log10_e_pass", "Evidence that the rule is kept."),
+}
+
+
+def _history(result: Result) -> list[str]:
+    """The nights of a watch, each sample with its date; tonight's is the last of each rule."""
+    nights = result.facts.get("history") if result.command == "watch" else None
+    lines: list[str] = []
+    for key, (family, text) in HISTORY.items() if nights else ():
+        lines += _family(family, "gauge", text)
+        series: dict[str, list[str]] = {}
+        for entry in nights or ():
+            if entry[key] is not None:
+                labels = _labels({"rule": entry["rule"], "scope": entry["scope"]})
+                at = calendar.timegm(time.strptime(entry["night"], "%Y-%m-%d"))
+                series.setdefault(labels, []).append(f"{family}{labels} {_number(entry[key], None)} {at}")
+        lines += [line for one in series.values() for line in one]
+    return lines
 
 
 def _family(name: str, kind: str, text: str) -> list[str]:

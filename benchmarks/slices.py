@@ -1,0 +1,138 @@
+"""Where it fails: how often `calib slices` finds what is not there, and whether it finds what is; time and memory.
+
+    python benchmarks/slices.py [--runs 1000] [--large]
+
+Eight columns of four values: 480 rules of one or two conditions. Calibrated and saturated models, n of 2,000 and
+10,000; beside it Welch's t with Bonferroni's correction on all rows, as any tool with a p-value would have it, which is
+wrong here. Planted: one of the rules is too sure. `--large`: a million rows of 30 columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from calibcli.numerics import clopper_pearson
+from calibcli.predictions import Predictions
+from calibcli.slices.find import Search, find
+from calibcli.slices.literals import columns_of
+from calibcli.slices.search import Evidence, ranked
+
+COLUMNS, VALUES, LEAST = 8, 4, 100
+ALLOWED = 0.06
+PLANTED = "c0=1 & c1=2"
+
+
+def rows(
+    n: int, rng: np.random.Generator, gap: float = 0.0, kind: str = "spread", columns: int = COLUMNS
+) -> Predictions:
+    """A model that is calibrated but for the planted rule."""
+    about: dict[str, Any] = {f"c{j}": rng.integers(0, VALUES, n).astype("<U1") for j in range(columns)}
+    c = rng.beta(4, 1.2, n) / 2 + 0.5 if kind == "spread" else 1 - 10.0 ** rng.uniform(-6, -1.5, n)
+    inside = (about["c0"] == "1") & (about["c1"] == "2")
+    hit = rng.random(n) < np.clip(c - gap * inside, 0, 1)
+    return Predictions.of(np.log(np.stack([1 - c, c], 1)), hit.astype(int), kind="probabilities", slices=about)
+
+
+def welch(p: Predictions, bonferroni: bool = True) -> int:
+    """Rules that differ from the other rows by Welch's t."""
+    every = np.ones(p.n, bool)
+    columns, _ = columns_of(p.slices, every, LEAST)
+    r = np.exp(p.logits[:, 1]) - p.labels
+    at = np.arange(p.n)
+    found, count = ranked(columns, Evidence(r, np.ones(p.n)), at, LEAST, 2)
+    level = 0.05 / count if bonferroni else 0.05
+    wrong = 0
+    for rule in found[:60]:
+        held = rule.holds(columns, at)
+        wrong += bool(stats.ttest_1samp(r[held], 0.0).pvalue < level) if r[held].std() > 0 else 1
+    return wrong
+
+
+def false_findings(runs: int) -> bool:
+    """Family-wise, of calibrated models; whether all are as rare as they claim."""
+    few = max(20, runs // 4)
+    print(f"| any false finding, {runs} runs ({few}) | split | all ({few}) | error, split ({few}) | t ({few}) |")
+    print("|---|---|---|---|---|")
+    good = True
+    for kind in ("spread", "saturated"):
+        for n in (2_000, 10_000):
+            counts = np.zeros(4, int)
+            for seed in range(runs):
+                p = rows(n, np.random.default_rng([seed, n]), kind=kind)
+                for i, asked in enumerate(({}, {"confirm": "all"}, {"find": "error"})):
+                    if i == 0 or seed < few:
+                        counts[i] += find(p, Search(seed=seed, least=LEAST, **asked)).facts["confirmed"] > 0  # type: ignore[arg-type]
+                if seed < few:
+                    counts[3] += welch(p) > 0
+            of = (runs, few, few, few)
+            good &= all(clopper_pearson(int(c), m, 0.001)[0] <= 0.05 for c, m in zip(counts[:3], of))
+            good &= runs < 1000 or counts[0] <= ALLOWED * runs
+            shares = [f"{100 * c / m:.1f} %" for c, m in zip(counts, of, strict=True)]
+            print(f"| {kind}, n = {n:,} | " + " | ".join(shares) + " |", flush=True)
+    return good
+
+
+def power(runs: int) -> None:
+    print(
+        "\n| planted in 1/16 of the rows | confirmed, split | confirmed, all | ranked first | would have been found |"
+    )
+    print("|---|---|---|---|---|")
+    for n, gap in ((10_000, 0.10), (5_000, 0.15), (10_000, 0.07)):
+        counts, stated = np.zeros(3), 0.0
+        for seed in range(runs):
+            p = rows(n, np.random.default_rng([seed, n, 1]), gap)
+            one, every = (find(p, Search(seed=seed, least=LEAST, confirm=c)) for c in ("split", "all"))  # type: ignore[arg-type]
+            counts += [
+                any(rule["by"] == PLANTED for rule in one.facts["rules"]),
+                any(rule["by"] == PLANTED for rule in every.facts["rules"]),
+                bool(one.estimates) and one.estimates[0].scope == PLANTED,
+            ]
+            stated = one.facts["would_have_found"]
+        shares = " | ".join(f"{100 * c / runs:.0f} %" for c in counts)
+        print(f"| gap {gap:.2f}, n = {n:,} | {shares} | {stated:.3f} |", flush=True)
+
+
+def large() -> bool:
+    """A million rows, 30 columns of which ten are numbers, from a file, in a process of its own."""
+    rng = np.random.default_rng(0)
+    n = 1_000_000
+    p = rows(n, rng, 0.03, columns=20)
+    about = {**p.slices, **{f"x{j}": rng.standard_normal(n) for j in range(10)}}
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(f"{folder}/rows.npz", log_probs=p.logits.astype(np.float32), labels=p.labels, **about)  # type: ignore[arg-type]
+        start = time.perf_counter()
+        line = [sys.executable, "-m", "calibcli", "slices", f"{folder}/rows.npz", "--json", "-q"]
+        done = subprocess.run(line, capture_output=True, check=True, text=True)
+        wall = time.perf_counter() - start
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = json.loads(done.stdout)["facts"]
+    cpu, most = used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
+    print(f"1e6 rows, 30 columns, {found['candidates']:,} rules: {wall:.0f} s, {cpu:.0f} CPU s, {most:.2f} GB")
+    print(found["headline"])
+    return most < 2 and cpu < 60
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--large", action="store_true")
+    given = parser.parse_args()
+    if given.large:
+        return int(not large())
+    good = false_findings(given.runs)
+    power(max(10, given.runs // 10))
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

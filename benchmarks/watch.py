@@ -1,0 +1,338 @@
+"""How often a watch is wrong when it is looked at every night, and how soon it is right.
+
+    python benchmarks/watch.py --short                   # half a minute
+    python benchmarks/watch.py                           # 150 looks, and the tables of docs/watch.md; half an hour
+    python benchmarks/watch.py --looks 1000 --only wrong # by night
+
+Wrong: rows are drawn with replacement from the populations of the gate's benchmark, 100 a night (or 5 groups), and the
+limit is what is true of the population, where PASS and FAIL are both false; a run is wrong if any look is. All runs are
+worked on at once, by the streams that `calib watch` keeps. Right: rows until PASS or FAIL, and nights from a drift to
+its alarm, beside the gate of `calib check` run every night on all rows so far, or on those of the night.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from _populations import MADE, Population, grouped, made, scaled, softmax
+
+from calibcli.errors import UsageError
+from calibcli.gate.config import Config, Gate
+from calibcli.gate.sources import Scores
+from calibcli.metrics.bounds import table_bounds
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.numerics import bin_index, clopper_pearson
+from calibcli.predictions import Predictions
+from calibcli.watch import watched as watching
+from calibcli.watch.streams import L, Stream, Watched, tables, thresholds
+
+RUNS, NIGHTS, ROWS = 400, 150, 100
+AGAIN, MOST = 2000, 0.06  # runs of a second look, where a bound of the first is above
+GROUPS = 5  # a night
+ALPHA = PER_YEAR = 0.05
+METRICS = ("ece", "accuracy", "brier", "nll", "confidence_gap", "brier_top")
+SIDES = {"accuracy": "min", "confidence_gap": "zero"}
+SHORT = ("calibrated", "saturated, 2 % errors", "alternating gaps", "two decimals")
+NEVER = 10**9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pool:
+    """Rows of a population as a rule sees them: where each counts and what it is; `starts` of groups, or None."""
+
+    watched: Watched
+    cell: Any
+    value: Any
+    weight: Any = None
+    starts: Any = None
+
+
+def pool(p: Population, metric: str, limit: float | None = None) -> Pool:
+    """The population under a rule whose limit is the truth, or `limit`."""
+    groups = None if p.starts is None else np.repeat(np.arange(len(p.starts) - 1), np.diff(p.starts))
+    rows = Predictions.of(p.scores, p.labels, kind=p.kind, groups=groups)  # type: ignore[arg-type]
+    side = SIDES.get(metric, "max")
+    key = "limit" if side == "zero" else side
+    gate = Gate(metric=metric, **{key: 0.5})  # type: ignore[arg-type]
+    source = Scores(rows, Config(gates=(gate,)))
+    rule = watching.watched(gate, source, 10.0)
+    cell, value, weight, groups = watching._rows(rule, source, gate, source.whole, 10.0)
+    starts = None
+    if groups is not None:
+        count = rule.size
+        cell, value, weight = watching._grouped(rule, cell, value, weight, groups)
+        starts = np.searchsorted(np.cumsum(weight), np.arange(len(p.starts)) - 0.5)  # each group weighs 1
+        assert count == 1 or len(starts) == len(p.starts)
+    w = np.ones(len(value)) if weight is None else weight
+    sums = np.bincount(cell, w * value, rule.size)
+    truth = (np.abs(sums).sum() if rule.bins else abs(sums.sum())) / w.sum()
+    at = float(truth) if limit is None else limit
+    return Pool(dataclasses.replace(rule, limit=at), cell, np.clip(value, rule.low, rule.high), weight, starts)
+
+
+def add(stream: Stream, cell: Any, value: Any, weight: Any, runs: int) -> None:
+    """Rows (n,) of all runs; `cell` counts on over the runs."""
+    size = runs * stream.watched.size
+    shape = (runs, stream.watched.size)
+    fail, passed = tables(stream.watched, cell, value, weight, size)
+    both = [None, value] if weight is None else [weight, weight * value]
+    sums = np.stack([np.bincount(cell, w, size) for w in both], axis=-1)
+    stream.add(fail.reshape(*shape, -1, L), passed.reshape(*shape, -1, L), sums.reshape(*shape, 2))
+
+
+def nights(
+    watched: Watched, night: Callable[[int], tuple[Any, Any, Any]], runs: int, count: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The night, from 1, at whose end each claim was first made, by run; NEVER where it was not."""
+    stream = Stream.begin(watched, runs)
+    limits = thresholds(watched, ALPHA, PER_YEAR)
+    first = {key: np.full(runs, NEVER) for key in limits}
+    for n in range(count):
+        add(stream, *night(n), runs)
+        for key, found in stream.evidence().items():
+            new = (first[key] == NEVER) & (found >= limits[key])
+            first[key][new] = n + 1
+        stream.close()
+    return first
+
+
+def drawn(pool: Pool, runs: int, rng: np.random.Generator, rows: int = ROWS) -> Callable[[int], tuple[Any, Any, Any]]:
+    """Rows, or groups, of a night of every run."""
+    size = pool.watched.size
+
+    def night(_: int) -> tuple[Any, Any, Any]:
+        if pool.starts is None:
+            at = rng.integers(0, len(pool.value), runs * rows)
+            run = np.repeat(np.arange(runs), rows)
+        else:
+            chosen = rng.integers(0, len(pool.starts) - 1, runs * GROUPS)
+            lengths = pool.starts[chosen + 1] - pool.starts[chosen]
+            at = np.repeat(pool.starts[chosen] - np.append(0, np.cumsum(lengths)[:-1]), lengths) + np.arange(
+                lengths.sum()
+            )
+            run = np.repeat(np.repeat(np.arange(runs), GROUPS), lengths)
+        weight = None if pool.weight is None else pool.weight[at]
+        return run * size + pool.cell[at], pool.value[at], weight
+
+    return night
+
+
+def populations(short: bool = False) -> Iterator[tuple[str, Population]]:
+    for name, (_, classes) in MADE.items():
+        for k in classes[:2]:
+            if k <= 3 and "zeros" not in name and (not short or (name in SHORT and k == 3)):
+                yield f"{name}, K={k}", made(name, k)
+    for shape in ("shift", "sites", "size")[: 1 if short else 3]:
+        yield f"groups, {shape}", grouped(3, 20, shape, np.random.default_rng(0))
+
+
+def wrong(runs: int, looks: int, short: bool = False) -> dict[str, tuple[int, int, int, int]]:
+    """By population and rule: runs that were ever falsely passed, failed, or alarmed."""
+    found = {}
+    for name, p in populations(short):
+        for metric in METRICS[: 2 if short else None]:
+            rng = np.random.default_rng([7, len(name), len(metric)])
+            try:
+                one = pool(p, metric)
+            except UsageError as error:  # a rule that has no meaning there
+                print(f"{name}: {metric}: {error}".replace("\n", " "))
+                continue
+            first = nights(one.watched, drawn(one, runs, rng), runs, looks)
+            counts = _counts(first)
+            if not short and clopper_pearson(max(counts), runs, 0.001)[1] > MOST:  # too few runs to say
+                more = nights(one.watched, drawn(one, AGAIN, rng), AGAIN, looks)
+                found[f"{name}: {metric} at {one.watched.limit:.4g}"] = (AGAIN, *_counts(more))
+                continue
+            found[f"{name}: {metric} at {one.watched.limit:.4g}"] = (runs, *counts)
+    return found
+
+
+def _counts(first: dict[str, Any]) -> tuple[int, int, int]:
+    """Runs that were ever passed, failed, and of these by drift."""
+    failed = (first["fail"] < NEVER) | (first["drift"] < NEVER)
+    return int((first["pass"] < NEVER).sum()), int(failed.sum()), int((first["drift"] < NEVER).sum())
+
+
+def worst(found: dict[str, tuple[int, int, int, int]]) -> list[str]:
+    """Cells that are surely above 5 %: those whose 99.9 % lower bound is."""
+    return [
+        f"{name}: {word} {count / runs:.3f}"
+        for name, (runs, *counts) in found.items()
+        for word, count in zip(("PASS", "FAIL", "drift"), counts, strict=True)
+        if clopper_pearson(count, runs, 0.001)[0] > ALPHA
+    ]
+
+
+# beside the gate
+
+
+def gate_says(c: Any, hit: Any, limit: float, alpha: float) -> tuple[bool, bool]:
+    """PASS and FAIL of `ece <= limit` on these rows."""
+    view = BinaryOutcomes(c, 1 - c, hit, None, False, None)
+    bounds = table_bounds(view, view.width_bins(15, "right"), alpha=alpha, family=1, method="sharp")
+    return bounds.upper <= limit, bounds.lower > limit
+
+
+def sure(n: int = 60_000, accuracy: float = 0.87) -> Any:
+    """Logits of a calibrated model."""
+    return scaled(np.random.default_rng(0).standard_normal((n, 10)), accuracy)
+
+
+Z = sure()
+C = softmax(Z).max(axis=1)
+ECE = Watched(rule="", metric="ece", side="max", limit=0.0, low=-1.0, high=1.0, bins=15)
+ACCURACY = Watched(rule="", metric="accuracy", side="min", limit=0.0, low=0.0, high=1.0)
+
+
+def told(gap: float, alternating: bool) -> Callable[..., tuple[Any, Any]]:
+    def rows(rng: np.random.Generator, runs: int, count: int) -> tuple[Any, Any]:
+        c = rng.uniform(0.1, 1, (runs, count)) if alternating else C[rng.integers(0, len(C), (runs, count))]
+        sign = np.where(bin_index(c.ravel(), 15).reshape(c.shape) % 2, 1, -1) if alternating else 1
+        return c, rng.random(c.shape) < np.clip(c - gap * sign, 0, 1)
+
+    return rows
+
+
+def rows_to(name: str, draw: Callable[..., tuple[Any, Any]], limit: float, runs: int, count: int, key: str) -> str:
+    """Rows at which half of the runs have the verdict: of the watch, and of the gate on all rows so far."""
+    rng = np.random.default_rng(5)
+    c, hit = draw(rng, runs, count * ROWS)
+    rule = dataclasses.replace(ECE, limit=limit)
+    first = nights(rule, recorded(rule, c, hit, ROWS), runs, count)[key]
+    mine = f"{np.median(first) * ROWS:,.0f}" if np.median(first) < NEVER else "-"
+    cells = []
+    for alpha in (ALPHA, ALPHA / 365):
+        when = np.full(min(runs, 30), NEVER)
+        for run in range(len(when)):
+            for n in range(2, count + 1):
+                if gate_says(c[run, : n * ROWS], hit[run, : n * ROWS], limit, alpha)[key == "fail"]:
+                    when[run] = n
+                    break
+        cells.append(f"{np.median(when) * ROWS:,.0f}" if np.median(when) < NEVER else "-")
+    return f"| {name}, limit {limit:g}: {key.upper()} | {mine} | {cells[0]} | {cells[1]} |"
+
+
+def recorded(rule: Watched, c: Any, hit: Any, rows: int) -> Callable[[int], tuple[Any, Any, Any]]:
+    """Nights of (runs, rows) that were drawn already."""
+    runs = len(c)
+    bins = bin_index(c.ravel(), 15).reshape(c.shape) if rule.bins else np.zeros(c.shape, np.int64)
+
+    def night(n: int) -> tuple[Any, Any, Any]:
+        part = np.s_[:, n * rows : (n + 1) * rows]
+        cell = (np.arange(runs)[:, None] * rule.size + bins[part]).ravel()
+        return cell, (c[part] - hit[part] if rule.bins else hit[part].astype(float)).ravel(), None
+
+    return night
+
+
+def drift(name: str, factor: Callable[[int], float], runs: int, count: int, begins: int, rows: int = 500) -> str:
+    """Nights from the drift of T to the alarm, by the watch and by three ways to run the gate; 90 % in brackets."""
+    rng, limit = np.random.default_rng(9), 0.03
+    at = rng.integers(0, len(C), (runs, count * rows))
+    hit = rng.random(at.shape) < C[at]
+    by = {f: softmax(f * Z).max(axis=1) for f in {factor(n) for n in range(count)}}
+    c = np.concatenate([by[factor(n)][at[:, n * rows : (n + 1) * rows]] for n in range(count)], axis=1)
+    rule = dataclasses.replace(ECE, limit=limit)
+    first = nights(rule, recorded(rule, c, hit, rows), runs, count)
+    alarm = np.minimum(first["fail"], first["drift"])
+    ways = [_nights(alarm, begins)]
+    few = min(runs, 40)
+    for alpha, whole in ((ALPHA, False), (ALPHA / 365, False), (ALPHA, True)):
+        when = np.full(few, NEVER)
+        for run in range(few):
+            for n in range(begins, count):
+                part = np.s_[run, (0 if whole else n * rows) : (n + 1) * rows]
+                if gate_says(c[part], hit[part], limit, alpha)[1]:
+                    when[run] = n + 1
+                    break
+        ways.append(_nights(when, begins))
+    return f"| {name} | " + " | ".join(ways) + " |"
+
+
+def _nights(first: Any, begins: int) -> str:
+    """Median (90 %) of the nights from the drift on; `-` where that share never came."""
+    early = int((first <= begins).sum())
+    cells = [np.quantile(first, q, method="higher") - begins for q in (0.5, 0.9)]
+    shown = ["-" if cell > NEVER / 2 else f"{cell:.0f}" for cell in cells]
+    return f"{shown[0]} ({shown[1]})" + (f", {early} before" if early else "")
+
+
+def accuracy_drop(runs: int) -> str:
+    """Accuracy falls from .90 to .85 at night 40, limit .88."""
+    rng, count, rows = np.random.default_rng(3), 150, 100
+    right = np.where(np.arange(count * rows) // rows >= 40, 0.85, 0.90)
+    hit = rng.random((runs, count * rows)) < right
+    rule = dataclasses.replace(ACCURACY, limit=0.88)
+    first = nights(rule, recorded(rule, hit * 1.0, hit, rows), runs, count)
+    cell = [_nights(np.minimum(first["fail"], first["drift"]), 40)]
+    for whole in (False, True):
+        hits = np.add.reduceat(hit, np.arange(0, count * rows, rows), axis=1)
+        n = np.full(count, rows)
+        hits, n = (np.cumsum(hits, axis=1), np.cumsum(n)) if whole else (hits, n)
+        failed = np.array([[clopper_pearson(int(h), int(m), ALPHA)[1] < 0.88 for h, m in zip(row, n)] for row in hits])
+        when = np.where(failed[:, 40:].any(axis=1), failed[:, 40:].argmax(axis=1) + 41, NEVER)
+        cell.append(_nights(when, 40))
+    return f"| accuracy .90 to .85, limit .88, 100 rows a night | {cell[0]} | {cell[1]} | - | {cell[2]} |"
+
+
+def right(runs: int) -> list[str]:
+    lines = [
+        "| rows to the verdict, median | watch | gate, every night at .05 (not valid) | at .05/365 |",
+        "|---|---|---|---|",
+    ]
+    for name, draw, limit, count, key in (
+        ("calibrated", told(0, False), 0.05, 60, "pass"),
+        ("calibrated", told(0, False), 0.03, 90, "pass"),
+        ("too sure by .03", told(0.03, False), 0.06, 90, "pass"),
+        ("too sure by .03", told(0.03, False), 0.01, 90, "fail"),
+        ("alternating .04, uniform confidence", told(0.04, True), 0.02, 200, "fail"),
+    ):
+        lines.append(rows_to(name, draw, limit, runs, count, key))
+    head = "| nights to the alarm, median (90 %) | watch | tonight at .05 | tonight at .05/365 | all rows at .05 |"
+    lines += ["", head, "|---|---|---|---|---|"]
+    lines.append(
+        drift(
+            "logits × 1.5 at night 40 (ECE .044), limit .03, 500 rows", lambda n: 1.5 if n >= 40 else 1.0, runs, 120, 40
+        )
+    )
+    lines.append(drift("logits × 2 (ECE .066)", lambda n: 2.0 if n >= 40 else 1.0, runs, 120, 40))
+    ramp = lambda n: round(1 + min(max(n - 40, 0) / 60, 1), 3)  # noqa: E731
+    lines.append(drift("logits × 1 to 2 in 60 nights", ramp, runs, 120, 40))
+    lines.append(accuracy_drop(runs))
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--looks", type=int, default=NIGHTS)
+    parser.add_argument("--only", choices=("wrong", "right"))
+    given = parser.parse_args(argv)
+    runs, looks = (100, 60) if given.short else (given.runs, given.looks)
+    bad: list[str] = []
+    if given.only != "right":
+        start = time.process_time()
+        found = wrong(runs, looks, given.short)
+        print(f"| {looks} looks, limit = truth | runs | ever PASS | ever FAIL | of these by drift |")
+        print("|---|---|---|---|---|")
+        for name, (n, *counts) in found.items():
+            print(f"| {name} | {n} | " + " | ".join(f"{100 * count / n:.1f} %" for count in counts) + " |")
+        bad = worst(found)
+        shares = [max(counts[i] / n for n, *counts in found.values()) for i in (0, 1)]
+        above = max(clopper_pearson(max(counts), n, 0.001)[1] for n, *counts in found.values())
+        print(f"worst: PASS {shares[0]:.3f}, FAIL {shares[1]:.3f}; no cell above {above:.3f} (99.9 %)")
+        print(f"{len(found)} cells, {time.process_time() - start:.0f} CPU s; surely above 5 %: {bad or 'none'}")
+    if given.only != "wrong" and not given.short:
+        print("\n".join(right(given.runs // 2)))
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

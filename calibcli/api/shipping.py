@@ -1,0 +1,148 @@
+"""Put a calibrator where the model runs, and prove that it is there, from Python."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy.typing as npt
+
+from calibcli.api.gating import Limits, rules
+from calibcli.api.measuring import Scores, given, is_path, spread
+from calibcli.files import unchanged
+from calibcli.gate.request import Request
+from calibcli.inputs.scores.from_arrays import How
+from calibcli.predictions import Progress
+from calibcli.result import Result
+from calibcli.scalers import Fit, Scaler
+from calibcli.scalers import load as load_scaler
+from calibcli.ship import Job
+from calibcli.ship import export as ship
+from calibcli.ship import verify as prove
+
+__all__ = ["export", "verify"]
+
+
+@spread
+def export(
+    calibrator: str | Path | Scaler | Fit,
+    to: str,
+    /,
+    labels: npt.ArrayLike | None = None,
+    *,
+    save: str | Path,
+    model: str | Path | None = None,
+    data: Scores | None = None,
+    tolerance: float | None = None,
+    arch: str | None = None,
+    arch_file: str | None = None,
+    trust: bool = False,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Write a calibrator in the form that the model runs in, compared with the calibrator on real rows before.
+
+    >>> import numpy as np, tempfile
+    >>> fit = calibcli.fit_scaler(logits, labels)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = export(fit, "json", save=f"{folder}/calibrator.json", data=logits)
+    ...     namespace = {}
+    ...     exec(open(f"{folder}/calibrator.py").read(), namespace)
+    >>> bool(np.allclose(namespace["calibrate"](logits[0].tolist()), fit.predict_proba(logits[:1])[0], atol=1e-12))
+    True
+
+    Args:
+        calibrator: of `fit_scaler` or `load_scaler`, or a file of `save_scaler`.
+        to: a target with its options, such as `onnx` or `checkpoint` (calib list targets).
+        save: what to write.
+        model: a network that the calibrator goes into: a checkpoint, or an ONNX file.
+        data: rows to compare on: scores as for `measure`, or of a model its inputs (`digits.npz#test`).
+        labels: (N,), of arrays, for a card.
+        tolerance: largest difference of a probability; default: 1e-6 (float32), 1e-9 (float64), of half precision
+            twice what rounding alone costs.
+        arch, arch_file, trust: of `model`, as for `curvature`.  progress: called with (fraction, text).
+        how: how scores are read, see `read`.
+
+    Raises:
+        InputError: inputs that are refused, or what was made is beyond its limit: then nothing is written.
+        UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
+        TypeError: an unknown keyword.
+    """
+    path, scaler = _opened(calibrator)
+    network: dict[str, Any] = {"arch": arch, "arch_file": arch_file, "trust": trust}
+    reading: dict[str, Any] = dict(how)
+    if data is not None and model is None and not is_path(data):
+        data, reading = given(export, data, labels, how, progress, need_labels=False), {}
+    job = Job(
+        scaler,
+        Path(save),
+        calibrator=path,
+        model=None if model is None else Path(model),
+        data=data,
+        network={} if model is not None and Path(model).suffix == ".onnx" else network,
+        reading=reading,
+        tolerance=tolerance,
+    )
+    return ship(to, job)
+
+
+@spread
+def verify(
+    deployed: str | Path,
+    calibrator: str | Path | Scaler | Fit,
+    /,
+    data: Scores,
+    labels: npt.ArrayLike | None = None,
+    *,
+    before: str | Path | None = None,
+    max: Limits | None = None,
+    min: Limits | None = None,
+    config: str | Path | None = None,
+    tolerance: float | None = None,
+    arch: str | None = None,
+    arch_file: str | None = None,
+    trust: bool = False,
+    progress: Progress | None = None,
+    **how: Unpack[How],
+) -> Result:
+    """Hold what is deployed against the calibrator that should be in it: max|dp|, changed predictions, the gate.
+
+    >>> import tempfile
+    >>> fit = calibcli.fit_scaler(logits, labels)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = export(fit, "json", save=f"{folder}/calibrator.json", data=logits)
+    ...     verify(f"{folder}/calibrator.json", fit, logits, labels, max={"ece": 0.06}).facts["verdict after"]
+    'pass'
+
+    Args:
+        deployed: what `export` wrote: a calibrator, or a model with it; or a file of the outputs of a server.
+        calibrator: of `fit_scaler` or `load_scaler`, or a file of `save_scaler`.
+        data: scores before calibration, as for `measure`; with `before`, the inputs of both models.
+        labels: (N,), for the gate.
+        before: the model without the calibrator.
+        max, min, config: of the gate, as for `check`.
+        tolerance: largest difference of a probability; default: 1e-6.
+        arch, arch_file, trust: of checkpoints, as for `curvature`.  progress: called with (fraction, text).
+        how: how scores are read, see `read`.
+
+    Raises:
+        InputError: files that are refused, or that hold other rows.  UsageError: a rule without a meaning.
+        TypeError: an unknown keyword.
+    """
+    path, scaler = _opened(calibrator)
+    reading: dict[str, Any] = dict(how)
+    if before is None:
+        data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
+    network: dict[str, Any] = {"arch": arch, "arch_file": arch_file, "trust": trust}
+    job = Job(scaler, Path(deployed), path, data=data, network=network, reading=reading, tolerance=tolerance)
+    request = Request(max=rules(max), min=rules(min), config=None if config is None else Path(config))
+    return prove(job, None if before is None else Path(before), request)
+
+
+def _opened(calibrator: str | Path | Scaler | Fit) -> tuple[str, Scaler]:
+    """The file of a calibrator, "" of one in memory, and the calibrator."""
+    if isinstance(calibrator, str | Path):
+        with unchanged(calibrator):
+            return os.fspath(calibrator), load_scaler(calibrator)
+    return "", calibrator.scaler if isinstance(calibrator, Fit) else calibrator

@@ -1,0 +1,82 @@
+"""`calib export`: a calibrator in the form that the model runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibcli.cli.run import Run, takes
+from calibcli.inputs import opening
+from calibcli.spec import NotNegative, argument, option
+
+PANEL = "Fix"
+
+
+@dataclass
+class Reported(Run):
+    """A run whose -o is the file that it is about."""
+
+    output: Sequence[Path] = option(
+        (),
+        "Also write the result here; the suffix decides the format. Repeatable.",
+        "--output",
+        kind=tuple[Path, ...],
+    )
+
+
+@takes
+def command(
+    *,
+    calibrator: Path = argument("Calibrator written by calib scale --save."),
+    to: str = option(..., "Target: checkpoint, onnx, json, ... (calib list targets)."),
+    save: Path = option(..., "File or folder to write.", "--save", "-o"),
+    model: Path | None = option(None, "Model that it goes into: a checkpoint, a Hugging Face folder, an .onnx."),
+    data: str | None = option(
+        None,
+        "Rows to compare on: recorded scores, or of a model its inputs; default: those of the fit, or the model's.",
+    ),
+    tolerance: NotNegative | None = option(None, "Largest difference of a probability; default: 1e-6 in float32."),
+    kind: str | None = option(None, "Of recorded scores: logits, probabilities or log_probabilities."),
+    run: Reported,
+    network: opening.Network,
+    rows: opening.Rows,
+) -> int:
+    """Write a calibrator where the model runs: nothing is written before it was compared on real rows.
+
+    Example: calib export temperature.safetensors --model model.safetensors --to checkpoint -o calibrated.safetensors
+
+    Of --model, the rows of --data are inputs; else they are recorded scores. What differs from the calibrator by more
+    than --tolerance is not written (exit 4).
+    """
+    from calibcli.files import unchanged
+    from calibcli.scalers import load
+    from calibcli.ship import Job, export
+
+    run.claim([calibrator, data, network.arch_file, *([model] if model else [])], save)
+    with unchanged(calibrator):
+        scaler = load(calibrator)
+    return run.finish(
+        export(
+            to,
+            Job(
+                scaler,
+                save,
+                calibrator=str(calibrator),
+                model=model,
+                data=data,
+                network={} if model is None or model.suffix == ".onnx" else vars(network),
+                reading=_reading(model, kind, rows, network),
+                tolerance=tolerance,
+                progress=run.progress("comparing"),
+            ),
+        )
+    )
+
+
+def _reading(model: Path | None, kind: str | None, rows: opening.Rows, network: opening.Network) -> dict[str, object]:
+    """How --data is read: recorded scores, or a data set."""
+    if model is not None:
+        return {**vars(rows), "seed": 0, "trust": network.trust}
+    given = {"kind": kind, "labels": rows.labels}
+    return {key: value for key, value in given.items() if value is not None}

@@ -1,0 +1,53 @@
+"""`calib verify`: what is deployed against its calibrator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calibcli.cli.run import Run, takes
+from calibcli.gate.request import LIMIT, MAX, MIN, Request
+from calibcli.inputs import opening
+from calibcli.spec import NotNegative, argument, option
+
+PANEL = "Gate"
+
+
+@takes
+def command(
+    *,
+    deployed: Path = argument("What runs: a file of calib export, a model, or recorded outputs of a server."),
+    calibrator: Path = option(..., "Calibrator that should be in it.", "--with"),
+    data: str = option(..., "Recorded scores from before calibration; with --before, the inputs of both models."),
+    before: Path | None = option(None, "Model without the calibrator, where what runs is a model."),
+    max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
+    min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
+    config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
+    tolerance: NotNegative | None = option(None, "Largest difference of a probability; default: 1e-6."),
+    kind: str | None = option(None, "Of recorded scores: logits, probabilities or log_probabilities."),
+    run: Run,
+    network: opening.Network,
+    rows: opening.Rows,
+) -> int:
+    """Hold what is deployed against its calibrator: the largest difference, changed predictions, the gate's verdicts.
+
+    PASS where no probability differs by more than --tolerance on these rows. With limits, or gates in calib.toml, the
+    table says what the gate says of the rows before and after.
+
+    Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
+    """
+    from calibcli.files import unchanged
+    from calibcli.gate import config as configured
+    from calibcli.gate import session
+    from calibcli.scalers import load
+    from calibcli.ship import Job, verify
+
+    request = Request(input=deployed, max=max, min=min, config=config)
+    eval = configured.load(config).eval  # which is not read here, and is an input of check all the same
+    run.claim([deployed, calibrator, data, before, network.arch_file, *session.named(session.asked(request)), eval])
+    with unchanged(calibrator):
+        scaler = load(calibrator)
+    given = {"kind": kind, "labels": rows.labels}
+    scores = {key: value for key, value in given.items() if value is not None}
+    reading = scores if before is None else {**vars(rows), "seed": 0, "trust": network.trust}
+    job = Job(scaler, deployed, str(calibrator), data=data, network=vars(network), reading=reading, tolerance=tolerance)
+    return run.finish(verify(job, before, request))

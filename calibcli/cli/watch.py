@@ -1,0 +1,68 @@
+"""`calib watch`: a gate that may be looked at every night."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from calibcli.cli.run import Run, asked, named, takes
+from calibcli.files import may_write
+from calibcli.gate.request import LIMIT, MAX, MIN
+from calibcli.inputs.opening import Reading
+from calibcli.spec import Alpha, Count, Range, argument, option
+
+PANEL = "Gate"
+PerYear = Annotated[float, Range(1e-6, 1)]
+Nats = Annotated[float, Range(0.7, 100)]
+
+
+@takes
+def command(
+    *,
+    state: Path = argument("The state, a .json file, which is made where there is none."),
+    new: tuple[Path, ...] = argument("New rows: scores with labels; or states of other machines.", ()),
+    max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
+    min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
+    baseline: str | None = option(None, "Scores of another model on the same new rows.", metavar="FILE"),
+    margin: tuple[str, ...] = option((), "Loss against the baseline allowed; accuracy=0.01.", metavar=LIMIT),
+    night: str = option("", "Date of the rows, such as 2026-11-22; default: today, in UTC."),
+    alpha: Alpha | None = option(None, "Error probability of each claim, over all looks; default: 0.05."),
+    per_year: PerYear | None = option(None, "Chance of a false drift alarm in a year; default: 0.05."),
+    nll_cap: Nats | None = option(None, "Nats that a row counts for at the most, with nll; default: 10."),
+    bins: Count | None = option(None, "Bins of ece; default: 15."),
+    name: str = option("", "Name of the model; rows of another one are refused."),
+    config: Path | None = option(None, "Configuration to read instead of calib.toml or tool.calib in pyproject.toml."),
+    restart: bool = option(False, "Start a new state; the one that is there is kept beside it."),
+    run: Run,
+    reading: Reading,
+) -> int:
+    """Watch a model: add the rows of a night to a state, and say whether a rule is broken, or was from some night on.
+
+    It may be looked at every night, for ever: all looks together are wrong with probability alpha at the most. Rules
+    are those of `calib check`, fixed when the state is made. Without NEW, the state is shown.
+
+    Exit codes: 0 no alarm, 1 alarm, 2 wrong request, 4 input refused (nothing of it is counted).
+
+    Example: calib watch state.json tonight.npz --max ece=0.05 --min accuracy=0.88
+    """
+    from calibcli.gate import config as rules
+    from calibcli.gate import session
+    from calibcli.gate.request import Request
+    from calibcli.watch.keeper import Keeper, Terms
+    from calibcli.watch.ledger import locked
+
+    inputs = [*new, baseline, *session.named(rules.load(config)), *named(reading)]
+    run.claim([*inputs, state])
+    may_write([state], inputs)
+    how = asked(reading)
+    limits = Request(
+        max=max, min=min, margin=margin, baseline=baseline, alpha=alpha, bins=bins, config=config, reading=how
+    )
+    terms = Terms(rules=limits, per_year=per_year, cap=nll_cap, model=name, reading=how)
+    with locked(state):
+        keeper = Keeper(state, terms, restart)
+        for path in new:
+            keeper.update(path, night, baseline or "")
+        if new:
+            keeper.keep()
+    return run.finish(keeper.result())

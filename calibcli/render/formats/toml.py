@@ -1,0 +1,48 @@
+"""TOML: `[[gate]]` rules for calib.toml, at the numbers that a result has: of `calib slices` those that were confirmed.
+
+The format is that of Preston-Werner et al. (2021). Rules are to be judged on new rows, not on those that they are from.
+
+>>> print(render(result).splitlines()[-3])
+metric = "accuracy"
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from calibcli.result import Result
+
+SUFFIXES = (".toml",)
+HEAD = "# From calib {}: limits at the numbers found. Choose your own, and judge them on new rows.\nschema = 1\n"
+KEPT = 0.5  # of a gap that was found in a slice, that is allowed from now on
+
+
+def render(result: Result) -> str:
+    """One gate per confirmed rule, or per estimate that has a better end."""
+    gates = [*(_slices(result) if result.command == "slices" else _estimates(result))]
+    return "\n".join([HEAD.format(result.command), *gates])
+
+
+def _slices(result: Result) -> Iterator[str]:
+    for rule in result.facts.get("rules", ()):
+        said = f"{rule['metric']} was {rule['value']:.4f} in {rule['n']} rows; half of it is allowed here"
+        if rule["metric"] == "error":
+            said = f"accuracy was {1 - rule['value']:.4f} in {rule['n']} rows; half of the errors are allowed here"
+            yield _gate("accuracy", "min", 1 - KEPT * rule["value"], by=rule["by"], said=said)
+        else:
+            yield _gate(rule["metric"], "limit", KEPT * abs(rule["value"]), by=rule["by"], said=said)
+
+
+def _estimates(result: Result) -> Iterator[str]:
+    for e in result.estimates:
+        if e.value is not None and e.better in ("lower", "higher", "zero"):
+            value = abs(e.value) if e.better == "zero" else e.value
+            yield _gate(e.name, "limit", value, scope=e.scope)
+
+
+def _gate(metric: str, side: str, limit: float, by: str = "", scope: str = "", said: str = "") -> str:
+    lines = [f"# {said}"] if said else []
+    lines += ["[[gate]]", f"metric = {json.dumps(metric)}", f"{side} = {limit:.6g}"]
+    lines += [f"{key} = {json.dumps(text)}" for key, text in (("by", by), ("scope", scope)) if text]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,82 @@
+"""One export from job to result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from calibcli.errors import UsageError
+from calibcli.files import may_write
+from calibcli.predictions import Predictions
+from calibcli.result import Cell, Estimate, Result
+from calibcli.ship.comparison import Compared
+from calibcli.ship.target import TARGETS, Job
+
+
+def export(spec: str, job: Job) -> Result:
+    """Write what `spec` names, and say how far it is from the calibrator.
+
+    Raises:
+        UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
+        InputError: a model or rows that are refused, or what was made is not within its limit: it is not written.
+    """
+    choice = TARGETS.choose(spec)
+    needs = choice.traits["data"]
+    if needs == "inputs" and job.model is None:
+        raise UsageError(f"--to {choice.name} writes a model", "pass --model FILE")
+    reads = [job.calibrator or None, job.model, *job.read]
+    if not (job.model is not None and job.model.is_dir()):
+        may_write([job.path], reads)
+    shipped = choice(job)
+    compared = shipped.compared
+    facts: dict[str, Cell] = {
+        "target": choice.spec,
+        "calibrator": job.scaler.spec,
+        "kind": job.scaler.kind.replace("_", "-"),
+        "classes": job.scaler.k,
+        **shipped.facts,
+    }
+    if compared is not None:
+        facts |= facts_of(compared)
+    facts["headline"] = _headline(choice.name, job, compared)
+    rows = [] if needs == "inputs" or job.model is not None else _provenance(job.data)
+    return Result(
+        command="export",
+        estimates=[] if compared is None else [estimate(compared)],
+        notes=shipped.notes,
+        facts=facts,
+        artefacts={path.suffix.lstrip(".") or choice.name: str(path) for path in shipped.files},
+        provenance={"inputs": list({e["path"]: e for e in [*job.provenance(), *shipped.inputs, *rows]}.values())},
+    )
+
+
+def _headline(target: str, job: Job, compared: Compared | None) -> str:
+    said = f"{job.scaler.choice.name.replace('_', ' ')} as {target} in {job.path.name}"
+    return f"{said}." if compared is None else f"{said}: {compared.text}."
+
+
+def facts_of(compared: Compared) -> dict[str, Cell]:
+    """The comparison, as facts."""
+    more: dict[str, Cell] = {} if compared.rounding is None else {"rounding alone costs": compared.rounding}
+    return {"limit": compared.limit, "n": compared.n, "predicted classes changed": compared.changed, **more}
+
+
+def estimate(compared: Compared) -> Estimate:
+    """The largest difference of a probability."""
+    return Estimate(
+        name="max_dp",
+        value=compared.most,
+        n=compared.n,
+        unit="probability",
+        better="lower",
+        how="largest |p - p of the calibrator in float64| over rows and classes",
+        reason="the largest of these rows, measured: it has no sampling error",
+    )
+
+
+def _provenance(data: Any) -> list[dict[str, Any]]:
+    from calibcli.files import sha256
+
+    if isinstance(data, Predictions) or data is None or not isinstance(data, str | Path) or not Path(data).is_file():
+        return []
+    return [{"path": str(data), "sha256": sha256(data)}]

@@ -1,0 +1,140 @@
+"""A calibrator folded into the last linear layer: W' = A W, b' = A b + c."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs import inference
+from calibcli.inputs.dataset import Dataset
+from calibcli.scalers import Scaler
+from calibcli.ship.comparison import DRAWS
+
+Array = NDArray[Any]
+CENTRED = ("vector", "matrix", "bcts")
+INSTEAD = "use --to onnx, pt2 or json"
+HALF = (torch.float16, torch.bfloat16)
+
+
+def linear(scaler: Scaler) -> tuple[Array, Array]:
+    """A (K, K) and c (K,) of softmax(A z + c), float64.
+
+    A row is centred before `vector`, `matrix` and `bcts`, which is linear too: A = V (I - 11'/K).
+
+    Raises:
+        UsageError: the map is not linear in the logits.
+    """
+    given, k, name = scaler.parameters, scaler.k, scaler.choice.name
+    if name == "temperature":
+        return np.eye(k) * float(given["beta"]), np.zeros(k)
+    if name in CENTRED:
+        weight = given["weight"].astype(np.float64)
+        full = weight if weight.ndim == 2 else np.diag(np.broadcast_to(weight, k))
+        return full - full.mean(axis=1, keepdims=True), given["bias"].astype(np.float64)
+    if name in ("platt", "beta"):
+        if k > 2:
+            problem = f"'{name}' of {k} classes works on each against the rest, which no linear layer does"
+            raise UsageError(problem, INSTEAD)
+        if name == "platt":
+            slope, bias = float(given["slope"][0]), float(given["bias"][0])
+        else:
+            a, b, bias = (float(given[key][0]) for key in "abc")
+            if abs(a - b) > 1e-9 * max(a, b):
+                problem = f"beta calibration with a = {a:.4g} and b = {b:.4g} is not linear in the logits (a = b is)"
+                raise UsageError(problem, INSTEAD)
+            slope = a
+        return slope / 2 * np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([-bias / 2, bias / 2])
+    raise UsageError(f"'{name}' is not linear in the logits and cannot be folded into a layer", INSTEAD)
+
+
+def head(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:
+    """Name and module of the linear layer whose output is the model's logits, found by running two rows.
+
+    Raises:
+        InputError: none is, several are, it is quantised, used twice, or shares its weights.
+    """
+    linear = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.Linear)}
+    made: dict[int, list[Tensor]] = {}
+    hooks = [
+        m.register_forward_hook(lambda m, _, out: made.setdefault(id(m), []).append(out.detach()))
+        for m in {id(m): m for m in linear.values()}.values()
+    ]
+    try:
+        inputs, _ = rows.batch(slice(0, min(2, len(rows))))
+        with torch.no_grad():
+            out = inference.logits(model, inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    names = [name for name, m in linear.items() if any(_same(o, out) for o in made.get(id(m), ()))]
+    if not names:
+        raise _no_head(model, linear, out.shape[1], source)
+    if len(names) > 1:
+        raise InputError(f"{source}: the logits come from several heads: {', '.join(names[:6])}", INSTEAD)
+    found = linear[names[0]]
+    if len(made[id(found)]) > 1:
+        raise InputError(f"{source}: the head '{names[0]}' is used {len(made[id(found)])} times in one pass", INSTEAD)
+    shared = found.weight.untyped_storage().data_ptr()
+    for name, other in model.named_parameters(remove_duplicate=False):
+        if name != f"{names[0]}.weight" and other.untyped_storage().data_ptr() == shared:
+            problem = f"{source}: the head '{names[0]}' shares its weights with '{name}', which a fold would change too"
+            raise InputError(problem, f"untie them, or {INSTEAD}")
+    if "parametrizations" in dict(found.named_children()) or "weight" not in found._parameters:
+        raise InputError(f"{source}: the weights of the head '{names[0]}' are worked out by code", INSTEAD)
+    return names[0], found
+
+
+def _same(made: Any, logits: Tensor) -> bool:
+    return isinstance(made, Tensor) and made.shape == logits.shape and torch.equal(made, logits)
+
+
+def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str) -> InputError:
+    """Why no linear layer's output is the logits."""
+    packed = [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "quant" in type(m).__module__]
+    packed += [f"{n} ({type(m).__name__})" for n, m in model.named_modules() if "bnb" in type(m).__module__.split(".")]
+    if packed:
+        return InputError(f"{source} has quantised layers ({', '.join(packed[:3])}); a head cannot be folded", INSTEAD)
+    near = [f"{name} ({m.in_features} to {m.out_features})" for name, m in linear.items() if m.out_features == k]
+    if near:
+        last = near[-1].partition(" ")[0]
+        problem = f"{source}: the logits are not what a linear layer gives; candidates: {', '.join(near[:6])}"
+        return InputError(problem, f"something comes after '{last}' (a norm, a scale, several heads): {INSTEAD}")
+    shown = ", ".join(f"{n} ({m.in_features} to {m.out_features})" for n, m in list(linear.items())[-6:]) or "none"
+    problem = f"{source}: no linear layer gives {k} logits; linear layers: {shown}"
+    return InputError(problem, INSTEAD)
+
+
+def folded(found: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]:
+    """The new weight and bias in float64; no bias where there was none and none is needed."""
+    weight = torch.from_numpy(a) @ found.weight.detach().double()
+    bias = torch.from_numpy(c.copy())
+    if found.bias is not None:
+        bias = bias + torch.from_numpy(a) @ found.bias.detach().double()
+    elif not c.any():
+        return weight, None
+    return weight, bias
+
+
+def rounding(features: Tensor, found: nn.Linear, stored: torch.dtype, scaler: Scaler, expected: Array) -> float | None:
+    """What storing the head in half precision costs before anything is folded: the largest difference of a probability
+    when its weights move at random by up to half a unit in the last place; None of a head that is wider.
+    """
+    if stored not in HALF:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    worst, eps = 0.0, float(torch.finfo(stored).eps)
+    bias = 0.0 if found.bias is None else found.bias.detach().double()
+    for _ in range(DRAWS):
+        unit = 2.0 ** torch.floor(torch.log2(found.weight.detach().double().abs().clamp_min(1e-30))) * eps
+        moved = (
+            found.weight.detach().double()
+            + (torch.rand(unit.shape, generator=generator, dtype=unit.dtype) - 0.5) * unit
+        )
+        z = (features.double() @ moved.T + bias).numpy()
+        worst = max(worst, float(np.abs(np.exp(scaler.map(z)) - np.exp(expected)).max()))
+    return worst

@@ -1,0 +1,253 @@
+"""`--to onnx`: the calibrator alone, or put into a network; compared in ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from calibcli.errors import InputError, UsageError
+from calibcli.files import atomic
+from calibcli.inputs import dataset
+from calibcli.inputs.dataset import Dataset
+from calibcli.links import log_softmax
+from calibcli.predictions import two_columns
+from calibcli.scalers import Scaler
+from calibcli.ship import onnx_run
+from calibcli.ship.comparison import DRAWS, compare, of_scores, softmax
+from calibcli.ship.maps import calibrated, exact_enough, normalised
+from calibcli.ship.onnx_graph import OLDEST, PREFIX, GraphOps, Value, standalone
+from calibcli.ship.onnx_place import ENDS, KINDS, Place, find, leads
+from calibcli.ship.onnx_weights import weights_beside
+from calibcli.ship.stamp import stamp
+from calibcli.ship.target import Job, Shipped
+
+Array = NDArray[Any]
+OPSET = 17
+BATCH = 256
+
+
+def ship(job: Job, output: str) -> Shipped:
+    """Write it.
+
+    Raises:
+        UsageError: no such output, or several.
+        InputError: a model that cannot take a calibrator, or what was written differs.
+    """
+    if job.model is None:
+        return exact_enough(job.scaler, lambda wide: _alone(job, wide))
+    with contextlib.ExitStack() as stack:
+        beside = stack.enter_context(weights_beside(job.model, job.path))
+        return exact_enough(job.scaler, lambda wide: _inside(job, output, wide, beside))
+
+
+def _alone(job: Job, wide: bool) -> Shipped:
+    fed, scaler = job.fed("float32"), job.scaler
+    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
+    x = Value(o, "scores")
+    found = o.exp(normalised(o, calibrated(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x)))
+    out = o.cast(found, TensorProto.FLOAT, "probabilities")
+    about = {**stamp(job), onnx_run.TAKES: "scores"}
+    model = standalone(o, scaler.columns, TensorProto.FLOAT, out, list(about.items()))
+    with atomic(job.path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+        running = onnx_run.session(temporary)
+        [p] = onnx_run.run(running, iter([{"scores": fed}]), ["probabilities"])
+        [one] = onnx_run.run(running, iter([{"scores": fed[:1]}]), ["probabilities"])
+        if len(one) != 1:
+            raise InputError("the model does not take one row", "report it with the calibrator")
+        compared = of_scores(scaler, fed, p, "float32", job.tolerance)
+        compared.require(job.path.name)
+    facts = {"takes": "scores", "arithmetic": "float64" if wide else "float32", "nodes": len(o.nodes)}
+    return Shipped(files=[job.path], compared=compared, facts=facts)
+
+
+def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
+    assert job.model is not None
+    path, model = job.model, onnx_run.read(job.model)
+    name, place = find(model, output, path.name)
+    rows, opset = _rows(job), next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if 0 < opset < OLDEST:
+        fix = "convert it with onnx.version_converter.convert_version(model, 17)"
+        raise InputError(f"{path.name} is of opset {opset}, a calibrator needs {OLDEST}", fix)
+    if not opset:  # a model of ai.onnx.ml alone
+        model.opset_import.append(helper.make_opsetid("", OPSET))
+    if any(p.key == "calib.calibrator" for p in model.metadata_props):
+        raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
+    with atomic(job.path) as temporary:  # beside its weights
+        raw = _raw(model, place, temporary, rows)
+        scaler = _given(job, raw.shape[1], place.held)
+        expected = scaler.map(_as_logits(raw, place, scaler))
+        _put(model, place, scaler, wide, opset or OPSET, name)
+        helper.set_model_props(model, {**{p.key: p.value for p in model.metadata_props}, **stamp(job)})
+        temporary.write_bytes(model.SerializeToString())
+        running = onnx_run.session(temporary)
+        [out] = onnx_run.run(running, _feeds(running, rows), [name])
+        dtype = KINDS[place.kind]
+        cost = _rounding(raw, expected, place, scaler) if dtype == "float16" else None
+        keeps = raw if scaler.preserves_accuracy and scaler.columns > 1 else None
+        compared = compare(expected, _probabilities(out, place, scaler), dtype, job.tolerance, keeps, cost)
+        compared.require(job.path.name)
+    facts = {
+        "takes": "inputs",
+        "output": name,
+        "placed": f"before {place.before}" if place.before else f"behind {place.held}",
+        "arithmetic": "float64" if wide else "float32",
+    }
+    notes = [f"weights lie beside the model: {', '.join(beside)}"] if beside else []
+    inputs = [{"path": rows.source, "sha256": rows.sha256}] if rows.sha256 else []
+    return Shipped(files=[job.path], compared=compared, facts=facts, notes=[*rows.notes, *notes], inputs=inputs)
+
+
+def _rows(job: Job) -> Dataset:
+    if job.data is None:
+        raise UsageError("a network is compared on rows of inputs, and none were named", "pass --data digits.npz#test")
+    return dataset.load(job.data, **job.reading)
+
+
+def _feeds(running: Any, rows: Dataset) -> Iterator[Any]:
+    """Inputs in batches; the first row by itself, so that a batch size that is written in shows."""
+    for part in (slice(0, 1), *(slice(s, min(s + BATCH, len(rows))) for s in range(1, len(rows), BATCH))):
+        inputs, _ = rows.batch(part)
+        yield onnx_run.named_inputs(running, inputs)
+
+
+def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
+    """What the network gives at the place, (n, columns) float64; its type and what it holds are noted there."""
+    graph = type(model)()
+    graph.CopyFrom(model)
+    if place.at not in {o.name for o in graph.graph.output}:
+        graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
+    temporary.write_bytes(graph.SerializeToString())
+    running = onnx_run.session(temporary)
+    [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
+    raw = raw[:, None] if raw.ndim == 1 else raw
+    if raw.ndim != 2:
+        raise InputError(
+            f"'{place.at}' has shape {raw.shape}, not (rows, classes)", "choose one: --to onnx:output=NAME"
+        )
+    place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
+    if not place.kind:
+        raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
+    place.held = place.held or _held(raw)
+    return raw.astype(np.float64)
+
+
+def _held(raw: Array) -> str:
+    inside = bool((raw >= 0).all() and (raw <= 1 + 1e-4).all())
+    return "probabilities" if inside and (raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)) else "logits"
+
+
+def _given(job: Job, columns: int, held: str) -> Scaler:
+    """The scaler as it is called with what the network gives.
+
+    Raises:
+        InputError: another number of classes.
+    """
+    if columns not in (job.scaler.k, 1 if job.scaler.k == 2 else job.scaler.k):
+        problem = f"the network gives {columns} columns, the calibrator was fitted on {job.scaler.k} classes"
+        raise InputError(problem, "fit a calibrator on outputs of this network")
+    if columns == 2 and job.scaler.columns == 1 and held == "logits":
+        problem = "the calibrator was fitted on one column, the network gives two"
+        raise InputError(problem, "fit it on both columns")
+    metadata = {**job.scaler.metadata, "kind": held, "columns": columns}
+    return dataclasses.replace(job.scaler, metadata=metadata)
+
+
+def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
+    """What the network gives at the place as logits or log-probabilities (n, K)."""
+    if scaler.columns == 1:
+        return two_columns(raw[:, 0], scaler.kind)
+    if place.held == "logits":
+        return raw
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.maximum(raw, 0)))
+
+
+def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name: str) -> None:
+    """Splice the calibrator into the graph: what was at the place goes through it under its old name."""
+    graph = model.graph
+    fresh = f"{PREFIX}before"
+    own = place.kind
+    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset)
+    working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
+    x = Value(o, fresh if not place.before else place.at)
+    z = o.cast(x, working) if own != working else x
+    z = calibrated(o, scaler, z)
+    if place.held == "probabilities":
+        z = o.exp(normalised(o, z))
+    elif scaler.choice.name != "temperature":
+        z = normalised(o, z)
+    if scaler.columns == 1:
+        z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
+    out = o.cast(z, own, place.at if not place.before else f"{PREFIX}after")
+    nodes = list(graph.node)
+    if place.before:
+        at = next(
+            i
+            for i, node in enumerate(nodes)
+            if node.op_type in ENDS and place.at in node.input and leads(nodes, node, name)
+        )
+        nodes[at].input[0] = out.name
+        nodes[at:at] = o.nodes
+    else:
+        for node in nodes:
+            for held in (node.input, node.output):
+                for i, one in enumerate(held):
+                    if one == place.at:
+                        held[i] = fresh
+        nodes += o.nodes
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(o.constants)
+
+
+def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
+    out = np.asarray(out, np.float64)
+    out = out[:, None] if out.ndim == 1 else out
+    if scaler.columns == 1:
+        p = out if place.held == "probabilities" else 1 / (1 + np.exp(-out))
+        return np.concatenate([1 - p, p], axis=1)
+    if place.held == "probabilities" or place.before == "Softmax":
+        return out
+    return softmax(out)
+
+
+def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float:
+    """What half precision costs: of the scores before, which a runtime may keep wider, and of those after."""
+    exact, generator = np.exp(expected), np.random.default_rng(0)
+    unit = np.spacing(np.abs(raw).astype(np.float16)).astype(np.float64)
+    before = 0.0
+    for _ in range(DRAWS):
+        z = raw + unit * (generator.random(raw.shape) - 0.5)
+        moved = scaler.map(_as_logits(np.clip(z, 0, 1) if place.held == "probabilities" else z, place, scaler))
+        before = max(before, float(np.abs(np.exp(moved) - exact).max()))
+
+    def half(x: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).astype(np.float64)
+
+    if place.held == "probabilities":
+        return before + float(np.abs(half(exact) - exact).max())
+    plain = scaler.choice.name == "temperature" and scaler.columns > 1
+    p = softmax(half(raw * float(scaler.parameters["beta"]) if plain else expected))
+    return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
+
+
+def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
+    """Probabilities (n, K) that a network gives."""
+    model = onnx_run.read(path)
+    name, _ = find(model, output, path.name)
+    running = onnx_run.session(path)
+    [out] = onnx_run.run(running, _feeds(running, rows), [name])
+    out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
+    if out.shape[1] == 1:
+        kind = _held(out)
+        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if kind == "probabilities" else "logits")))
+    return out if _held(out) == "probabilities" else softmax(out)

@@ -1,0 +1,108 @@
+"""ONNX files read, run and described. `onnx` reads the graph alone: weights beside the file stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from calibcli.errors import InputError, refusing
+
+Array = NDArray[Any]
+TAKES = "calib.takes"
+
+
+def read(path: Path) -> Any:
+    """The graph of a file, without the weights that lie beside it.
+
+    Raises:
+        InputError: it is not there, or damaged.
+    """
+    from google.protobuf.message import DecodeError
+
+    fix = "export or fetch it again"
+    if not path.is_file():
+        raise InputError(f"cannot read {path} (no such file)", "check the path")
+    with (
+        refusing(OSError, lambda e: f"cannot read {path} ({e.strerror or e})", "check the path"),
+        refusing((DecodeError, ValueError), lambda e: f"{path} is not a whole ONNX file ({str(e)[:100]})", fix),
+    ):
+        found = onnx.load(str(path), load_external_data=False)
+    if not found.graph.node or not found.graph.output:
+        raise InputError(f"{path} is not a whole ONNX file (it has no nodes)", fix)
+    return found
+
+
+def session(path: Path) -> Any:
+    """The model, ready to run on the CPU.
+
+    Raises:
+        InputError: ONNX Runtime does not take it.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    with refusing(Exception, lambda e: f"ONNX Runtime does not run {path.name} ({str(e)[:200]})", "check the model"):
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run(running: Any, feeds: Iterator[Mapping[str, Array]], wanted: list[str]) -> list[Array]:
+    """The outputs `wanted` over all batches.
+
+    Raises:
+        InputError: the rows do not fit the model.
+    """
+    made: list[list[Array]] = []
+    with refusing(Exception, lambda e: f"the rows do not fit the model ({str(e)[:200]})", "check --data and --layout"):
+        for feed in feeds:
+            made.append(running.run(wanted, dict(feed)))
+    return [np.concatenate(parts) for parts in zip(*made, strict=True)]
+
+
+def named_inputs(running: Any, inputs: Any) -> dict[str, Array]:
+    """A batch of a data set as the model's inputs, by name, in the types that it declares.
+
+    Raises:
+        InputError: it has other inputs.
+    """
+    types = {i.name: i.type for i in running.get_inputs()}
+    given = {name: np.asarray(t) for name, t in inputs.items()} if isinstance(inputs, Mapping) else None
+    if given is None:
+        if len(types) != 1:
+            raise InputError(
+                f"the model takes {', '.join(types)}, the data set has one input", "name them: --inputs A,B"
+            )
+        given = {next(iter(types)): np.asarray(inputs)}
+    missing = [name for name in types if name not in given]
+    if missing:
+        raise InputError(
+            f"the model takes '{missing[0]}', the data set holds {', '.join(given)}", "name them: --inputs A,B"
+        )
+    return {name: np.asarray(given[name], NUMPY.get(kind, given[name].dtype)) for name, kind in types.items()}
+
+
+NUMPY: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+}
+
+
+def probabilities(path: Path, fed: Array) -> Array:
+    """Probabilities (n, K) of a calibrator that `calib export --to onnx` wrote by itself.
+
+    Raises:
+        InputError: it takes something else.
+    """
+    about = {p.key: p.value for p in read(path).metadata_props}
+    if about.get(TAKES) != "scores":
+        raise InputError(f"{path} is a network, which takes inputs", "pass --before MODEL and the inputs as --data")
+    [p] = run(session(path), iter([{"scores": fed}]), ["probabilities"])
+    return np.asarray(p, np.float64)

@@ -1,0 +1,1 @@
+"""One file per target; each writes what it compared, and nothing else."""

@@ -1,0 +1,95 @@
+"""What a model card says of calibration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import UsageError
+from calibcli.files import atomic
+from calibcli.metrics import report
+from calibcli.result import Estimate
+from calibcli.scalers import apply
+from calibcli.ship.stamp import about
+from calibcli.ship.target import TARGETS, Job, Shipped, suffixed, without_model
+
+METRICS = ("ece", "nll", "brier", "accuracy")
+
+
+@TARGETS.add(suffixes=(".md",), data="scores")
+def card(job: Job, *, name: str = "", task: str = "image-classification", dataset: str = "") -> Shipped:
+    """A `model-index` block and a "Calibration" section for a Hugging Face model card, from labelled rows.
+
+    Every number has its interval and n, ECE the level that a calibrated model of as many rows stays below, and T is
+    named; `name` of the model, `task` and `dataset` go into the index (Mitchell et al. 2019).
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fit = calibcli.fit_scaler(logits, labels)
+    ...     rows = calibcli.from_arrays(logits, labels)
+    ...     found = calibcli.export(fit, "card:name=digits", save=f"{folder}/card.md", data=rows)
+    ...     print(open(f"{folder}/card.md").read().splitlines()[2])
+    - name: "digits"
+    """
+    without_model(job, "card")
+    suffixed(job, (".md",), "a model card")
+    rows = job.labelled
+    after = report.report(apply(job.scaler, rows), report.Options(specs=METRICS, diagram=False))
+    before = report.report(rows, report.Options(specs=METRICS, diagram=False))
+    said, of = about(job), dataset or _plain(Path(rows.source).name)
+    results = [_entry(e, said) for e in after.estimates]
+    index = [
+        "---",
+        "model-index:",
+        f"- name: {json.dumps(name or job.path.stem)}",
+        "  results:",
+        f"  - task: {{type: {json.dumps(task)}}}",
+        f"    dataset: {json.dumps({'name': of, 'type': of})}",
+        "    metrics:",
+        *(f"    - {json.dumps(entry)}" for entry in results),
+        "---",
+        "",
+    ]
+    t = f" with T = {said['temperature']:.4g}" if "temperature" in said else ""
+    lines = [
+        "## Calibration",
+        "",
+        f"Calibrated by {job.scaler.choice.name.replace('_', ' ')}{t}, fitted on {said['rows']:,} rows "
+        f"({said['date']}, calibcli {said['version']}). Measured on {rows.n:,} rows of {of}; "
+        "intervals at 95 %.",
+        "",
+        "| metric | before | calibrated | interval | a calibrated model stays below |",
+        "|---|---|---|---|---|",
+        *(_row(b, a) for b, a in zip(before.estimates, after.estimates, strict=True)),
+        "",
+    ]
+    with atomic(job.path) as temporary:
+        temporary.write_text("\n".join([*index, *lines]), encoding="utf-8")
+    return Shipped(files=[job.path], compared=None, notes=rows.notes, facts={"rows": rows.n})
+
+
+def _entry(e: Estimate, said: dict[str, Any]) -> dict[str, Any]:
+    """A metric of the index; the card's readers keep what stands in `args`."""
+    args = {"n": e.n, "ci95": [e.low, e.high], "null95": e.null_high, "temperature": said.get("temperature")}
+    kept = {key: value for key, value in args.items() if value not in (None, [None, None])}
+    return {"type": e.name, "name": e.name, "value": e.value, "args": kept}
+
+
+def _row(before: Estimate, after: Estimate) -> str:
+    if after.value is None or before.value is None:
+        raise UsageError(f"{after.name} has no value ({after.reason})", "pass more labelled rows")
+    ends = f"{_number(after.low)} to {_number(after.high)}"
+    null = "" if after.null_high is None else _number(after.null_high)
+    return f"| {after.name} | {before.value:.4f} | {after.value:.4f} | {ends} | {null} |"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None or not np.isfinite(value) else f"{value:.4f}"
+
+
+def _plain(text: str) -> str:
+    """A file name as text: nothing in it is markup."""
+    return "".join(c if c.isalnum() or c in "._-/ #" else "?" for c in text)

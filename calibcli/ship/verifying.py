@@ -1,0 +1,155 @@
+"""What is deployed against the calibrator that should be in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.errors import InputError, UsageError, refusing
+from calibcli.files import sha256
+from calibcli.gate import session
+from calibcli.gate.request import Request
+from calibcli.inputs.scores import recorded
+from calibcli.predictions import ArrayScores, Predictions
+from calibcli.result import Cell, Check, Result, Table
+from calibcli.scalers import check_classes
+from calibcli.ship.comparison import Compared, compare, softmax
+from calibcli.ship.described import scaler_of
+from calibcli.ship.exporting import estimate, facts_of
+from calibcli.ship.target import Job, fed
+
+Array = NDArray[Any]
+TORCH = (".pt2", ".pt", ".pth", ".ckpt")
+BLOCK = 1 << 14
+
+
+def verify(job: Job, before: Path | None, rules: Request) -> Result:
+    """Run, or read, what is at `job.path`, and hold it against the calibrator.
+
+    Args:
+        job: the calibrator, the rows, and as its path what is deployed.
+        before: the network before calibration, where the rows are its inputs; else they are recorded scores.
+        rules: limits to judge the rows by, before and after.
+
+    Raises:
+        InputError: files that are refused, or that hold other rows.
+        UsageError: rows that are missing.
+    """
+    if job.data is None:
+        raise UsageError("no rows were named", "pass --data ROWS")
+    rows, found = _scores(job) if before is None else _networks(job, before)
+    check_classes(job.scaler, rows)
+    if len(found) != rows.n:
+        problem = f"{job.path} has {len(found):,} rows, {rows.source} has {rows.n:,}"
+        raise InputError(problem, "pass the same rows, in the same order")
+    expected = job.scaler.map(rows.logits)
+    raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
+    compared = compare(expected, found, "float32", job.tolerance, raw)
+    with np.errstate(divide="ignore"):
+        after = dataclasses.replace(
+            rows, scores=ArrayScores(np.log(found)), kind="log_probabilities", predicted=None, source=str(job.path)
+        )
+    verdicts, table = _verdicts(rules, rows, after)
+    facts: dict[str, Cell] = {"deployed": str(job.path), "calibrator": job.scaler.spec}
+    facts |= {**facts_of(compared), **verdicts}
+    facts["headline"] = _headline(job, compared, verdicts)
+    files = [p for p in (str(job.path), job.calibrator, str(before or "")) if p and os.path.isfile(p)]
+    files += [p for p in job.read if os.path.isfile(p)]
+    return Result(
+        command="verify",
+        estimates=[estimate(compared)],
+        checks=[_check(compared)],
+        tables=table,
+        notes=rows.notes,
+        facts=facts,
+        provenance={"inputs": [{"path": path, "sha256": sha256(path)} for path in dict.fromkeys(files)]},
+    )
+
+
+def _check(compared: Compared) -> Check:
+    return Check(
+        rule=f"max_dp <= {compared.limit:g}",
+        outcome="pass" if compared.within else "fail",
+        message=compared.text,
+        estimate=estimate(compared),
+        limit=compared.limit,
+    )
+
+
+def _headline(job: Job, compared: Compared, verdicts: dict[str, Cell]) -> str:
+    does = "gives" if compared.within else "does not give"
+    said = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
+    return said + (f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
+                   if verdicts else "")  # fmt: skip
+
+
+def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[dict[str, Cell], list[Table]]:
+    """What the gate says of the rows before and after, where there is one."""
+    if not session.asked(dataclasses.replace(rules, input=rows)).gates:
+        return {}, []
+    if not rows.facts.get("labelled", True):
+        raise UsageError(f"{rows.source} has no labels, which a gate needs", "pass labelled rows")
+    first, second = (session.run(dataclasses.replace(rules, input=one)) for one in (rows, after))
+    lines: list[list[Cell]] = [
+        [a.rule_shown, a.scope, a.outcome, b.outcome, b.message]
+        for a, b in zip(first.checks, second.checks, strict=True)
+    ]
+    table = Table(name="verdicts", columns=["rule", "scope", "before", "after", "after, in words"], rows=lines)
+    return {"verdict before": first.verdict, "verdict after": second.verdict}, [table]
+
+
+def _scores(job: Job) -> tuple[Predictions, Array]:
+    """Recorded scores, and the probabilities of what is deployed for them."""
+    rows = job.data
+    if not isinstance(rows, Predictions):
+        rows = recorded.read(rows, **{**job.reading, "need_labels": False})
+    path = job.path
+    if path.suffix == ".onnx":
+        from calibcli.ship import onnx_run
+
+        return rows, onnx_run.probabilities(path, fed(job.scaler, rows, "float32"))
+    if path.suffix in TORCH:
+        from calibcli.ship import torch_files
+
+        return rows, torch_files.probabilities(path, fed(job.scaler, rows, "float32"), bool(job.network.get("trust")))
+    if path.suffix == ".json":
+        with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"):
+            text = path.read_bytes()
+        return rows, np.asarray(scaler_of(text, str(path)).predict_proba(fed(job.scaler, rows, "float64")))
+    other = recorded.read(path, need_labels=False)
+    if other.k != rows.k:
+        raise InputError(f"{path} has {other.k} classes, {rows.source} has {rows.k}", "pass outputs for the same rows")
+    for name, a, b in (("ids", rows.ids, other.ids), ("labels", rows.labels, other.labels)):
+        known = name == "ids" or (rows.facts.get("labelled") and other.facts.get("labelled"))
+        if known and a is not None and b is not None and len(a) == len(b) and not np.array_equal(a, b):
+            raise InputError(f"{path} has other {name} than {rows.source}", "pass the same rows, in the same order")
+    return rows, softmax(other.logits)
+
+
+def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
+    """The logits of the network before, with labels, and the probabilities of the one that is deployed."""
+    from calibcli.inputs import dataset
+
+    rows = dataset.load(job.data, **job.reading)
+    raw, found = (_outputs(path, rows, job) for path in (before, job.path))
+    with np.errstate(divide="ignore"):
+        z, facts = np.log(raw), {"files": [], "labelled": True}
+    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found
+
+
+def _outputs(path: Path, rows: Any, job: Job) -> Array:
+    """Probabilities (n, K) that a network gives."""
+    if path.suffix == ".onnx":
+        from calibcli.ship import onnx_files
+
+        return onnx_files.outputs(path, rows)
+    from calibcli.inputs import checkpoint, inference
+
+    model = checkpoint.load(path, **job.network).model
+    inference.check(rows, model)
+    return softmax(np.concatenate([z.double().numpy() for z in inference.predict(model, rows)]))

@@ -1,0 +1,232 @@
+"""One run of `calib slices`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from calibcli.columns import columns
+from calibcli.errors import InputError, UsageError
+from calibcli.gate.conditions import text_of
+from calibcli.gate.sources import BY_CLASS
+from calibcli.metrics import Sample
+from calibcli.metrics.paired import holm
+from calibcli.plots import Curve, Plot
+from calibcli.predictions import Predictions, Progress
+from calibcli.result import Estimate, Result, Table
+from calibcli.slices.confirmed import Found, Measured, detectable, halves
+from calibcli.slices.literals import Column, Floats, columns_of
+from calibcli.slices.search import Evidence, Rule, distinct, ranked
+from calibcli.spec import Alpha, Range, Rows, Seed, check_options
+
+TESTS = 10
+SHARE = 0.05  # of the rows, of the slice that "would have been found"
+LEAST = 200
+Find = Literal["gap", "error"]
+Confirm = Literal["split", "all"]
+Depth = Annotated[int, Range(1, 3)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is searched for.
+
+    Attributes:
+        find: `gap`, mean confidence less accuracy (of two classes of the event) that is not 0; or `error`, more errors
+            than on the other rows.
+        confirm: `split`: search half of the rows, confirm on the other; `all`: every rule on all rows, p times their
+            number.
+        depth: conditions of a rule; 3 needs sliceline.  least: rows of a rule.
+    """
+
+    find: Find = "gap"
+    confirm: Confirm = "split"
+    depth: Depth = 2
+    least: Rows = LEAST
+    alpha: Alpha = 0.05
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+def find(predictions: Predictions, search: Search, progress: Progress | None = None) -> Result:
+    """Rules on the columns of the rows (`predictions.slices`) whose rows show more than chance does.
+
+    Raises:
+        UsageError: no column to search, or too few rows.
+    """
+    given = _columns(predictions)
+    tell = progress or (lambda fraction, text: None)
+    tell(0.0, "reading scores")
+    table = columns(predictions, class_bins=(), lean=True)
+    if BY_CLASS in given:
+        names = range(predictions.k) if predictions.classes is None else predictions.classes
+        given = {**given, BY_CLASS: np.asarray(names).astype(str)[table.predicted]}
+    measured, evidence = _asked(Sample.of(table), search)
+    split = search.confirm == "split"
+    searched = halves(predictions.n, predictions.groups, search.seed) if split else np.ones(predictions.n, bool)
+    least = max(1, search.least // 2 if split else search.least)
+    if searched.sum() < 2 * least:
+        problem = f"{predictions.n} rows are too few to search for slices of {search.least}"
+        raise UsageError(problem, f"pass more rows, or --min-n {max(1, predictions.n // 5)}")
+    found, notes = columns_of(given, searched, least)
+    if not found:
+        raise InputError("no column can be searched: " + "; ".join(notes), "name others: --by COLUMN")
+    at, rest = np.flatnonzero(searched), np.flatnonzero(~searched if split else searched)
+    tell(0.2, "searching")
+    rules, count = ranked(found, evidence, at, least, min(search.depth, 2))
+    if search.depth == 3:
+        from calibcli.slices.deep import deeper
+
+        more = deeper(found, evidence, at, least)
+        rules, count = sorted({*rules, *more}, key=lambda rule: -rule.z), count + len(more)
+    best = distinct(rules, found, evidence, at, TESTS)
+    tell(0.8, "confirming")
+    tests = _tests(best, found, measured, rest, search.alpha)
+    adjusted = holm([one.p for one in tests]).tolist() if split else [min(1.0, one.p * count) for one in tests]
+    tests = [dataclasses.replace(one, adjusted=p) for one, p in zip(tests, adjusted, strict=True)]
+    texts = [text_of(rule.conditions(found)) for rule in best]
+    gaps = [float(np.mean(measured.values[at][rule.holds(found, at)])) for rule in best]
+    total = float(measured.rows(rest).value)
+    sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.least / predictions.n)
+    tell(1.0, "")
+    told = _result(search, texts, gaps, tests, total, sides)
+    if search.find == "gap" and abs(total) > 3 * measured.rows(rest).se:
+        notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
+    facts = {**told.facts, "n": predictions.n, **predictions.problem, "columns": len(found)}
+    return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
+
+
+def _columns(predictions: Predictions) -> Mapping[str, Any]:
+    if not predictions.slices:
+        raise UsageError("no column to search", "name one that the rows have: --by COLUMN")
+    return predictions.slices
+
+
+def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
+    """What is measured of each row, and how it ranks rules."""
+    design = sample.weights, sample.counts, sample.columns.groups
+    w = np.ones(sample.columns.n) if sample.weights is None else sample.weights
+    power = w if sample.counts else w * w
+    if search.find == "gap":
+        view = sample.view()
+        values, variance = view.residual, view.p * view.complement
+        return Measured(values, view.p, *design), Evidence(w * values, power * variance)
+    wrong: Floats = (~sample.columns.correct).astype(np.float64)
+    mean = float(np.average(wrong, weights=w))
+    spread = np.full(len(wrong), mean * (1 - mean))
+    return Measured(wrong, None, *design), Evidence(w * (wrong - mean), power * spread, signed=False)
+
+
+def _tests(
+    rules: Sequence[Rule], columns: Sequence[Column], measured: Measured, rows: Any, alpha: float
+) -> list[Found]:
+    """Each on the rows that no rule before it holds: what those explain is not found again."""
+    found, free = [], np.ones(len(rows), bool)
+    for rule in rules:
+        held = rule.holds(columns, rows)
+        found.append(measured.test(rows[held & free], rows[~held & free], alpha))
+        free &= ~held
+    return found
+
+
+def _result(
+    search: Search,
+    texts: Sequence[str],
+    gaps: Sequence[float],
+    tests: Sequence[Found],
+    total: float,
+    sides: tuple[int, float, int, float],
+) -> Result:
+    rows, variance, count, share = sides
+    split = search.confirm == "split"
+    metric = "confidence_gap" if search.find == "gap" else "error"
+    how = "score form; other half, rows of no rule above" if split else "score form, on all rows"
+    estimates, lines, rules = [], list[list[Any]](), []
+    for text, gap, one in zip(texts, gaps, tests, strict=True):
+        real = one.adjusted <= search.alpha
+        bounded = not one.reason
+        detail: dict[str, Any] = {"p_value": one.p, "p_adjusted": one.adjusted, "confirmed": real}
+        estimates.append(
+            Estimate(
+                name=metric,
+                scope=text,
+                value=one.value,
+                low=one.low if bounded else None,
+                high=one.high if bounded else None,
+                level=1 - search.alpha if bounded else None,
+                unit="probability",
+                better="zero" if search.find == "gap" else "lower",
+                how=how,
+                reason=one.reason,
+                n=one.n,
+                detail=detail | {"searched": gap},
+            )
+        )
+        lines.append([text, "yes" if real else "no", one.n, one.n / rows, one.value, one.low, one.high, one.adjusted])
+        if real:
+            rules.append({"by": text, "metric": metric, "value": one.value, "n": one.n})
+    adjusted = f"p ({'Holm' if split else 'Bonferroni'})"
+    heads = ["rule", "confirmed", "n", "share", metric, "lower", "upper", adjusted]
+    title = f"Where it fails: the {len(lines)} strongest of {count:,} rules"
+    least = min(1.0, detectable(variance, share * rows, count, TESTS if split else count, search.alpha))
+    facts: dict[str, Any] = {
+        "headline": _headline(rules, search, total, (least, share), rows),
+        "candidates": count,
+        "confirmed": len(rules),
+        "would_have_found": round(least, 3),
+        "all_rows": round(total, 4),
+        "alpha": search.alpha,
+        "rules": rules,
+    }
+    tables = [Table(name="slices", title=title, columns=heads, rows=lines)]
+    return Result(command="slices", estimates=estimates, tables=tables, plots=_plots(estimates, total), facts=facts)
+
+
+def _headline(
+    rules: Sequence[Mapping[str, Any]], search: Search, total: float, least: tuple[float, float], rows: int
+) -> str:
+    what = "a gap" if search.find == "gap" else "an excess of errors"
+    if not rules:
+        gap, share = least
+        return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
+    word = "miscalibrated" if search.find == "gap" else "wrong more often"
+    names = "; ".join(f"{rule['by']} ({rule['value']:+.3f}, n = {rule['n']:,})" for rule in rules[:3])
+    more = f"; and {len(rules) - 3} more" if len(rules) > 3 else ""
+    return f"Surely {word}: {names}{more}. All {rows:,} rows: {total:+.3f}."
+
+
+def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:
+    if not estimates:
+        return []
+    points = []
+    for confirmed, label, role in ((True, "confirmed", "model"), (False, "not confirmed", "null")):
+        some = [(i, e) for i, e in enumerate(estimates) if e.detail["confirmed"] is confirmed]
+        if some:
+            points.append(
+                Curve(
+                    label=label,
+                    kind="points",
+                    role=role,
+                    x=[float(i) for i, _ in some],
+                    y=[e.value for _, e in some],
+                    low=[e.low for _, e in some],
+                    high=[e.high for _, e in some],
+                )
+            )
+    whole = Curve(label="all rows", kind="hline", y=[total], role="limit")
+    return [
+        Plot(
+            name="slices",
+            title="Where it fails, on rows that were not searched",
+            ylabel=estimates[0].name,
+            labels=[e.scope for e in estimates],
+            flip=True,
+            curves=[*points, whole],
+        )
+    ]

@@ -1,0 +1,206 @@
+"""Adding to a state: the rows of a night, and the states of other parts or machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibcli.errors import InputError, UsageError
+from calibcli.gate import baseline
+from calibcli.gate.sources import Scores
+from calibcli.watch import watched as watching
+from calibcli.watch.ledger import IDS, NIGHTS, Hashes, State
+from calibcli.watch.streams import joined
+
+NIGHT = re.compile(r"\d{4}-\d\d-\d\d")
+DISTINCT = 20  # confidences by which a batch without ids is known again
+LARGE = 690.0  # e^690 is a float
+
+
+def today() -> str:
+    """The date in UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def which(night: str, state: State, path: str) -> str:
+    """The night that rows are added to: the one asked for, or today's.
+
+    Raises:
+        UsageError: it is no date.  InputError: it is over, or the state is from the future.
+    """
+    if night:
+        try:
+            if not NIGHT.fullmatch(night):
+                raise ValueError
+            datetime.date.fromisoformat(night)
+        except ValueError:
+            raise UsageError(f"--night {night[:40]} is no date", f"write --night {today()}") from None
+    found = night or today()
+    if state.night > found:
+        if not night:
+            problem = f"the last night of {path} is {state.night}, which has not come yet: today is {found}"
+            raise InputError(problem, "set the clock, or say which night it is: --night DATE")
+        problem = f"the night {found} is over: {path} is at {state.night}"
+        raise InputError(problem, f"count late labels on the night that they come: --night {state.night}")
+    return found
+
+
+def turn(state: State, night: str) -> None:
+    """Go on to a night."""
+    if night == state.night:
+        return
+    if state.night:
+        for stream in state.streams.values():
+            stream.close()
+    state.night, state.nights, state.rows_tonight = night, state.nights + 1, 0
+
+
+def add(state: State, source: Scores, baselines: Any, path: str, night: str) -> str:
+    """Count the rows of a source; a note where they are in the state already and nothing was added.
+
+    Everything that may refuse them comes before the first change.
+
+    Args:
+        baselines: of `gate.input_files`, for rules against a baseline.  path: of the baseline.
+
+    Raises:
+        InputError: rows of which some are in the state, sampling weights, a column that is missing.
+    """
+    name = source.predictions.source
+    watching.independent(source)
+    found = {}
+    for i, rule in enumerate(state.settings.rules):
+        said = watching.evidence(rule, source, baselines, path, state.settings.cap)
+        if isinstance(said, str):
+            raise InputError(
+                f"{rule.rule} cannot be watched tonight: {said}", "nothing was counted; see --by, --baseline"
+            )
+        found[i] = said
+    digest, hashes = _digest(state, source)
+    if digest and digest in state.batches:
+        return f"{name}: these rows are in the state already, and count once"
+    if hashes is not None:
+        _refuse_repeated(state, hashes, name)
+        _remember(state, hashes)
+    turn(state, night)
+    for i, parts in found.items():
+        for value, evidence in parts.items():
+            state.streams[i, value].add(*evidence)
+    state.rows += source.predictions.n
+    state.rows_tonight += source.predictions.n
+    state.batches += [digest] if digest else []
+    return ""
+
+
+def record(state: State) -> None:
+    """Look at the evidence: note what is decided, and tonight's line of the history."""
+    numbers = []
+    for stream in state.streams.values():
+        found = {key: float(value) for key, value in stream.evidence().items()}
+        for key, limit in state.limits(stream).items():
+            if found[key] >= limit:
+                stream.crossed.setdefault(key, state.night)
+        tonight = stream.value(tonight=True)
+        shown = [found[key] / np.log(10) for key in ("fail", "pass", "drift")]
+        numbers.append([_rounded(tonight), *map(_rounded, shown)])
+    entry = {"night": state.night, "rows": state.rows_tonight, "streams": numbers}
+    kept = [one for one in state.history if one["night"] != state.night]
+    state.history = [*kept, entry][-NIGHTS:]
+
+
+def merged(one: State, other: State, path: str) -> State:
+    """Both states' rows: parts of a night in any order give the state of all of them.
+
+    A part, which has one night, is added to that night. Of two with earlier nights of their own the wealth multiplies
+    too; the drift alarm is then the mean of both, which is valid, but not that of one stream.
+
+    Raises:
+        InputError: other rules or another model, rows that both have, or a night that is over.
+    """
+    if one.settings.digest != other.settings.digest:
+        problem = f"{path} has other rules, or is of another model"
+        raise InputError(problem, "merge states that were begun with the same rules, --alpha and --name")
+    if set(one.batches) & set(other.batches):
+        raise InputError(f"{path} holds rows that the state has too", "merge each part once")
+    _refuse_repeated(one, other.ids[other.ids <= one.ids_cut], path)
+    if not (one.night and other.night):
+        return one if one.night else other
+    parts = [state.nights <= 1 for state in (one, other)]
+    late = min(one.night, other.night)
+    if late != max(one.night, other.night):
+        behind = one if one.night == late else other
+        if behind.nights <= 1 and max(one.nights, other.nights) > 1:
+            problem = f"the night {late} of {path} is over: the state is at {max(one.night, other.night)}"
+            raise InputError(problem, "merge parts before the next night begins")
+        turn(behind, max(one.night, other.night))
+    for state, part in zip((one, other), parts):
+        for stream in state.streams.values():
+            stream.crossed = {} if part else stream.crossed
+    found = State(one.settings, one.night, max(one.nights, other.nights), one.rows + other.rows)
+    found.rows_tonight = one.rows_tonight + other.rows_tonight
+    found.streams = {key: joined(stream, other.streams[key]) for key, stream in one.streams.items()}
+    found.history = _histories(one.history, other.history)
+    found.batches = [*one.batches, *other.batches]
+    found.ids, found.ids_cut = one.ids, min(one.ids_cut, other.ids_cut)
+    _remember(found, other.ids)
+    return found
+
+
+def _histories(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By night; of a night that both have, the rows: its numbers are of both only from now on."""
+    found = {entry["night"]: entry for entry in one}
+    for entry in other:
+        both = found.get(entry["night"])
+        if both is not None:
+            nothing = [[None] * 4 for _ in entry["streams"]]
+            entry = {**entry, "rows": both["rows"] + entry["rows"], "streams": nothing}
+        found[entry["night"]] = entry
+    return [found[night] for night in sorted(found)]
+
+
+def copied(state: State) -> State:
+    """As it is, whatever happens to the other: an update that is refused changes nothing."""
+    streams = {key: dataclasses.replace(stream, crossed=dict(stream.crossed)) for key, stream in state.streams.items()}
+    return dataclasses.replace(state, streams=streams, history=[*state.history], batches=[*state.batches])
+
+
+def _digest(state: State, source: Scores) -> tuple[str, Hashes | None]:
+    """What the same rows give again, or "" where other rows may well look like them; and the hashes of their ids."""
+    rows, table = source.predictions, source.whole.columns
+    hashes = None if rows.ids is None else baseline.hashes(rows.ids, state.settings.digest)
+    if hashes is None and len(np.unique(table.confidence[:100_000])) < DISTINCT:
+        return "", None
+    made = hashlib.blake2b(digest_size=8)
+    for column in (rows.labels, table.confidence, hashes):
+        made.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+    return made.hexdigest(), hashes
+
+
+def _refuse_repeated(state: State, hashes: Hashes, name: str) -> None:
+    if len(np.unique(hashes)) < len(hashes):
+        raise InputError(f"ids in {name} are not unique, so that a row may be there twice", "give each row its own id")
+    known = int(np.isin(hashes[hashes <= state.ids_cut], state.ids).sum())
+    if known:
+        share = "" if state.ids_cut == 2**64 - 1 else ", of the ids that a state keeps"
+        problem = f"{known} rows of {name} are in the state already{share}; nothing was counted"
+        raise InputError(problem, "pass the rows that are new")
+
+
+def _remember(state: State, hashes: Hashes) -> None:
+    """Keep the smallest hashes: a sample of the ids that needs no more room, and can be merged."""
+    every = np.unique(np.concatenate([state.ids, hashes]))
+    every = every[every <= state.ids_cut]
+    if len(every) > IDS:
+        every = every[:IDS]
+        state.ids_cut = int(every[-1])
+    state.ids = every
+
+
+def _rounded(number: float) -> float | None:
+    return float(f"{number:.3g}") if np.isfinite(number) else None

@@ -1,0 +1,226 @@
+"""What a watch says: a verdict per rule and slice, its evidence, the nights, and a picture of them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from calibcli.gate import words
+from calibcli.metrics import METRICS
+from calibcli.plots import Curve, Plot
+from calibcli.result import Check, Estimate, Outcome, Result, Table
+from calibcli.watch.ledger import State
+from calibcli.watch.streams import Stream
+
+SHOWN = 10  # nights in the table; the picture and the JSON have all that are kept
+PANELS = 6
+LARGEST = 300.0  # powers of ten that a float has
+BROKEN, DRIFT, KEPT = "rule broken", "drift", "rule kept"
+LINES = (("fail", BROKEN), ("drift", DRIFT), ("pass", KEPT))
+REASON = "watched against its limit: the evidence is E, which may be looked at every night, not an interval"
+
+
+def result(state: State) -> Result:
+    """Verdicts: FAIL where a rule is surely broken or an alarm was raised, PASS where it is surely kept, else
+    INCONCLUSIVE, which fails no run: nothing was found yet.
+    """
+    checks, notes = [], dict[str, None]()
+    for key, stream in state.streams.items():
+        checks.append(_check(state, key[1], stream))
+        if stream.watched.bins:
+            notes[words.unseen(METRICS.choose(stream.watched.metric).name, stream.watched.kind)] = None
+    estimates = list({(e.name, e.scope): e for c in checks if (e := c.estimate) is not None}.values())
+    settings = state.settings
+    facts: dict[str, Any] = {
+        "headline": headline(state, checks),
+        "nights": state.nights,
+        "last_night": state.night,
+        "n": state.rows,
+        "alpha": settings.alpha,
+        "per_year": settings.per_year,
+        "model": settings.model,
+        "history": history(state),
+    }
+    return Result(
+        command="watch",
+        estimates=estimates,
+        checks=checks,
+        tables=[_evidence(state, checks), *_nights(state)],
+        plots=plots(state),
+        notes=[*notes],
+        facts=facts,
+    )
+
+
+def headline(state: State, checks: Sequence[Check]) -> str:
+    """One to three sentences."""
+    if not state.nights:
+        return "No rows yet."
+    seen = f"{state.nights} night{'s' * (state.nights != 1)} and {state.rows:,} rows"
+    failed = [c for c in checks if c.outcome == "fail"]
+    if failed:
+        listed = "; ".join(f"{c.rule}{f' of {c.scope}' if c.scope else ''}: {c.message}" for c in failed[:3])
+        return f"Alarm after {seen}. {listed}."
+    passed = [c for c in checks if c.outcome == "pass"]
+    said = f"No alarm in {seen}."
+    if passed:
+        names = ", ".join(c.rule + (f" of {c.scope}" if c.scope else "") for c in passed[:3])
+        said += f" Surely kept: {names}{', ...' if len(passed) > 3 else ''}."
+    return said
+
+
+def _scope(stream: Stream, name: str) -> str:
+    if stream.watched.baseline:
+        return "minus baseline"
+    return f"{stream.watched.by}={name}" if name else stream.watched.by
+
+
+def _check(state: State, name: str, stream: Stream) -> Check:
+    watched, limits = stream.watched, state.limits(stream)
+    scope, rows = _scope(stream, name), stream.rows
+    common: dict[str, Any] = {"rule": watched.rule, "scope": scope, "limit": watched.limit, "kind": watched.kind}
+    if rows == 0:
+        return Check(**common, outcome="not_run", message="no rows yet", fatal=False)
+    logs = {key: float(value) for key, value in stream.evidence().items()}
+    estimate = Estimate(
+        name=watched.metric,
+        value=stream.value(),
+        scope=scope,
+        unit=watched.unit,
+        better=watched.better,
+        how="mean over all nights" if not watched.bins else "of all nights",
+        reason=REASON,
+        n=round(rows),
+        detail={**{f"e_{key}": _power(logs[key]) for key, _ in LINES}, "tonight": _number(stream.value(tonight=True))},
+    )
+    outcome, message = _verdict(stream, logs, limits)
+    return Check(**common, outcome=outcome, message=message, estimate=estimate, fatal=outcome == "fail")
+
+
+def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -> tuple[Outcome, str]:
+    """The outcome, and why, with the night of the first look that showed it."""
+    crossed = stream.crossed
+    said = {"fail": "surely beyond the limit", "drift": "drifted beyond the limit", "pass": "surely within the limit"}
+    outcomes: dict[str, Outcome] = {"fail": "fail", "drift": "fail", "pass": "pass"}
+    for key, outcome in outcomes.items():
+        if key in crossed:
+            reached = f"E reached {_shown(limits[key])}, and is {_shown(logs[key])} now"
+            return outcome, f"{said[key]} since {crossed[key]} ({reached})"
+    parts = [f"{word} {_shown(logs[key])} of {_shown(limits[key])}" for key, word in LINES]
+    return "inconclusive", "no alarm; E: " + ", ".join(parts)
+
+
+def _evidence(state: State, checks: Sequence[Check]) -> Table:
+    """E of each claim, and what decides it."""
+    rows: list[Sequence[Any]] = []
+    for stream, check in zip(state.streams.values(), checks, strict=True):
+        limits, logs = state.limits(stream), stream.evidence()
+        cells: list[Any] = [check.rule, check.scope]
+        for key, _ in LINES:
+            cells += [_power(float(logs[key])), _power(limits[key])]
+        rows.append(cells)
+    columns = ["rule", "scope", *(text for _, word in LINES for text in (f"E {word}", f"of {word}"))]
+    return Table(name="evidence", title="Evidence, and what decides", columns=columns, rows=rows)
+
+
+def _nights(state: State) -> list[Table]:
+    """The last nights of the first rules."""
+    if len(state.history) < 2:
+        return []
+    names = [s.watched.rule + (f" {scope}" if (scope := _scope(s, key[1])) else "") for key, s in state.streams.items()]
+    rows: list[Sequence[Any]] = []
+    for entry in state.history[-SHOWN:]:
+        numbers = [numbers[0] for numbers in entry["streams"][:PANELS]]
+        rows.append([entry["night"], entry["rows"], *numbers])
+    columns = ["night", "rows", *names[:PANELS]]
+    return [Table(name="nights", title="The last nights, each by itself", columns=columns, rows=rows)]
+
+
+def history(state: State) -> list[dict[str, Any]]:
+    """By night and stream: what was seen that night, and log10 of E at its end."""
+    found = []
+    for i, (key, stream) in enumerate(state.streams.items()):
+        for entry in state.history:
+            value, *logs = entry["streams"][i]
+            named = dict(zip(("log10_e_fail", "log10_e_pass", "log10_e_drift"), logs, strict=True))
+            about = {"rule": stream.watched.rule, "scope": _scope(stream, key[1])}
+            found.append({"night": entry["night"], **about, "rows": entry["rows"], "value": value, **named})
+    return found
+
+
+def plots(state: State) -> list[Plot]:
+    """Per stream the number of each night beside its limit, and below it E as a share of what decides, in powers."""
+    if len(state.history) < 2:
+        return []
+    first = datetime.date.fromisoformat(state.history[0]["night"])
+    days = [(datetime.date.fromisoformat(entry["night"]) - first).days for entry in state.history]
+    found = []
+    for i, (key, stream) in enumerate(list(state.streams.items())[:PANELS]):
+        watched, limits = stream.watched, state.limits(stream)
+        title = watched.rule + (f", {scope}" if (scope := _scope(stream, key[1])) else "")
+        numbers = [entry["streams"][i] for entry in state.history]
+        alarm = [_day(stream.crossed[key], first) for key in ("fail", "drift") if key in stream.crossed]
+        marks = [Curve(label="alarm", kind="vline", x=[min(alarm)], role="best")] if alarm else []
+        nightly = Curve(label="of the night", kind="points", x=days, y=[n[0] for n in numbers], role="model")
+        limit = [watched.limit, -watched.limit] if watched.side == "zero" else [watched.limit]
+        lines = [Curve(label="limit", kind="hline", y=limit, role="limit")]
+        xlabel = f"days since {first}"
+        found.append(
+            Plot(
+                name=f"nights{i}",
+                title="",
+                xlabel=xlabel,
+                ylabel=watched.metric,
+                group=title,
+                curves=[nightly, *lines, *marks],
+            )
+        )
+        powers = [
+            Curve(label=word, kind="line", x=days, y=[_below(n[at], limits[key]) for n in numbers], role=word)
+            for at, key, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT))
+        ]
+        decides = Curve(label="decides", kind="hline", y=[0.0], role="limit")
+        found.append(
+            Plot(
+                name=f"evidence{i}",
+                title="",
+                xlabel=xlabel,
+                ylabel="log10 of E / what decides",
+                ylim=_ylim(powers),
+                group=title,
+                curves=[*powers, decides, *marks],
+            )
+        )
+    return found
+
+
+def _ylim(curves: Sequence[Curve]) -> tuple[float, float]:
+    top = max((y for curve in curves for y in curve.y if y is not None), default=0.0)
+    return -6.0, min(max(1.0, top + 0.5), 6.0)
+
+
+def _day(night: str, first: datetime.date) -> int:
+    return (datetime.date.fromisoformat(night) - first).days
+
+
+def _below(log10: float | None, limit: float) -> float | None:
+    return None if log10 is None else max(log10 - limit / math.log(10), -6.0)
+
+
+def _power(log: float) -> float:
+    """E itself, where a float has it."""
+    return float(f"{math.exp(min(log, LARGEST * math.log(10))):.4g}")
+
+
+def _shown(log: float) -> str:
+    """`0.41`, `23`, `7,300`, `3e12`."""
+    number = _power(log)
+    if number >= 1e6:
+        return f"{number:.0e}".replace("e+", "e")
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,335 @@
+"""`calib slices`: conditions, search, confirmation; what chance explains is not found, what is planted is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import calibcli
+from calibcli.cli.app import main
+from calibcli.errors import CalibError, InputError, UsageError
+from calibcli.gate.conditions import Condition, parsed, rows_of, text_of
+from calibcli.slices.confirmed import chance, fisher, halves
+from calibcli.slices.find import Search, find
+from calibcli.slices.literals import columns_of
+from calibcli.slices.search import Evidence, ranked
+
+ROOT = Path(__file__).parent.parent
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    import importlib
+
+    folder = str(ROOT / "benchmarks")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module("slices")
+    finally:
+        sys.path.remove(folder)
+
+
+# conditions
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        [Condition("site", "=", "A")],
+        [Condition("age", "<=", "30"), Condition("age", ">", "-1.5")],
+        [Condition("heart rate", "<=", "60"), Condition("a&b", "=", 'x = "y" & z'), Condition("c", "=", "")],
+        [Condition("path", "=", "C:\\new")],
+    ],
+)
+def test_a_rule_is_read_as_it_was_written(conditions: list[Condition]) -> None:
+    assert parsed(text_of(conditions)) == conditions
+
+
+@pytest.mark.parametrize("text", ["site", "site=", "=A", "site=A &", "site=A & b", "a<b", 'a="b', "a=b c", ""])
+def test_what_is_no_rule(text: str) -> None:
+    assert parsed(text) == []
+
+
+def test_rows_of_conditions() -> None:
+    columns = {"age": np.array(["10", "20", "30", "nan", ""]), "site": np.array(list("ABABA"))}
+    assert rows_of(parsed("age<=20"), columns).tolist() == [True, True, False, False, False]  # type: ignore[union-attr]
+    assert rows_of(parsed("age>10 & site=A"), columns).tolist() == [False, False, True, False, False]  # type: ignore[union-attr]
+    assert rows_of(parsed("other=1"), columns) == "other"
+    with pytest.raises(UsageError, match="asks for numbers"):
+        rows_of(parsed("site<=1"), columns)
+
+
+def test_the_gate_judges_rules(tmp_path: Path) -> None:
+    """The slice of a rule is judged as one; its columns are read; a missing one is NOT RUN."""
+    test = ROOT / "sample_data" / "test.npz"
+    whole = calibcli.check(test, min={"accuracy": 0.5}, by=["ink=light"])
+    assert [c.scope for c in whole.checks] == ["", "ink=light"]
+    split = calibcli.check(test, min={"accuracy": 0.5}, by=["ink"])
+    assert whole["accuracy", "ink=light"].value == split["accuracy", "ink=light"].value
+    found = calibcli.check(test, min={"accuracy": 0.5}, by=["ink=light & class=3"])
+    assert found.checks[1].outcome == "not_run"
+    assert "fewer than min_n" in found.checks[1].message
+    assert calibcli.check(test, min={"accuracy": 0.5}, by=["colour=1"]).checks[1].outcome == "not_run"
+
+
+# search
+
+
+def test_every_rule_of_one_or_two_conditions_is_ranked() -> None:
+    """Against a loop over all pairs of conditions on other columns."""
+    n = 3000
+    given = {"a": RNG.integers(0, 3, n).astype(str), "b": RNG.integers(0, 2, n), "x": RNG.standard_normal(n)}
+    columns, _ = columns_of(given, np.ones(n, bool), 50)
+    evidence = Evidence(RNG.standard_normal(n), RNG.uniform(0.5, 1, n))
+    found, count = ranked(columns, evidence, np.arange(n), 50, 2)
+    expected = {}
+    every = [(i, j) for i, column in enumerate(columns) for j in range(len(column.literals))]
+    for size in (1, 2):
+        for chosen in itertools.combinations(every, size):
+            if len({i for i, _ in chosen}) < size:
+                continue
+            conditions = [c for i, j in chosen for c in columns[i].literals[j]]
+            held = rows_of(conditions, given)
+            assert not isinstance(held, str)
+            if 50 <= held.sum() <= n - 50:
+                z = evidence.value[held].sum() / math.sqrt(evidence.variance[held].sum())
+                expected[text_of(conditions)] = abs(z)
+    assert count == len(expected)
+    shown = {text_of(rule.conditions(columns)): rule.z for rule in found}
+    assert shown == pytest.approx({text: expected[text] for text in shown})
+    assert len(shown) == min(len(expected), 2000)
+    assert [rule.z for rule in found] == sorted((rule.z for rule in found), reverse=True)
+
+
+def test_numbers_are_cut_at_quantiles_of_the_half_that_is_searched() -> None:
+    x = np.arange(1000.0)
+    searched = x < 500
+    [column], _ = columns_of({"x": x}, searched, 10)
+    cuts = {float(c.value) for literal in column.literals for c in literal}
+    assert cuts == {99.0, 199.0, 299.0, 399.0}
+    for i, literal in enumerate(column.literals):
+        held = rows_of(literal, {"x": x})
+        assert np.array_equal(held, column.holds(i, slice(None)))
+
+
+def test_columns_that_cannot_be_searched_are_said() -> None:
+    n = 2000
+    given = {"id": np.arange(n).astype(str), "one": np.full(n, "a"), "code": np.array([f"u{i}" for i in range(n)])}
+    columns, notes = columns_of({**given, "empty": np.full(n, np.nan)}, np.ones(n, bool), 100)
+    assert [column.name for column in columns] == ["id"]  # which are numbers
+    assert any("'code' has 2,000 values" in note for note in notes)
+    assert any("'one' has 1 values" in note for note in notes)
+    with pytest.raises(InputError, match="no column can be searched"):
+        find(_rows(n, {"one": given["one"]}), Search())
+
+
+def _rows(n: int, about: dict[str, Any], wrong: Any = None, **more: Any) -> Any:
+    rng = np.random.default_rng(n)
+    c = rng.uniform(0.6, 0.99, n)
+    hit = rng.random(n) < np.clip(c - (0 if wrong is None else wrong), 0, 1)
+    z = np.log(np.stack([1 - c, c], 1))
+    return calibcli.from_arrays(z, hit.astype(int), kind="log_probabilities", by=about, **more)
+
+
+def test_halves_are_halves_and_groups_stay_together() -> None:
+    assert halves(101, None, 0).sum() == 50
+    groups = np.repeat(np.arange(40), 25)
+    chosen = halves(1000, groups, 3).reshape(40, 25)
+    assert (chosen.all(axis=1) | ~chosen.any(axis=1)).all()
+    assert chosen[:, 0].sum() == 20
+    assert not np.array_equal(halves(101, None, 0), halves(101, None, 1))
+
+
+# confirmation
+
+
+@pytest.mark.parametrize("kind", ["spread", "saturated", "constant"])
+def test_chance_is_that_of_independent_rows(kind: str) -> None:
+    """Against the convolution of all rows, in the tails to a few percent of the p-value."""
+    p = {
+        "spread": RNG.beta(4, 1.2, 150),
+        "saturated": 1 - 10 ** RNG.uniform(-5, -1.5, 200),
+        "constant": np.full(99, 0.9),
+    }
+    exact = np.array([1.0])
+    for one in p[kind]:
+        exact = np.convolve(exact, [1 - one, one])
+    for hits in range(len(p[kind]) + 1):
+        expected = min(1.0, 2 * min(exact[hits:].sum(), exact[: hits + 1].sum()))
+        if expected > 1e-12:
+            assert chance(p[kind], hits) == pytest.approx(expected, rel=0.06), hits
+
+
+def test_chance_at_its_ends() -> None:
+    assert chance(np.array([1.0, 1.0, 0.5]), 1) == 0.0  # which those probabilities rule out
+    assert chance(np.array([1.0, 0.5, 0.5]), 2) == pytest.approx(1.0)
+    p = RNG.uniform(0.2, 0.9, 60)
+    w = RNG.integers(1, 4, 60)
+    assert chance(p, 70, w.astype(float)) == pytest.approx(chance(np.repeat(p, w), 70))
+
+
+def test_fishers_exact_test() -> None:
+    for hits, n, marked, total in ((12, 100, 60, 1000), (0, 10, 5, 50), (5, 5, 5, 50), (40, 300, 41, 3000)):
+        assert fisher(hits, n, marked, total) == pytest.approx(stats.hypergeom.sf(hits - 1, total, marked, n), rel=1e-8)
+
+
+@pytest.mark.parametrize("confirm", ["split", "all"])
+@pytest.mark.parametrize("kind", ["spread", "saturated"])
+def test_a_calibrated_model_has_no_slices(bench: Any, kind: str, confirm: str) -> None:
+    """40 models, 480 rules each; of 5 % wrong 8 or more come with probability .0003."""
+    wrong = 0
+    for seed in range(40):
+        p = bench.rows(2000, np.random.default_rng([seed, 77]), kind=kind)
+        wrong += find(p, Search(seed=seed, least=100, confirm=confirm)).facts["confirmed"] > 0  # type: ignore[arg-type]
+    assert wrong < 8
+
+
+def test_welch_s_t_fails_the_same_test(bench: Any) -> None:
+    """Bonferroni's correction does not help where the standard error is too short."""
+    wrong = sum(
+        bench.welch(bench.rows(2000, np.random.default_rng([seed, 77]), kind="saturated")) > 0 for seed in range(20)
+    )
+    assert wrong > 10
+
+
+def test_what_is_planted_is_found(bench: Any) -> None:
+    confirmed = first = 0
+    for seed in range(8):
+        p = bench.rows(10_000, np.random.default_rng([seed, 5]), 0.14)
+        found = find(p, Search(seed=seed, least=100))
+        confirmed += any(rule["by"] == bench.PLANTED for rule in found.facts["rules"])
+        first += found.estimates[0].scope == bench.PLANTED
+        assert "c0=1 & c1=2" in found.facts["headline"] or not found.facts["rules"]
+    assert confirmed >= 7
+    assert first >= 7
+
+
+def test_a_rule_is_as_short_as_it_can_be_and_said_once() -> None:
+    """All of site B is too sure: no pair with site B, and nothing that only overlaps it."""
+    n, rng = 8000, np.random.default_rng(3)
+    about = {"site": rng.choice(list("ABC"), n), "ward": rng.choice(list("xyz"), n), "age": rng.uniform(20, 90, n)}
+    found = find(_rows(n, about, 0.15 * (about["site"] == "B")), Search())
+    assert [rule["by"] for rule in found.facts["rules"]] == ["site=B"]
+    old = about["age"] > 76
+    found = find(_rows(n, about, 0.2 * old), Search())
+    assert len(found.facts["rules"]) == 1
+    [rule] = found.facts["rules"]
+    assert rule["by"].startswith("age>7")
+
+
+def test_more_errors_than_elsewhere() -> None:
+    n = 6000
+    about = {"site": RNG.choice(list("ABC"), n), "ward": RNG.choice(list("xyz"), n)}
+    found = find(_rows(n, about, 0.2 * (about["site"] == "B")), Search(find="error"))
+    assert [rule["by"] for rule in found.facts["rules"]][:1] == ["site=B"]
+    assert find(_rows(n, about), Search(find="error", seed=1)).facts["confirmed"] == 0
+
+
+def test_groups_that_fail_together_are_no_slice() -> None:
+    """Sites differ by chance: each patient has an error of its own, and their rows belong together."""
+    groups = np.repeat(np.arange(120), 25)
+    own = np.random.default_rng(1).normal(0, 0.25, 120)[groups]
+    site = np.array(list("AB"))[groups % 2]
+    shown = {}
+    for name, more in (("together", {"group": groups}), ("apart", {})):
+        p = _rows(3000, {"site": site}, own, **more)
+        result = find(p, Search(least=100))
+        shown[name] = [e.detail["p_value"] for e in result.estimates]
+    assert min(shown["together"]) > min(shown["apart"])
+
+
+def test_nothing_found_says_what_would_have_been() -> None:
+    n = 4000
+    found = find(_rows(n, {"site": RNG.choice(list("ABC"), n)}), Search())
+    assert found.facts["headline"].startswith("No slice found; a gap of 0.")
+    assert 0.05 < found.facts["would_have_found"] < 0.4
+
+
+@pytest.mark.parametrize("kind", ["three classes", "counts", "confidence"])
+def test_all_kinds_of_rows(kind: str) -> None:
+    n = 3000
+    rng = np.random.default_rng(2)
+    site = rng.choice(list("ABC"), n)
+    c = rng.uniform(0.6, 0.99, n)
+    hit = rng.random(n) < c - 0.3 * (site == "B")
+    if kind == "confidence":
+        rows = calibcli.from_confidence(c, hit, by={"site": site})
+    else:
+        q = np.stack([c, (1 - c) * 0.6, (1 - c) * 0.4], 1)
+        more = {"weights": rng.integers(1, 3, n), "weight_kind": "count"} if kind == "counts" else {}
+        rows = calibcli.from_arrays(q, np.where(hit, 0, 1), by={"site": site}, **more)
+    found = calibcli.find_slices(rows)
+    assert found.facts["rules"][0]["by"] == "site=B"
+    assert found["confidence_gap", "site=B"].value == pytest.approx(0.3, abs=0.06)
+
+
+# the command
+
+
+def test_columns_of_a_file_and_rules_for_the_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    n = 4000
+    site, age = RNG.choice(["north", "south wing"], n), RNG.uniform(20, 90, n)
+    p = _rows(n, {"site": site}, 0.2 * ((site == "south wing") & (age > 60)))
+    path = tmp_path / "rows.npz"
+    np.savez(path, log_probs=p.logits, labels=p.labels, site=site, age=age, ids=np.arange(n))
+    line = ["slices", str(path), "-o", str(tmp_path / "rules.toml"), "-o", str(tmp_path / "out.png"), "--json"]
+    assert main(line) == 0
+    assert '"columns": 2' in capsys.readouterr().out
+    gates = tomllib.loads((tmp_path / "rules.toml").read_text())["gate"]
+    assert gates[0]["metric"] == "confidence_gap"
+    assert 'site="south wing"' in gates[0]["by"]
+    assert "age>" in gates[0]["by"]
+    assert main(["check", str(path), "--config", str(tmp_path / "rules.toml"), "-q"]) == 1
+    said = capsys.readouterr().out
+    assert "FAIL" in said
+    assert "south wing" in said
+    assert main(["slices", str(ROOT / "sample_data" / "test.npz"), "--by", "class", "--min-n", "100", "-q"]) == 0
+    assert main(["slices", str(path), "--by", "nothing", "-q"]) == 4
+    bare = tmp_path / "bare.npz"
+    np.savez(bare, log_probs=p.logits, labels=p.labels)
+    assert main(["slices", str(bare), "-q"]) == 2
+    assert "no column to search" in capsys.readouterr().err
+
+
+def test_options_that_cannot_be() -> None:
+    p = _rows(1000, {"site": RNG.choice(list("AB"), 1000)})
+    for more in ({"depth": 4}, {"find": "other"}, {"confirm": "none"}, {"alpha": 2}):
+        with pytest.raises(CalibError):
+            calibcli.find_slices(p, **more)
+    with pytest.raises(UsageError, match="too few"):
+        calibcli.find_slices(p.take(np.arange(150)))
+
+
+def test_three_conditions_without_sliceline_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sliceline.slicefinder", None)
+    with pytest.raises(UsageError, match="sliceline") as error:
+        calibcli.find_slices(_rows(1000, {"site": RNG.choice(list("AB"), 1000)}), depth=3)
+    assert "pip install" in error.value.fix
+
+
+@pytest.mark.extra
+def test_three_conditions_by_sliceline() -> None:
+    pytest.importorskip("sliceline")
+    n = 20_000
+    about = {f"c{j}": RNG.integers(0, 3, n).astype(str) for j in range(4)}
+    inside = (about["c0"] == "1") & (about["c1"] == "1") & (about["c2"] == "1")
+    found = calibcli.find_slices(_rows(n, about, 0.25 * inside), depth=3)
+    assert found.facts["rules"][0]["by"] == "c0=1 & c1=1 & c2=1"
+
+
+@pytest.mark.docs
+def test_the_page_is_true() -> None:
+    import doctest
+
+    page = (ROOT / "docs" / "slices.md").read_text(encoding="utf-8").replace("```", "")
+    example = doctest.DocTestParser().get_doctest(page, {"calibcli": calibcli, "np": np}, "slices.md", None, None)
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0

@@ -1,0 +1,208 @@
+"""Every method to every target: exported and within its limit on real rows, or refused with a target that works."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calibcli
+from calibcli.errors import InputError, UsageError
+from calibcli.predictions import Predictions
+from calibcli.scalers import SCALERS, Scaler
+from calibcli.ship.maps import PROGRAMS
+from calibcli.ship.snippets import AFFINE, ODDS
+from calibcli.ship.target import TARGETS
+
+OPTIONS = {"matrix": ":lam=0.1,mu=0.1", "dirichlet": ":lam=0.1,mu=0.1"}
+SPECS = [e.name + OPTIONS.get(e.name, "") for e in SCALERS if e.name in PROGRAMS]
+SPECS += ["histogram:of=top", "focal_temperature:order=phi-T"]
+EXTRA = {"onnx": pytest.mark.extra}
+SUFFIX = {"onnx": ".onnx", "json": ".json", "pt2": ".pt2", "torchscript": ".pt"}
+TARGET = [pytest.param(name, marks=EXTRA.get(name, ())) for name in SUFFIX]
+LIMIT = {"onnx": 1e-6, "json": 1e-9, "pt2": 1e-6, "torchscript": 1e-6}
+ONNX = importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")
+ROWS = 1000
+
+
+def rows(k: int, kind: str = "logits") -> tuple[Any, Any]:
+    """Float32 rows as models give them: some saturated, some with masked classes or one class alone."""
+    rng = np.random.default_rng(k)
+    z = (rng.standard_normal((ROWS, k)) * 4).astype(np.float32)
+    y = (z / 2.5 + rng.gumbel(size=z.shape)).argmax(1)
+    z[:20] *= 3
+    if kind == "logits":
+        z[np.arange(20, 80), (y[20:80] + 1) % k] = -np.inf
+        if k > 2:
+            z[80:84] = -np.inf
+            z[np.arange(80, 84), y[80:84]] = 1.0
+    return z, y
+
+
+_fits: dict[tuple[str, int], Scaler] = {}
+
+
+def fitted(spec: str, k: int) -> Scaler:
+    if (spec, k) not in _fits:
+        z, y = rows(k)
+        _fits[spec, k] = calibcli.fit_scaler(z, y, spec, kind="logits").scaler
+    return _fits[spec, k]
+
+
+@pytest.mark.parametrize("k", [2, 10])
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("target", TARGET)
+def test_the_calibrator_alone(target: str, spec: str, k: int, tmp_path: Path) -> None:
+    one_cell(target, spec, k, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("target", TARGET)
+def test_the_calibrator_alone_of_100_classes(target: str, spec: str, tmp_path: Path) -> None:
+    one_cell(target, spec, 100, tmp_path)
+
+
+def one_cell(target: str, spec: str, k: int, tmp_path: Path) -> None:
+    if target == "onnx" and not ONNX:
+        pytest.skip("onnx is not installed")
+    scaler, path = fitted(spec, k), tmp_path / f"c{SUFFIX[target]}"
+    data = Predictions.of(*rows(k))
+    name = spec.partition(":")[0]
+    if target == "json" and name not in (*AFFINE, *ODDS, "isotonic"):
+        with pytest.raises(UsageError) as refused:
+            calibcli.export(scaler, target, save=path, data=data)
+        assert "--to onnx" in refused.value.fix
+        assert not list(tmp_path.iterdir())
+        return
+    found = calibcli.export(scaler, target, save=path, data=data)
+    assert found["max_dp"].value <= found.facts["limit"] == LIMIT[target]
+    assert found["max_dp"].n == found.facts["n"] == ROWS
+    assert path.is_file()
+    if scaler.preserves_accuracy:
+        assert found.facts["predicted classes changed"] == 0
+
+
+def test_every_method_has_a_program() -> None:
+    assert {e.name for e in SCALERS} >= set(PROGRAMS)
+    known = {e.name for e in TARGETS}
+    assert known >= {*SUFFIX, "checkpoint", "card", "vllm"}
+
+
+@pytest.mark.parametrize("k", [2, 10])
+@pytest.mark.parametrize("spec", SPECS)
+def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
+    """The limit of float64 runtimes, and ten times less: nothing is lost at the vertices."""
+    import torch
+
+    from calibcli.ship.torch_module import Calibrator
+
+    z = rows(k)[0].astype(np.float64)
+    scaler = fitted(spec, k)
+    with torch.no_grad():
+        found = Calibrator(scaler, True, torch.float64)(torch.from_numpy(z)).numpy()
+        one = Calibrator(scaler, True, torch.float64)(torch.from_numpy(z[:1])).numpy()
+        assert np.abs(one - found[:1]).max() < 1e-13
+    assert np.abs(found - np.exp(scaler.map(z))).max() <= 1e-10
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities", "log_probabilities"])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("spec", ["temperature", "platt", "beta", "isotonic", "vector"])
+def test_scores_of_every_kind_and_one_column(spec: str, columns: int, kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(columns)
+    z = rng.standard_normal((400, max(columns, 2))) * 3
+    y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
+    logp = z - np.log(np.exp(z).sum(1, keepdims=True))
+    scores = {"logits": z[:, 1] - z[:, 0], "probabilities": np.exp(logp[:, 1]), "log_probabilities": logp[:, 1]}
+    wide = {"logits": z, "probabilities": np.exp(logp), "log_probabilities": logp}
+    given = scores[kind] if columns == 1 else wide[kind]
+    data = calibcli.from_arrays(given, y, kind=kind)
+    scaler = calibcli.fit_scaler(data, spec=spec).scaler
+    assert (scaler.kind, scaler.columns) == (kind, columns)
+    for target in SUFFIX:
+        if target != "onnx" or ONNX:
+            found = calibcli.export(scaler, target, save=tmp_path / f"c{SUFFIX[target]}", data=data)
+            assert found["max_dp"].value <= LIMIT[target], target
+            assert found["max_dp"].n == 400
+
+
+@pytest.mark.parametrize("target", TARGET)
+def test_nothing_is_written_beyond_the_limit(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scaler that the file is held against is not the one that it is made of: exit 4, the figure, no file."""
+    if target == "onnx" and not ONNX:
+        pytest.skip("onnx is not installed")
+    scaler, data = fitted("platt", 10), Predictions.of(*rows(10))
+    honest = Scaler.__call__
+    monkeypatch.setattr(Scaler, "__call__", lambda self, scores: honest(self, np.asarray(scores) * 1.001))
+    with pytest.raises(InputError, match=r"max\|dp\| = \d") as refused:
+        calibcli.export(scaler, target, save=tmp_path / f"c{SUFFIX[target]}", data=data)
+    assert refused.value.code == 4
+    assert not list(tmp_path.iterdir())
+    found = calibcli.export(scaler, target, save=tmp_path / f"c{SUFFIX[target]}", data=data, tolerance=0.1)
+    assert found["max_dp"].value > 1e-5
+    assert found.facts["limit"] == 0.1
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if s.partition(":")[0] in (*AFFINE, *ODDS, "isotonic")])
+def test_generated_functions_are_short_and_need_nothing(spec: str, tmp_path: Path) -> None:
+    calibcli.export(fitted(spec, 10), "json", save=tmp_path / "c.json", data=Predictions.of(*rows(10)))
+    lines = {p.suffix: p.read_text().strip().splitlines() for p in tmp_path.iterdir()}
+    assert {".py", ".json"} | ({".js"} if shutil.which("node") else set()) | (
+        {".c"} if shutil.which("cc") else set()
+    ) == set(lines)
+    for suffix, start in ((".py", "def "), (".js", "function "), (".c", "void ")):
+        body = lines.get(suffix, ())
+        first = next((i for i, line in enumerate(body) if line.startswith(start)), 0)
+        assert len(body) - first <= 15, "\n".join(body[first:])
+    needed = [line for line in lines[".py"] if "import" in line]
+    assert all(line.startswith(("from math", "from bisect")) for line in needed)
+
+
+def test_what_cannot_be_run_here_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    found = calibcli.export(fitted("platt", 10), "json", save=tmp_path / "c.json", data=Predictions.of(*rows(10)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.json", "c.py"]
+    assert [note.partition(" ")[0] for note in found.notes] == ["c.js", "c.c"]
+
+
+def test_a_short_export_imports_no_torch(tmp_path: Path) -> None:
+    calibcli.save_scaler(fitted("platt", 10), tmp_path / "p.safetensors")
+    z, y = rows(10)
+    np.savez(tmp_path / "r.npz", logits=np.maximum(z, -50), labels=y)
+    code = """
+import sys
+from calibcli.cli.app import main
+assert main(["export", "p.safetensors", "--to", "json", "--data", "r.npz", "-o", "c.json", "-q"]) == 0
+heavy = {"torch", "onnx", "onnxruntime", "typer", "matplotlib"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_vllm_has_temperature_and_platt_of_one_column(tmp_path: Path) -> None:
+    data = Predictions.of(*rows(10))
+    calibcli.export(fitted("temperature", 10), "vllm", save=tmp_path / "p.json", data=data)
+    t = 1 / float(fitted("temperature", 10).parameters["beta"])
+    assert json.loads((tmp_path / "p.json").read_text()) == {"logit_sigma": pytest.approx(t)}
+    with pytest.raises(UsageError, match="has no 'vector'"):
+        calibcli.export(fitted("vector", 10), "vllm", save=tmp_path / "q.json", data=data)
+    rng = np.random.default_rng(0)
+    s = rng.standard_normal(400) * 4
+    one = calibcli.fit_scaler(
+        s, (rng.uniform(size=400) < 1 / (1 + np.exp(-s / 2 - 1))).astype(int), "platt", kind="logits"
+    )
+    calibcli.export(one, "vllm", save=tmp_path / "one.json", data=s, kind="logits")
+    found = json.loads((tmp_path / "one.json").read_text())
+    p = 1 / (1 + np.exp(-(s - found["logit_mean"]) / found["logit_sigma"]))
+    np.testing.assert_allclose(p, one.predict_proba(s)[:, 1], atol=1e-12)
