@@ -7,6 +7,8 @@ The public functions are loaded when they are first used, so that `import calibc
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     find_slices                                    calibcli.api.finding
     check compare                                  calibcli.api.gating
+    report                                         calibcli.api.reporting
+    scorer Calibrator                              calibcli.api.estimator
     Watch                                          calibcli.api.watching
     curvature train loss                           calibcli.api.networks
     export verify                                  calibcli.api.shipping
@@ -22,11 +24,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from calibcli.api.accumulating import Accumulator
+    from calibcli.api.estimator import Calibrator, scorer
     from calibcli.api.finding import find_slices
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
     from calibcli.api.gating import check, compare
     from calibcli.api.measuring import from_arrays, from_confidence, measure, read
     from calibcli.api.networks import curvature, loss, train
+    from calibcli.api.reporting import report
     from calibcli.api.shipping import export, verify
     from calibcli.api.watching import Watch
     from calibcli.errors import CalibError
@@ -35,11 +39,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "calibcli.api.accumulating": "Accumulator",
+    "calibcli.api.estimator": "Calibrator scorer",
     "calibcli.api.finding": "find_slices",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
     "calibcli.api.gating": "check compare",
     "calibcli.api.measuring": "from_arrays from_confidence measure read",
     "calibcli.api.networks": "curvature loss train",
+    "calibcli.api.reporting": "report",
     "calibcli.api.shipping": "export verify",
     "calibcli.api.watching": "Watch",
     "calibcli.errors": "CalibError",
@@ -50,6 +56,7 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names.spl
 __all__ = [
     "Accumulator",
     "CalibError",
+    "Calibrator",
     "Estimate",
     "Predictions",
     "Result",
@@ -67,7 +74,9 @@ __all__ = [
     "loss",
     "measure",
     "read",
+    "report",
     "save_scaler",
+    "scorer",
     "train",
     "verify",
 ]
@@ -76,7 +85,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
         raise AttributeError(f"module 'calibcli' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULE[name]), name)
+    from calibcli import spoken
+
+    found = getattr(importlib.import_module(_MODULE[name]), name)
+    globals()[name] = found if isinstance(found, type) else spoken.in_python(found, name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,7 @@ from calibcli import wellformed
 from calibcli.errors import Exit, GateFailed, InputError, printable
 from calibcli.plots import Plot, finite
 from calibcli.shelves import alike
+from calibcli.shown import Shown
 from calibcli.spec import Range, normal
 
 SCHEMA = (
@@ -29,7 +30,7 @@ WORST_FIRST = tuple(EXITS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(Shown):
     """A number with its uncertainty and how that was got.
 
     A value that is not finite becomes None with a `reason`, so that what is in memory is what JSON can hold.
@@ -87,6 +88,20 @@ class Estimate:
         if self.level is not None:  # 1 - 2 * 0.05 is 0.9 to the reader
             object.__setattr__(self, "level", round(float(self.level), 12))
         object.__setattr__(self, "detail", {k: finite(v) for k, v in self.detail.items()})
+
+    def __float__(self) -> float:
+        """The value.
+
+        Raises:
+            ValueError: there is none; says why.
+        """
+        if self.value is None:
+            raise ValueError(f"{self.name} has no value: {self.reason or 'it is not defined here'}")
+        return self.value
+
+    def __format__(self, spec: str) -> str:
+        """`f"{e:.3f}"` is the value alone, `f"{e}"` has its interval too."""
+        return format(float(self), spec) if spec else str(self)
 
     def problem(self) -> str:
         """What of a number that was read cannot be: a value of no rows, bounds that do not hold it; or "".
@@ -155,7 +170,7 @@ class Check:
 Key = str | tuple[str, str]
 
 
-class Numbers(Mapping[Key, Estimate]):
+class Numbers(Shown, Mapping[Key, Estimate]):
     """Estimates by spec, or by spec and what they are of: `found["ece"]`, `found["ece", "site=A"]`.
 
     A spec may be in any spelling (`ece:bins=15`, and of two classes `ece:of=positive`, are `ece`), or a name alone
@@ -164,6 +179,9 @@ class Numbers(Mapping[Key, Estimate]):
 
     estimates: Sequence[Estimate]
     facts: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __getitem__(self, key: Key) -> Estimate:
         """The estimate.
@@ -192,7 +210,7 @@ class Numbers(Mapping[Key, Estimate]):
         return len(list(iter(self)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Numbers):
     """What a command found. Plain data: every renderer reads this and nothing else.
 

@@ -19,7 +19,7 @@ from calibcli.cli.typed import build
 
 ROOT = Path(__file__).parent.parent
 TEST, VALIDATION = (str(ROOT / "sample_data" / f"{name}.npz") for name in ("test", "validation"))
-HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "pandas", "sklearn", "rich")
+HEAVY = ("torch", "scipy.stats", "scipy.optimize", "matplotlib", "pandas", "sklearn", "rich", "jinja2")
 
 
 def imports(*argv: str) -> list[str]:

@@ -98,7 +98,7 @@ def test_the_example_is_true(
     target = EXAMPLES[name]
     if name.endswith((" parquet", " arrow")):
         pytest.importorskip("pyarrow")
-    module = target if inspect.ismodule(target) else sys.modules[target.__module__]
+    module = target if inspect.ismodule(target) else sys.modules[inspect.unwrap(target).__module__]
     names = {**vars(module), **shared(), "folder": tmp_path}
     example = doctest.DocTestParser().get_doctest(doc(target), names, name, None, None)
     assert any(one.want for one in example.examples), "no example that shows what comes out"

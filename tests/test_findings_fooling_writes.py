@@ -36,6 +36,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("{result} --max ece=0.2", ("input",)),
     ],
     "compare": [("{test} {validation}", ("inputs",)), ("{base} {result}", ("inputs",))],
+    "report": [("{base} {result}", ("results",))],
     "plan": [("--max ece=0.02 --from {validation}", ("pilot",))],
     "watch": [
         ("{folder}/state.json {test} --max ece=0.2 --config {config} --night 2026-03-01", ("state", "new", "config")),

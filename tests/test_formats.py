@@ -128,6 +128,7 @@ WRITTEN: dict[str, Callable[[bytes], float | None]] = {
     "toml": lambda content: next(g["limit"] for g in tomllib.loads(content.decode())["gate"] if g["metric"] == "ece"),
     "badge": number(r'"message": "ece ([\d.]+)"'),
     "junit": lambda content: tree.fromstring(content) and None,
+    "html": number(r"<th scope=row>ece<td>([\d.]+)"),
     "svg": lambda content: tree.fromstring(content) and None,
     "png": lambda content: None if content.startswith(b"\x89PNG\r\n") else 0.0,
     "pdf": lambda content: None if content.startswith(b"%PDF-") else 0.0,

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent / "calibcli"
 # left may not import right; rooms in one group may not import each other
 ORDER = [
     ("errors",),
-    ("spec", "files", "numerics"),
+    ("spec", "files", "numerics", "spoken", "shown"),
     ("wellformed", "shelves"),
     ("plots",),
     ("result",),
@@ -54,6 +54,7 @@ HEAVY = {
     ),
     "rich": ("render/formats/table", "render/progress"),
     "matplotlib": ("render/figure",),
+    "jinja2": ("render/page",),
     "typer": ("cli",),
 }
 FILES = sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or p.stem not in ("__init__", "__main__"))

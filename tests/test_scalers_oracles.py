@@ -16,6 +16,7 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+import calibcli
 from calibcli import scalers
 from calibcli.errors import UsageError
 from calibcli.links import log_phi, log_softmax
@@ -356,3 +357,17 @@ def test_method_equals_its_oracle(spec: str) -> None:
 
 def test_every_method_has_an_oracle() -> None:
     assert {spec.partition(":")[0] for spec in PROBABILITIES} | set(ABOVE) == {e.name for e in scalers.SCALERS}
+
+
+@pytest.mark.parametrize("right", [0.5, 0.75, 1.0])
+@pytest.mark.parametrize("least", [1e-6, 1e-15, 1e-200])
+def test_platt_of_rows_that_are_all_sure(right: float, least: float) -> None:
+    """Of two values of the score the map takes each to the mean target of its rows, however sure they were."""
+    sure, n = np.repeat([0, 1], 200), 200
+    labels = np.where(np.arange(400) % n < right * n, sure, 1 - sure)
+    p = np.where(np.eye(2)[sure] == 1, 1 - least, least)
+    found = calibcli.fit_scaler(p, labels, "platt", kind="probabilities").predict_proba(p)[:, 1]
+    ones = labels.sum()
+    target = np.where(labels == 1, (ones + 1) / (ones + 2), 1 / (400 - ones + 2))
+    expected = np.array([target[sure == side].mean() for side in (0, 1)])[sure]
+    assert found == pytest.approx(expected, abs=1e-7)

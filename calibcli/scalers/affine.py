@@ -154,6 +154,9 @@ def log_odds(logits: Array) -> Array:
     return np.clip(log_p - log_rest, -700, 700)
 
 
+FLAT = 1e-6  # curvature at slopes of one, below which Newton would step anywhere: all rows are sure there
+
+
 def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Array:
     """Slopes and bias of a logistic regression on the columns of x, by Newton with halved steps."""
     w = np.ones(len(x)) if weights is None else weights
@@ -169,6 +172,9 @@ def logistic(x: Array, positive: Any, weights: Array | None, smooth: bool) -> Ar
         return float(w @ (np.logaddexp(0, s) - target * s))
 
     theta = np.append(np.ones(x.shape[1]), 0.0)
+    p = np.exp(log_sigmoid(design @ theta))
+    if w @ (p * (1 - p)) < FLAT:
+        theta[:-1] = 4 / np.abs(x).max(initial=4.0)
     value = loss(theta)
     for _ in range(100):
         p = np.exp(log_sigmoid(design @ theta))

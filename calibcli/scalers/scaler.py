@@ -148,7 +148,7 @@ class Scaler:
         return np.asarray(self.choice.traits["apply"](self.parameters, np.asarray(logits, np.float64)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fit(Numbers, Fitted):
     """A scaler with the numbers, notes and figures of its fit; a mapping of its estimates: `fit["temperature"]`.
 

@@ -37,14 +37,17 @@ DATES = {
 Box = tuple[float, float, float, float]  # left, bottom, width, height in inches
 
 
-def render(result: Result, format: str, look: Style = "screen") -> bytes:
+def render(result: Result, format: str, look: Style = "screen", images: bool = True) -> bytes:
     """The figure as a file of `format` (png, svg, pdf). A result without plots gives its table as a picture.
 
     Args:
         look: `screen` or `paper`, see `style.LOOKS`.
+        images: without, a heat map and its colour bar are paths in an SVG too, however many.
     """
     chosen = style.LOOKS[look]
     with drawn(result, chosen) as figure:
+        for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
+            artist.set_rasterized(False)
         file = io.BytesIO()
         how: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": DATES[format]}
         figure.savefig(file, format=format, dpi=chosen.dpi, **how)

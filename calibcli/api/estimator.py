@@ -1,0 +1,246 @@
+"""Calibration for scikit-learn: a scorer of any metric, and an estimator. scikit-learn is needed where it is used."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibcli import spoken
+from calibcli.api import fixing, measuring
+from calibcli.errors import InputError, UsageError
+from calibcli.metrics import METRICS
+
+if TYPE_CHECKING:
+
+    class BaseEstimator:
+        def __sklearn_tags__(self) -> Any: ...
+
+    class ClassifierMixin: ...
+
+else:
+    try:
+        from sklearn.base import BaseEstimator, ClassifierMixin
+    except ModuleNotFoundError:
+
+        class ClassifierMixin:
+            """Nothing: scikit-learn is not installed, and scores need none of it."""
+
+        class BaseEstimator:
+            """Nothing, likewise."""
+
+
+__all__ = ["Calibrator", "scorer"]
+
+fit_scaler, measure = spoken.in_python(fixing.fit_scaler), spoken.in_python(measuring.measure)
+LEAST = 1e-15  # a probability, as `clip` has it
+PROPER = ("nll", "brier", "accuracy")
+"""Metrics whose best value is that of the true probabilities (accuracy: that of the true ranking)."""
+
+
+def scorer(metric: str) -> Callable[..., float]:
+    """A metric as scikit-learn's `scoring=`: larger is better, so that losses and errors are negative.
+
+    A calibration error is not proper: it is best for a model that gives every row the share of its class. Chosen
+    by it, models may get worse; a warning says so. `nll` and `brier` are proper (Gneiting and Raftery 2007).
+
+    >>> model = Calibrator().fit(logits, labels)  # or any classifier of scikit-learn
+    >>> round(scorer("nll")(model, logits, labels), 2), scorer("accuracy")(model, logits, labels) > 0.9
+    (-0.26, True)
+
+    Args:
+        metric: e.g. `nll`, `brier`, `ece:bins=30`.
+
+    Returns:
+        `score(estimator, X, y, sample_weight=None)`, of an estimator with `predict_proba` and `classes_`.
+
+    Raises:
+        UsageError: an unknown metric, or one that is neither good nor bad.
+    """
+    choice = METRICS.choose(metric)
+    better = METRICS.entries[choice.name].traits.get("better", "")
+    if not better:
+        raise UsageError(f"{choice.spec} is neither better high nor low", "choose nll or brier")
+    if choice.name not in PROPER:
+        warnings.warn(
+            f"{choice.spec} is not a proper score: best is a model that gives every row the shares of the classes. "
+            "Choose models by scorer('nll') or scorer('brier')",
+            stacklevel=2,
+        )
+
+    def score(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        probabilities = np.asarray(estimator.predict_proba(X))
+        labels = _codes(np.asarray(y), np.asarray(estimator.classes_))
+        found = measure(probabilities, labels, choice.spec, kind="probabilities", weights=sample_weight)
+        value = float(next(iter(found.values())))
+        return value if better == "higher" else -abs(value) if better == "zero" else -value
+
+    score.__name__ = f"scorer({choice.spec!r})"
+    return score
+
+
+class Calibrator(ClassifierMixin, BaseEstimator):
+    """A calibration map with `fit` and `predict_proba`, of scores or around a scikit-learn classifier.
+
+    Around a classifier the map is fitted on cross-validated scores, and the classifier then on all rows: no row is
+    scored by a model that saw it (Platt 1999; `ensemble=False` of scikit-learn). A classifier that is fitted already
+    goes in as `sklearn.frozen.FrozenEstimator`, with rows that it has not seen.
+
+    >>> Calibrator().fit(logits, labels).predict_proba(logits).shape
+    (997, 10)
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> model = Calibrator("temperature", GaussianNB()).fit(logits, labels)
+    >>> model.fit_["temperature"].value > 1, model.classes_.tolist() == list(range(10))
+    (True, True)
+
+    Args:
+        method: of `fit_scaler`: `temperature`, `vector`, `isotonic`, ...
+        estimator: a classifier with `predict_proba` or `decision_function`; None: `X` are the scores, logits or
+            probabilities (N, K), and labels the names of their columns in order.
+        cv: folds, as scikit-learn takes them.
+        seed: of what is random in the fit.
+
+    Attributes:
+        classes_: the labels, sorted, as columns of `predict_proba`.
+        fit_: the `Fit`, with its estimates.  estimator_: the classifier, fitted on all rows.
+    """
+
+    def __init__(self, method: str = "temperature", estimator: Any = None, *, cv: Any = 5, seed: int = 0) -> None:
+        self.method = method
+        self.estimator = estimator
+        self.cv = cv
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any) -> Calibrator:
+        """Fit the classifier, where there is one, and the map.
+
+        >>> round(Calibrator().fit(logits, labels).fit_["temperature"].value, 2)
+        2.81
+
+        Raises:
+            InputError: scores that the method cannot be fitted to.
+        """
+        if self.estimator is None:
+            scores = np.asarray(X)
+            k = 2 if scores.ndim == 1 or scores.shape[1] == 1 else scores.shape[1]
+            self.classes_ = _classes(np.asarray(y), k)
+            self.n_features_in_ = 1 if scores.ndim == 1 else scores.shape[1]
+            codes, kind = _codes(np.asarray(y), self.classes_), None
+        else:
+            scores, codes, kind = self._cross_fitted(X, y)
+        if len(self.classes_) > 1:
+            self.fit_ = fit_scaler(scores, codes, self.method, kind=kind, seed=self.seed)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Calibrated probabilities (N, K) float64.
+
+        >>> float(Calibrator().fit(logits, labels).predict_proba(logits).sum().round(6))
+        997.0
+        """
+        if not self.__sklearn_is_fitted__():
+            raise _not_fitted()
+        if self.estimator is None:
+            return self.fit_.predict_proba(X)
+        scores = self._scores(self.estimator_, X)
+        return np.ones((len(scores), 1)) if len(self.classes_) == 1 else self.fit_.predict_proba(scores)
+
+    def predict(self, X: Any) -> Any:
+        """The label of the highest probability.
+
+        >>> Calibrator().fit(logits, labels).predict(logits[:3]).shape
+        (3,)
+        """
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
+
+    def _cross_fitted(self, X: Any, y: Any) -> tuple[Any, Any, Any]:
+        """Scores of every row by a classifier that did not see it, the codes of the labels, and the kind of scores."""
+        from sklearn.base import clone
+        from sklearn.model_selection import check_cv, cross_val_predict
+        from sklearn.utils.multiclass import check_classification_targets
+        from sklearn.utils.validation import column_or_1d, indexable
+
+        X, y = indexable(X, y)
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        self.estimator_ = clone(self.estimator).fit(X, y)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) == 1:
+            return None, codes, None
+        way, kind = _way(self.estimator_)
+        fewest = int(np.bincount(codes).min())
+        if isinstance(self.cv, int) and fewest < 2:
+            return self._scores(self.estimator_, X), codes, kind  # nothing can be left out
+        folds = check_cv(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, y, classifier=True)
+        found = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way)
+        return _filled(found, kind), codes, kind
+
+    def _scores(self, estimator: Any, X: Any) -> Any:
+        way, kind = _way(estimator)
+        return _filled(getattr(estimator, way)(X), kind)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.estimator is not None:
+            from sklearn.utils import get_tags
+
+            tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "classes_") and (hasattr(self, "fit_") or len(self.classes_) == 1)
+
+
+def _not_fitted() -> Exception:
+    """As scikit-learn says it, where it is there."""
+    problem = "this Calibrator is not fitted: call fit(scores, labels) first"
+    try:
+        from sklearn.exceptions import NotFittedError
+    except ModuleNotFoundError:
+        return ValueError(problem)
+    return NotFittedError(problem)  # type: ignore[no-any-return]
+
+
+def _way(estimator: Any) -> tuple[str, str]:
+    """How an estimator gives scores, and what kind of them."""
+    if hasattr(estimator, "predict_proba"):
+        return "predict_proba", "probabilities"
+    if hasattr(estimator, "decision_function"):
+        return "decision_function", "logits"
+    raise UsageError(f"{type(estimator).__name__} has neither predict_proba nor decision_function", "pass a classifier")
+
+
+def _filled(scores: Any, kind: str) -> Any:
+    """Scores in float64, none of them infinitely sure: what trees and neighbours say of rows they know is 0 or 1."""
+    found = np.asarray(scores, np.float64)
+    return np.clip(found, LEAST, 1.0) if kind == "probabilities" else np.clip(found, -1e9, 1e9)
+
+
+def _classes(labels: Any, k: int) -> Any:
+    """The names of the columns of scores: 0 to K - 1, or the labels themselves where there are K of them."""
+    found = np.unique(labels)
+    if np.issubdtype(found.dtype, np.integer) and found.min() >= 0 and found.max() < k:
+        return np.arange(k)
+    if len(found) != k:
+        raise InputError(f"labels have {len(found)} values, the scores {k} columns", "pass labels 0 to K - 1")
+    return found
+
+
+def _codes(labels: Any, classes: Any) -> Any:
+    """Labels as positions among the classes.
+
+    Raises:
+        InputError: a label that is no class.
+    """
+    order = np.argsort(classes)
+    at = np.clip(np.searchsorted(classes, labels, sorter=order), 0, len(classes) - 1)
+    codes = order[at]
+    if (wrong := np.flatnonzero(classes[codes] != labels)).size:
+        raise InputError(f"label {labels[wrong[0]]!r} is none of the estimator's classes", "score rows of its classes")
+    return codes

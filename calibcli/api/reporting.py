@@ -1,0 +1,123 @@
+"""Several results as one, from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibcli.errors import InputError, UsageError
+from calibcli.gate import compare as comparing
+from calibcli.gate.input_files import read_result
+from calibcli.headline import FACT, headed
+from calibcli.result import WORST_FIRST, Cell, Result, Table
+
+__all__ = ["report"]
+
+COMPARED = ("metrics", "scale", "curvature", "fit")
+"""Commands whose results are set side by side."""
+
+
+def report(*results: Result | str | Path, names: Sequence[str] | None = None) -> Result:
+    """Results of any commands as one: `report(a, b).write("report.html")` is a page of all of them.
+
+    Those of the same command are compared too, as independent.
+
+    >>> found = [calibcli.measure(logits, labels, "ece"), calibcli.check(logits, labels, max={"ece": 0.1})]
+    >>> [row[:3] for row in report(*found, names=["test", "gate"]).tables[0].rows]
+    [['test', 'metrics', ''], ['gate', 'check', 'pass']]
+
+    Args:
+        results: results, or .json files of them; of a report, those that it holds.
+        names: one for each; by default that of the file.
+
+    Returns:
+        A table of the results, with each of them whole in `facts["results"]`.
+
+    Raises:
+        InputError: a file that is not a result.  UsageError: none, or another number of names.
+    """
+    if not results:
+        raise UsageError("no result to report", "name one or more .json files that calib wrote")
+    read = [(one, {}) if isinstance(one, Result) else read_result(one) for one in results]
+    named = list(names or _names(results))
+    if len(named) != len(results):
+        raise UsageError(f"{len(results)} results, {len(named)} names", "name each result")
+    held = [pair for name, (one, _) in zip(named, read, strict=True) for pair in _held(name, one)]
+    compared, notes = _compared(held)
+    verdicts = [one.verdict for _, one in held if one.verdict]
+    rows: list[list[Cell]] = [
+        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in held
+    ]
+    return Result(
+        command="report",
+        tables=[
+            Table(name="results", title="Results", columns=["result", "command", "verdict", "in short"], rows=rows)
+        ],
+        notes=notes,
+        facts={
+            FACT: _headline(held),
+            **({"verdict": next(o for o in WORST_FIRST if o in verdicts)} if verdicts else {}),
+            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*held, *compared]],
+        },
+        provenance={"inputs": [entry for _, entry in read if entry]},
+    )
+
+
+def _headline(held: Sequence[tuple[str, Result]]) -> str:
+    judged = [(name, one.verdict) for name, one in held if one.verdict]
+    count = f"{len(held)} result{'s' * (len(held) != 1)}"
+    if not judged:
+        return f"{count}; none is a verdict."
+    failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
+    some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+    passed = "every one passes" if len(judged) > 1 else "it passes"
+    return f"{count}, {len(judged)} with a verdict: {f'not passed: {some}' if failed else passed}."
+
+
+def _names(results: Sequence[Any]) -> list[str]:
+    """File names without what they share; the command and a number of what has none."""
+    texts = [str(r) if not isinstance(r, Result) else f"{r.command} {i}" for i, r in enumerate(results, 1)]
+    stems = [text.rsplit("/", 1)[-1].removesuffix(".json") for text in texts]
+    if len(set(stems)) == len(stems):
+        return stems
+    shared = os.path.commonpath(list(map(os.path.dirname, texts))) if len({t[:1] == "/" for t in texts}) == 1 else ""
+    return [text.removeprefix(f"{shared}/").removesuffix(".json") for text in texts]
+
+
+def _held(name: str, result: Result) -> list[tuple[str, Result]]:
+    """A result by its name; of a report, those that were put into it."""
+    inside = result.facts.get("results") if result.command == "report" else None
+    if not isinstance(inside, list):
+        return [(name, result)]
+    found = []
+    for i, one in enumerate(inside):
+        if not isinstance(one, Mapping) or not isinstance(one.get("result"), Mapping):
+            raise InputError(f"{name}: facts.results[{i}] is no result", "write the report again")
+        found += _held(str(one.get("name", i)), Result.from_json(json.dumps(one["result"]), name))
+    return [pair for pair in found if pair[1].command != "compare" or pair[1].provenance]
+
+
+def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
+    """The differences between the results of each command, and why some have none."""
+    found, notes = [], []
+    for command in COMPARED:
+        same = [(name, _fixed(one)) for name, one in held if one.command == command]
+        if len(same) < 2:
+            continue
+        try:
+            made = comparing.results([one for _, one in same], [name for name, _ in same])
+        except InputError as error:
+            notes.append(f"results of {command} are not compared: {error.problem}")
+            continue
+        found.append((f"Comparison of {command}", headed(made)))
+    return found, notes
+
+
+def _fixed(result: Result) -> Result:
+    """Of a fit what it fitted, and what came after: before is what `metrics` compares."""
+    left = [e for e in result.estimates if e.scope not in ("before", "after minus before")]
+    return dataclasses.replace(result, estimates=left) if result.command == "scale" else result

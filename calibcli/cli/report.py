@@ -1,0 +1,29 @@
+"""`calib report`: several results as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calibcli.cli.run import Run, takes
+from calibcli.spec import argument
+
+PANEL = "Gate"
+
+
+@takes
+def command(
+    *,
+    results: tuple[Path, ...] = argument("Results that calib wrote with -o FILE.json, of any commands."),
+    run: Run,
+) -> int:
+    """Put results together: verdicts and sentences of each; with -o report.html as a page with figures and tables.
+
+    Results of the same command are compared, as if from independent data; calib compare pairs the rows of scores.
+    Exits with 0 whatever the verdicts are.
+
+    Example: calib report metrics.json check.json -o report.html
+    """
+    from calibcli.api.reporting import report
+
+    run.claim(results)
+    return run.finish(report(*results))

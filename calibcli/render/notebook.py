@@ -1,0 +1,113 @@
+"""Results, fits and estimates as Python shows them: text, HTML, Markdown, data frames, axes. `shown` asks for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from calibcli import numbers, render
+from calibcli.errors import UsageError, did_you_mean
+from calibcli.plots import Curve, Plot
+from calibcli.render import sheet
+from calibcli.result import Estimate, Result
+
+FRAME = ("name", "scope", "value", "low", "high", "level", "sided", "unit", "better", "n", "se", "null", "null_high")
+MOST = 40  # estimates in a figure
+
+
+def result(value: Any) -> Result:
+    """A result as it is; a fit or an estimate as one."""
+    if isinstance(value, Result):
+        return value
+    if isinstance(value, Estimate):
+        return Result(command="", estimates=[value])
+    kept = {f.name: getattr(value, f.name) for f in dataclasses.fields(Result) if hasattr(value, f.name)}
+    return Result(**{"command": "fit_scaler", **kept})
+
+
+def text(value: Any) -> str:
+    """A table; of an estimate its value and interval on a line."""
+    if not isinstance(value, Estimate):
+        return render.text(dataclasses.replace(result(value), plots=[]), "table").rstrip("\n")
+    shown = numbers.shown(value)
+    level = f" ({numbers.level([value])})" if shown.interval and numbers.level([value]) else ""
+    unit = f" {value.unit}" if value.unit not in ("", "probability", *numbers.UNITS) else ""
+    said = " ".join(filter(None, (value.name, value.scope, shown.value + unit, shown.interval + level)))
+    return f"{said}: {value.reason}" if value.value is None and value.reason else said
+
+
+def html(value: Any) -> str:
+    """The cell of a notebook."""
+    from calibcli.render import page
+
+    return page.cell(result(value))
+
+
+def markdown(value: Any) -> str:
+    return render.text(result(value), "markdown")
+
+
+def frame(value: Any, table: str = "") -> Any:
+    """A pandas `DataFrame` of the estimates, or of a table.
+
+    Raises:
+        UsageError: without pandas, or of a table that is not there.
+    """
+    if importlib.util.find_spec("pandas") is None:
+        raise UsageError("a data frame needs pandas, which is not installed", "pip install pandas")
+    import pandas
+
+    shown = result(value)
+    if not table:
+        columns = [*FRAME, "how", "reason"]
+        return pandas.DataFrame([[getattr(e, c) for c in columns] for e in shown.estimates], columns=columns)
+    tables = {t.name: t for t in shown.tables}
+    if table not in tables:
+        raise UsageError(f"there is no table '{table}'", did_you_mean(table, tables) if tables else "there is none")
+    return pandas.DataFrame(tables[table].rows, columns=list(tables[table].columns))
+
+
+def plot(value: Any, ax: Any = None) -> Any:
+    """The axes with the first reliability diagram, else the first figure, else the estimates."""
+    from calibcli.render.figure import single
+
+    shown = result(value)
+    panels = [p for p in shown.plots if not p.under]
+    first = next((p for p in panels if sheet.bins(p)), panels[0] if panels else forest(shown))
+    return single.draw(first, ax)
+
+
+def forest(shown: Result) -> Plot:
+    """The estimates with their intervals, from the top down.
+
+    Raises:
+        UsageError: none has a value.
+    """
+    found = [e for e in shown.estimates if e.value is not None][:MOST]
+    if not found:
+        raise UsageError("there is nothing to draw: no figure and no number", "measure(..., diagram=True) has figures")
+    units = {e.unit for e in found}
+    one = units.pop() if len(units) == 1 else ""
+    points = Curve(
+        label=" ".join(filter(None, ("value,", numbers.level(found), "interval"))),
+        kind="points",
+        role="model",
+        x=[float(i) for i in range(len(found))],
+        y=[e.value for e in found],
+        low=[e.low for e in found],
+        high=[e.high for e in found],
+    )
+    names = [" ".join(filter(None, (e.name, e.scope, f"({e.unit})" if e.unit and not one else ""))) for e in found]
+    title = " ".join(filter(None, ("calib", shown.command))) if shown.command else found[0].name
+    return Plot(name="estimates", title=title, ylabel=one or "value", labels=names, flip=True, curves=[points])
+
+
+def write(value: Any, path: Path) -> None:
+    """To a file by its suffix.
+
+    Raises:
+        UsageError: as `render.known_output`.
+    """
+    render.write(result(value), render.known_output(path))

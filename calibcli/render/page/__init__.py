@@ -1,0 +1,161 @@
+"""One page of HTML for one result or several: no JavaScript, no request, figures inside, at most a megabyte.
+
+What would be too large is cut, and the page says so; rows of data are never in it. Equal results give equal bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from calibcli.render import sheet, stream
+from calibcli.render.page import portions
+from calibcli.render.page.portions import Caps, Picture
+from calibcli.result import WORST_FIRST, Result
+
+MOST = 1_000_000  # bytes of a page
+MANY = 300_000  # of one with several results
+FIGURE = 2_000  # of the smallest figure
+LEVELS = (
+    Caps(),
+    Caps(rows=100, points=8, panels=6, figures=4),
+    Caps(rows=40, points=6, panels=3, figures=1, text=120, fields=False),
+    Caps(rows=20, points=4, panels=1, figures=1, text=100, fields=False),
+    Caps(rows=20, points=4, panels=1, figures=0, text=100, fields=False),
+    Caps(rows=10, points=0, panels=0, figures=0, text=100, fields=False),
+)
+LEFT = "the fields that are not shown, longer tables and more figures"
+
+
+def page(result: Result) -> str:
+    """The page of a result; of `calib report`, that of the results that it holds."""
+    named = held(result)
+    notes = result.notes if len(named) > 1 else []
+    if len(named) == 1:
+        return _page(named, [], LEVELS)
+    return _page(named, notes, LEVELS)
+
+
+def held(result: Result) -> list[tuple[str, Result]]:
+    """The results that a report holds, by name; any other result is its own."""
+    inside = result.facts.get("results") if result.command == "report" else None
+    if not isinstance(inside, list):
+        return [("", result)]
+    from calibcli import wellformed
+
+    fix = "write it again: this is not what calib writes"
+    return [
+        (str(one.get("name", "")), wellformed.read(one.get("result"), Result, "report", fix, f"facts.results[{i}]"))
+        for i, one in enumerate(inside)
+        if isinstance(one, Mapping)
+    ]
+
+
+def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str], levels: Sequence[Caps]) -> str:
+    """At the first of the levels that makes the page small enough, else with fewer and fewer results."""
+    drawn: dict[str, bytes] = {}
+    text, kept, most = " " * (MOST + 1), len(named), MANY if len(named) > 1 else MOST
+    for i, caps in enumerate(levels):
+        cut = "" if i == 0 else f"Shortened to stay below {most // 1000} kB: the JSON files have {LEFT}."
+        bare, figures = _text(named, notes, caps, cut, None)
+        if _size(bare) + FIGURE * figures > most and caps is not levels[-1]:
+            continue
+        text, _ = _text(named, notes, caps, cut, drawn)
+        if _size(text) <= most:
+            return text
+    while _size(text) > MOST and kept > 1:
+        kept //= 2
+        cut = f"Shortened to stay below 1 MB: the first {kept} of {len(named)} results."
+        text, _ = _text(named[:kept], notes[:10], levels[-1], cut, drawn)
+    return text
+
+
+def _text(
+    named: Sequence[tuple[str, Result]],
+    notes: Sequence[str],
+    caps: Caps,
+    cut: str,
+    drawn: dict[str, bytes] | None,
+) -> tuple[str, int]:
+    """The page and how many figures it has; they are left out without `drawn`, where their drawings are kept."""
+    several = len(named) > 1
+    shown = [portions.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
+    judged = [r.verdict for _, r in named if r.verdict is not None]
+    counts = ", ".join(f"{judged.count(o)} {sheet.VERDICT[o].lower()}" for o in WORST_FIRST if o in judged)
+    worst = next((o for o in WORST_FIRST if o in judged), None)
+    count = sum(r.command != "compare" or bool(r.provenance) for _, r in named)  # beside those that the report made
+    heading = f"Report of {count} results" if several else shown[0].heading
+    pictures = [p for one in shown for p in (*one.first, *one.later)]
+    text = rendered(
+        "page.html",
+        parts=shown,
+        style=stylesheet() + ("" if drawn is None else drawings(pictures, drawn)),
+        overview=several,
+        heading=heading,
+        title=f"{heading}: {sheet.VERDICT[worst]}" if worst else heading,
+        verdict=f"{sheet.VERDICT[worst]}: {counts}" if worst else "",
+        tone=sheet.TONE[worst] if worst else "",
+        notes=notes,
+        cut=cut,
+    )
+    return text, len(pictures)
+
+
+def cell(result: Result) -> str:
+    """What a notebook shows of a result: a page's head and tables, without figures."""
+    one = portions.portion(dataclasses.replace(result, plots=[]), "", "", Caps(rows=60))
+    return rendered("cell.html", one=one, style=stylesheet())
+
+
+def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
+    """Draw pictures in place, each once for all calls with the same `drawn`; the rules of their style sheet."""
+    if not pictures:
+        return ""
+    from calibcli.render import figure
+    from calibcli.render.page import inline
+
+    styles = inline.Styles()
+    for p in pictures:
+        key = f"{p.id} {len(p.plots)} {p.title}"
+        if key not in drawn:
+            drawn[key] = figure.render(Result(command="", plots=p.plots, estimates=p.estimates), "svg", images=False)
+        p.svg = _safe(inline.small(drawn[key], p.id, p.title, f"{p.id}-w", styles))
+    return inline.palette() + styles.sheet()
+
+
+def stylesheet() -> str:
+    return Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+
+
+def rendered(name: str, **values: Any) -> str:
+    """A template of this folder, every text in it escaped and without control characters."""
+    return str(_environment().get_template(name).render(**{**values, "style": _safe(values.get("style", ""))}))
+
+
+@cache
+def _environment() -> Any:
+    import jinja2
+
+    def finalize(value: Any) -> Any:
+        return stream.clean(value) if type(value) is str else value
+
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    made = jinja2.Environment(loader=loader, autoescape=True, finalize=finalize, undefined=jinja2.StrictUndefined)
+    return made
+
+
+def _safe(markup: str) -> Any:
+    """Markup of our own, which is not escaped again."""
+    from markupsafe import Markup
+
+    return Markup(markup)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))
+
+
+__all__ = ["cell", "drawings", "held", "page", "rendered", "stylesheet"]

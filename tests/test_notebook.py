@@ -1,0 +1,289 @@
+"""Results as Python shows them: printed, in a notebook, as frames and axes; and errors that name keywords."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import render_cases as cases
+import render_odd
+from pages import Page
+
+import calibcli
+from calibcli import spoken
+from calibcli.cli.app import main
+from calibcli.errors import CalibError, InputError, UsageError
+from calibcli.result import Estimate, Result
+
+matplotlib.use("Agg")
+ROOT = Path(__file__).parent.parent
+FILE = np.load(ROOT / "sample_data" / "test.npz")
+Z, Y = FILE["logits"], FILE["labels"]
+
+
+@pytest.fixture(scope="module")
+def found() -> Result:
+    return calibcli.measure(Z, Y, "ece", "nll", "mce", by={"ink": FILE["ink"]})
+
+
+def test_a_result_prints_as_its_table(found: Result) -> None:
+    lines = str(found).splitlines()
+    assert lines[0].startswith("calib metrics")
+    assert re.search(r"(?m)^ece +0\.0646 .*\[0\.0459, 0\.0801\]", str(found))
+    assert repr(found) == str(found)
+    fit = calibcli.fit_scaler(Z, Y)
+    assert re.search(r"(?m)^temperature +2\.81", repr(fit))
+
+
+def test_an_estimate_is_a_number(found: Result) -> None:
+    ece = found["ece"]
+    assert float(ece) == ece.value
+    assert f"{ece:.3f}" == "0.065"
+    assert f"{ece:8.2%}" == "   6.46%"
+    assert f"{ece}" == str(ece) == "ece 0.0646 [0.0459, 0.0801] (95 % each)"
+    assert str(found["ece", "ink=heavy"]).startswith("ece ink=heavy 0.04")
+    assert str(found["nll"]) == "nll 0.464 nats [0.340, 0.829] (95 %)"
+    assert repr(ece).startswith("Estimate(name='ece', value=0.0646")
+    none = Estimate(name="cox_slope", value=None, reason="one class alone")
+    with pytest.raises(ValueError, match="cox_slope has no value: one class alone"):
+        float(none)
+    with pytest.raises(ValueError, match="has no value"):
+        f"{none:.3f}"
+    assert str(none) == "cox_slope —: one class alone"
+
+
+def test_a_notebook_shows_tables_and_runs_nothing(found: Result) -> None:
+    check = calibcli.check(Z, Y, max={"ece": 0.05})
+    for shown in (found, check, calibcli.fit_scaler(Z, Y), found["ece"], *render_odd.odd().values()):
+        tree = Page(shown._repr_html_())
+        assert not {node.tag for node in tree.all()} & {"script", "img", "link", "iframe"}
+        assert shown._repr_markdown_()
+    cells = [cell.text.strip() for cell in Page(found._repr_html_()).all("td")]
+    assert "0.0646" in cells
+    assert "[0.0459, 0.0801]" in cells
+    assert Page(check._repr_html_()).all("p")[1].text == "INCONCLUSIVE: 1 inconclusive"
+    assert re.search(r"\| `ece` \|[^\n]* 0\.0646 \|", found._repr_markdown_())
+    style = Page(found._repr_html_()).all("style")[0].text
+    for rule in re.findall(r"(?m)^\s*([^@{}\n]+?)\s*\{", style):  # of this cell, and of nothing else in the notebook
+        assert all(".calib" in one for one in rule.split(",") if one.strip()), rule
+
+
+def test_frames(found: Result) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = found.to_frame()
+    assert frame["name"].tolist() == [e.name for e in found.estimates]
+    assert frame.loc[(frame.name == "ece") & (frame.scope == ""), "value"].item() == found["ece"].value
+    assert pandas.isna(frame.loc[frame.name == "mce", "low"]).all()
+    assert found["ece"].to_frame().shape == (1, len(frame.columns))
+    classes = calibcli.measure(Z, Y, "ece", per_class=True)
+    [table] = [t for t in classes.tables if t.name == "per_class"]
+    assert classes.to_frame("per_class").shape == (10, len(table.columns))
+    with pytest.raises(UsageError, match="there is no table 'per_clas'"):
+        classes.to_frame("per_clas")
+
+
+def test_without_pandas_a_frame_says_what_to_install(found: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError) as caught:
+        found.to_frame()
+    assert caught.value.fix == "pip install pandas"
+
+
+def test_axes(found: Result) -> None:
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2)
+    assert calibcli.measure(Z, Y, diagram=True).plot(left) is left
+    assert left.get_title(loc="left") or left.get_title()
+    assert left.get_ylabel() == "accuracy"
+    assert len(left.lines) + len(left.collections) >= 2
+    assert found.plot(ax=right) is right
+    assert [t.get_text() for t in right.get_yticklabels()][:2] == ["ece (probability)", "nll (nats)"]
+    own = found["nll"].plot()
+    assert own.figure is not figure
+    for result in (cases.scale(), cases.everything(), calibcli.fit_scaler(Z, Y)):
+        result.plot()
+    with pytest.raises(UsageError, match="nothing to draw"):
+        Result(command="x").plot()
+    pyplot.close("all")
+
+
+def test_style_stays_the_readers(found: Result) -> None:
+    before = dict(matplotlib.rcParams)
+    found.plot()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_every_format_can_be_written(found: Result, tmp_path: Path) -> None:
+    for suffix in (".html", ".json", ".csv", ".md", ".txt", ".png"):
+        found.write(tmp_path / f"a{suffix}")
+        assert (tmp_path / f"a{suffix}").stat().st_size > 200
+    assert Result.from_json((tmp_path / "a.json").read_bytes()) == found
+    calibcli.fit_scaler(Z, Y).write(str(tmp_path / "fit.html"))
+    with pytest.raises(UsageError, match="cannot tell the format"):
+        found.write(tmp_path / "a.xyz")
+
+
+def test_nothing_is_loaded_before_somebody_looks() -> None:
+    code = (
+        "import sys, calibcli\n"
+        "found = calibcli.measure([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], 'accuracy')\n"
+        "float(found['accuracy']), f\"{found['accuracy']:.3f}\"\n"
+        "heavy = {'torch', 'matplotlib', 'pandas', 'sklearn', 'jinja2', 'rich', 'calibcli.render'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "str(found), found._repr_markdown_()\n"
+        "assert not {'torch', 'matplotlib', 'pandas', 'sklearn', 'jinja2'} & set(sys.modules)\n"
+        "found._repr_html_()\n"
+        "assert not {'torch', 'matplotlib', 'pandas', 'sklearn'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+class TestWords:
+    """An option in an error is the keyword of the function that was called, and the option on the command line."""
+
+    @pytest.mark.parametrize(
+        ("call", "said"),
+        [
+            (lambda: calibcli.measure(Z, Y + 1), None),
+            (lambda: calibcli.measure([[0.5, 0.6], [0.1, 0.2]], [0, 1]), "multilabel=True; logits that happen"),
+            (lambda: calibcli.measure([[0.5, 0.6], [0.1, 0.2]], [0, 1]), "lie there: kind='logits'"),
+            (lambda: calibcli.measure([[np.nan, 0.6], [0.1, 0.2]], [0, 1]), "drop_nonfinite=True"),
+            (lambda: calibcli.fit_scaler(Z, Y, by={"ink": FILE["ink"]}), "by="),
+        ],
+        ids=["labels", "flag", "kind", "nan", "by"],
+    )  # fmt: skip
+    def test_python_reads_keywords(self, call, said) -> None:  # type: ignore[no-untyped-def]
+        with pytest.raises(CalibError) as caught:
+            call()
+        assert "--" not in str(caught.value)
+        assert said is None or said in str(caught.value)
+
+    def test_the_command_line_reads_options(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        np.savez(tmp_path / "z.npz", logits=np.where(Z[0, 0] == Z, np.nan, Z), labels=Y)
+        for _ in range(2):  # also after Python has asked
+            assert main(["metrics", str(tmp_path / "z.npz")]) == 4
+            assert "--drop-nonfinite" in capsys.readouterr().err
+            with pytest.raises(CalibError, match="drop_nonfinite=True"):
+                calibcli.measure(tmp_path / "z.npz")
+
+    @pytest.mark.parametrize(
+        ("option", "keyword"),
+        [
+            ("pass --label-base 1", "pass label_base=1"),
+            ("pass --labels KEY", "pass labels='KEY'"),
+            ("--ignore-label -100 drops them", "ignore_label=-100 drops them"),
+            ("say --event 'cat'", "say event='cat'"),
+            ("with --kind logits.", "with kind='logits'."),
+            ("--by splits them", "by= splits them"),
+            ("(--clip makes it finite)", "(clip=True makes it finite)"),
+            ("--classes cat,dog, or names", "classes='cat,dog', or names"),
+            ("--lm-norm sum", "lm_norm= sum"),
+            ("--test FILE", "--test FILE"),
+            ("a -- b", "a -- b"),
+        ],
+    )
+    def test_wording(self, option: str, keyword: str) -> None:
+        assert spoken.keywords(option, inspect.signature(calibcli.measure).parameters) == keyword
+
+    def test_limits_are_mappings(self) -> None:
+        parameters = inspect.signature(calibcli.check).parameters
+        assert spoken.keywords("write --max ece=0.05", parameters) == "write max={'ece': 0.05}"
+
+    def test_functions_are_themselves(self) -> None:
+        for name in calibcli.__all__:
+            one = getattr(calibcli, name)
+            assert one is getattr(calibcli, name)
+            assert one.__name__ == name
+            assert one.__doc__
+            if inspect.isfunction(one):
+                assert pickle.loads(pickle.dumps(one)) is one
+
+
+SHAPES = """check_fit_score_takes_y check_estimators_overwrite_params check_estimators_fit_returns_self check_fit1d
+    check_readonly_memmap_input check_classifiers_classes check_supervised_y_2d check_classifiers_one_label
+    check_classifiers_train check_n_features_in check_fit2d_predict1d check_requires_y_none check_dict_unchanged
+    check_f_contiguous_array_estimator"""
+OURS = """check_complex_data check_dtype_object check_estimators_empty_data_messages check_estimators_nan_inf
+    check_estimator_sparse_tag check_estimator_sparse_array check_estimator_sparse_matrix check_supervised_y_no_nan
+    check_classifiers_regression_target check_n_features_in_after_fitting"""
+
+
+class TestScikitLearn:
+    def test_around_a_classifier_it_passes_the_checks(self) -> None:
+        pytest.importorskip("sklearn", minversion="1.6")
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.svm import LinearSVC
+        from sklearn.utils.estimator_checks import check_estimator
+
+        for method, model in (("temperature", LogisticRegression()), ("vector", LinearSVC())):
+            found = check_estimator(calibcli.Calibrator(method, model), on_fail=None)
+            failed = {one["check_name"]: str(one["exception"]) for one in found if one["status"] == "failed"}
+            assert failed == {}
+            assert len(found) > 40
+
+    def test_on_scores_those_that_can_hold_do(self) -> None:
+        """The checks feed features of any number, of which scores of K classes are only some."""
+        pytest.importorskip("sklearn", minversion="1.6")
+        from sklearn.utils.estimator_checks import check_estimator
+
+        expected = dict.fromkeys(SHAPES.split(), "features are not scores: their columns are not the classes")
+        expected |= dict.fromkeys(OURS.split(), "refused with calib's own error, which is no ValueError")
+        found = check_estimator(calibcli.Calibrator(), expected_failed_checks=expected, on_fail=None)
+        assert {one["check_name"] for one in found if one["status"] == "failed"} == set()
+        assert sum(one["status"] == "passed" for one in found) > 20
+
+    def test_scores_give_what_fit_scaler_gives(self) -> None:
+        model = calibcli.Calibrator("vector").fit(Z, Y)
+        assert np.array_equal(model.predict_proba(Z), calibcli.fit_scaler(Z, Y, "vector").predict_proba(Z))
+        names = np.array([f"class {i}" for i in range(10)])
+        named = calibcli.Calibrator("vector").fit(Z, names[Y])
+        assert np.array_equal(named.predict(Z), names[model.predict(Z)])
+        two = calibcli.Calibrator("platt").fit(Z[:, :1] - Z[:, 1:2], Y == 0)
+        assert two.predict_proba(Z[:3, :1]).shape == (3, 2)
+        with pytest.raises(InputError, match="labels have 3 values, the scores 10 columns"):
+            calibcli.Calibrator().fit(Z, np.array(["a", "b", "c"])[Y % 3])
+
+    def test_the_map_sees_rows_that_the_classifier_did_not(self) -> None:
+        """A nearest neighbour is sure of the rows it has seen, whatever their labels."""
+        pytest.importorskip("sklearn")
+        from sklearn.neighbors import KNeighborsClassifier
+
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(400, 2)), rng.integers(0, 2, 400)
+        model = calibcli.Calibrator("platt", KNeighborsClassifier(1)).fit(x, y)
+        assert abs(model.predict_proba(x) - 0.5).max() < 0.1
+
+    def test_weights_and_signs_of_scores(self) -> None:
+        model = calibcli.Calibrator().fit(Z, Y)
+        weights = np.where(Y == 0, 5.0, 1.0)
+        expected = calibcli.measure(model.predict_proba(Z), Y, "nll", weights=weights)["nll"].value
+        assert calibcli.scorer("nll")(model, Z, Y, sample_weight=weights) == pytest.approx(-expected)
+        assert calibcli.scorer("accuracy")(model, Z, Y) == pytest.approx((model.predict(Z) == Y).mean())
+        with pytest.warns(UserWarning, match="is not a proper score"):
+            gap = calibcli.scorer("confidence_gap")
+        assert gap(model, Z, Y) <= 0
+        with pytest.warns(UserWarning, match="ece is not a proper score"):
+            assert calibcli.scorer("ece")(model, Z, Y) < 0
+        for name in ("eec", "entropy"):
+            with pytest.raises(UsageError):
+                calibcli.scorer(name)
+
+    def test_scores_need_no_scikit_learn(self) -> None:
+        code = (
+            "import sys; sys.modules['sklearn'] = None\n"
+            "import numpy as np, calibcli\n"
+            "f = np.load('sample_data/test.npz'); z, y = f['logits'], f['labels']\n"
+            "model = calibcli.Calibrator().fit(z, y)\n"
+            "assert model.predict_proba(z).shape == (997, 10) and calibcli.scorer('nll')(model, z, y) < 0\n"
+            "try: calibcli.Calibrator().predict(z)\n"
+            "except ValueError as error: assert 'not fitted' in str(error)\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
