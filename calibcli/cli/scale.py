@@ -24,9 +24,7 @@ def command(
     test: tuple[Path, ...] = option(
         (), "Other rows, on which before and after are measured. Repeatable with --tasks or --shards."
     ),
-    folds: Folds | None = option(
-        None, "Without --test: folds that before and after come from; default: 5.", metavar="FOLDS"
-    ),
+    folds: Folds | None = option(None, "Without --test: folds of before and after; default: 5.", metavar="FOLDS"),
     split_seed: Seed | None = option(None, "Seed of the folds, apart from --seed; default: 0.", metavar="SEED"),
     metric: tuple[str, ...] = option(
         (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
@@ -66,18 +64,16 @@ def command(
         seed=work.seed,
         threads=work.threads or None,
     )
-    how, progress = asked(reading), run.progress("reading")
-    predictions = recorded.read(files, progress=progress, **how)
-    held_out = recorded.read(test, progress=progress, **how) if test else None
-    overlap = fingerprints.refuse_overlap(predictions, held_out) if held_out is not None else ""
+    how = {"progress": run.progress("reading"), **asked(reading)}
+    predictions = recorded.read(files, **how)
+    held_out = recorded.read(test, **how) if test else None
     result, scaler = before_after.report(predictions, options, held_out, run.progress("fitting"))
-    said = str(predictions.facts.get("folded", ""))
-    remarks = [f"{said}: this one goes on top of it; of the model before, pass its logits"] if said else []
+    remarks = [fingerprints.refuse_overlap(predictions, held_out)] if held_out is not None else []
     if save is not None:
         scalers.save(scaler, save)
     result = dataclasses.replace(
         result,
-        notes=[*result.notes, *([overlap] if overlap else []), *remarks],
+        notes=[*result.notes, *filter(None, remarks), *before_after.on_top(predictions)],
         artefacts={} if save is None else {"calibrator": str(save)},
         provenance={
             "inputs": [file for p in (predictions, held_out) if p is not None for file in recorded.provenance(p)],
