@@ -27,11 +27,11 @@ def command(
 
     Example: calib inspect test.npz
     """
-    from calibcli.inputs import described
+    from calibcli.inputs import models_and_folders
     from calibcli.inputs.scores import recognise
 
     run.claim([*files, *named(reading)])
-    found = described.of(files[0]) if len(files) == 1 and not asked(reading) else None
+    found = models_and_folders.of(files[0]) if len(files) == 1 and not asked(reading) else None
     if found is not None:
         return run.finish(found)
     result, inputs = recognise.inspect(files, asked(reading), run.progress("reading"))

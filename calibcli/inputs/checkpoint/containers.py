@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
-from calibcli.inputs.checkpoint.onnx_graph import Graph
+from calibcli.inputs.checkpoint.onnx_session import Graph
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.formats import safetensors
 from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums, program

@@ -20,7 +20,7 @@ from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint.containers import Contents, read
 from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in, sized
 from calibcli.inputs.checkpoint.guess import likely
-from calibcli.inputs.checkpoint.onnx_graph import Graph
+from calibcli.inputs.checkpoint.onnx_session import Graph
 from calibcli.inputs.dataset import Dataset
 from calibcli.inputs.dataset.prepared import Preparation
 from calibcli.inputs.files.names import parted

@@ -42,9 +42,9 @@ def of(path: Path) -> Result | None:
     home, sha256 = beside.parent, fingerprint(path)
     about, notes = _folder(home) if beside.is_file() else ({}, [])
     if path.suffix == ".onnx":
-        from calibcli.inputs.checkpoint import onnx_graph
+        from calibcli.inputs.checkpoint import onnx_session
 
-        facts = onnx_graph.description(path)
+        facts = onnx_session.description(path)
         facts |= {key: about[key] for key in ("classes", "called", "class_names", "pictures", "texts") if key in about}
         return _told(path, sha256, "an ONNX graph", "logits", facts, notes)
     facts = {**about, **_weights([file for file in members(path) if file.suffix != ".json"])}
