@@ -91,7 +91,11 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     for module in pkgutil.walk_packages(calibcli.__path__, "calibcli."):
         if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if error.name not in ("onnx", "onnxruntime", "sliceline", "pyarrow"):  # of extras
+                    raise
     z, y = sample()
     path, calibrator = tmp_path / "z.npz", tmp_path / "t.safetensors"
     np.savez(path, logits=z, labels=y)

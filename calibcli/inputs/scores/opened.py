@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibcli.errors import InputError, UsageError, refusing
-from calibcli.inputs.files import packed
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs.files import disk, packed
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import Source, by_suffix
 from calibcli.inputs.opening import Asked, Reading
-
-STATE, SPLITS = "state.json", "dataset_dict.json"  # of Hugging Face's `save_to_disk`
 
 
 def asked_of(reading: Reading) -> Asked:
@@ -55,7 +52,7 @@ def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
     found = []
     for path in paths:
         one = Path(path)
-        saved = os.path.isdir(one) and any((one / name).is_file() for name in (STATE, SPLITS))
+        saved = os.path.isdir(one) and any((one / name).is_file() for name in (disk.STATE, disk.PARTS))
         several = parts(one) if saved else tasks_in(one) if reading.tasks and os.path.isdir(one) else [path]
         for file in several:
             found.append(Source(file, asked=asked))
@@ -94,17 +91,8 @@ def parts(folder: Path) -> list[Path]:
     Raises:
         InputError: a folder with several splits, or of another kind.
     """
-    if (folder / SPLITS).is_file():
-        splits = sorted(p.parent.name for p in folder.glob(f"*/{STATE}"))
+    if (folder / disk.PARTS).is_file():
+        splits = sorted(p.parent.name for p in folder.glob(f"*/{disk.STATE}"))
         fix = f"choose one: {folder / (splits or ['test'])[0]}"
         raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", "save the data set again"):
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    found = state.get("_data_files") if isinstance(state, dict) else None
-    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
-    plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
-    if not names or len(plain) < len(names):
-        raise InputError(f"{folder / STATE} names no parts in its folder", "save the data set again: save_to_disk")
-    if state.get("_indices_data_files"):
-        raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
-    return [folder / name for name in plain]
+    return disk.parts(folder)
