@@ -22,7 +22,7 @@ from calibcli.scalers import Scaler
 from calibcli.ship import onnx_run
 from calibcli.ship.comparison import DRAWS, compare, of_scores, softmax
 from calibcli.ship.maps import calibrated, exact_enough, normalised
-from calibcli.ship.onnx_graph import OLDEST, PREFIX, GraphOps, Value, standalone
+from calibcli.ship.onnx_nodes import OLDEST, PREFIX, GraphOps, Value, standalone
 from calibcli.ship.onnx_place import ENDS, KINDS, Place, find, leads
 from calibcli.ship.onnx_weights import weights_beside
 from calibcli.ship.stamp import stamp

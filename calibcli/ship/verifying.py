@@ -18,8 +18,8 @@ from calibcli.inputs.scores import recorded
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.result import Cell, Check, Result, Table
 from calibcli.scalers import check_classes
+from calibcli.ship.as_json import scaler_of
 from calibcli.ship.comparison import Compared, compare, softmax
-from calibcli.ship.described import scaler_of
 from calibcli.ship.exporting import estimate, facts_of
 from calibcli.ship.target import Job, fed
 

@@ -7,8 +7,8 @@ import json as texts
 
 from calibcli.files import atomic, may_write
 from calibcli.ship import snippets
+from calibcli.ship.as_json import described, scaler_of
 from calibcli.ship.comparison import of_scores
-from calibcli.ship.described import described, scaler_of
 from calibcli.ship.target import TARGETS, Job, Shipped, suffixed, without_model
 
 NEEDED = {".js": "node", ".c": "a C compiler (cc)"}
