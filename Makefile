@@ -6,6 +6,9 @@ BIN := .venv/bin
 # curvlinops without its dependency torchvision, whose CUDA build breaks beside a CPU torch; its tests skip if it is absent
 ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_operator opt_einsum tqdm unfoldNd
 
+# what the examples of merging run on; Spark needs Java, and is skipped without
+ENGINES := 'dask[dataframe]' 'ray[data]' pyspark
+
 .PHONY: demo test test-device test-docs test-extra docs nightly bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -39,6 +42,7 @@ lint: .venv/.ready
 	test -x .venv-extra/bin/python || $(PYTHON) -m venv .venv-extra
 	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test,parquet,evals,hf,docs,onnx,slices]' accelerate
 	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps timm torchvision skl2onnx axe-core-python $(ORACLE)
+	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt $(ENGINES)
 	touch $@
 
 test-extra: .venv-extra/.ready

@@ -429,7 +429,8 @@ def main() -> None:
     )
     args = parser.parse_args()
     found = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
-    every = known(TWO_SIDED + ONE_SIDED, args.confidence)
+    usable = known([spec.partition(":")[0] for spec in TWO_SIDED + ONE_SIDED], args.confidence)
+    every = [spec for spec in TWO_SIDED + ONE_SIDED if spec.partition(":")[0] in usable]
     for model in args.models or (CONFIDENCES if args.confidence else MODELS):
         for n in args.rows if args.replications else ():
             began = time.time()

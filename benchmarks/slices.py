@@ -25,7 +25,7 @@ from calibcli.numerics import clopper_pearson
 from calibcli.predictions import Predictions
 from calibcli.slices.find import Search, find
 from calibcli.slices.literals import columns_of
-from calibcli.slices.search import Evidence, ranked
+from calibcli.slices.tried import Evidence, ranked
 
 COLUMNS, VALUES, LEAST = 8, 4, 100
 ALLOWED = 0.06

@@ -3,6 +3,7 @@
 The public functions are loaded when they are first used, so that `import calibcli` costs nothing:
 
     read from_arrays from_confidence measure       calibcli.api.measuring
+    Accumulator                                    calibcli.api.accumulating
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     find_slices                                    calibcli.api.finding
     check compare                                  calibcli.api.gating
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calibcli.api.accumulating import Accumulator
     from calibcli.api.estimator import Calibrator, scorer
     from calibcli.api.finding import find_slices
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from calibcli.result import Estimate, Result
 
 _HOME = {
+    "calibcli.api.accumulating": "Accumulator",
     "calibcli.api.estimator": "Calibrator scorer",
     "calibcli.api.finding": "find_slices",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
@@ -51,6 +54,7 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = [
+    "Accumulator",
     "CalibError",
     "Calibrator",
     "Estimate",

@@ -91,7 +91,11 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     for module in pkgutil.walk_packages(calibcli.__path__, "calibcli."):
         if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:
+                if error.name not in ("onnx", "onnxruntime", "sliceline", "pyarrow"):  # of extras
+                    raise
     z, y = sample()
     path, calibrator = tmp_path / "z.npz", tmp_path / "t.safetensors"
     np.savez(path, logits=z, labels=y)
@@ -103,6 +107,7 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
         "check": calibcli.check(path, max={"ece": 0.9}).passed,
         "compare": calibcli.compare(path, calibcli.read(path), metrics=["nll"], names=["a", "b"])["nll", "b - a"].value
         == 0,
+        "find_slices": calibcli.find_slices(z, y, by={"half": np.arange(400) % 2}, min_n=50).facts["columns"] == 1,
         "fit_scaler": fit["temperature"].value == fit.estimates[0].value,
         "apply": calibcli.apply(calibrator, path, save=tmp_path / "new.npz").facts["n"] == 400,
         "load_scaler": calibcli.load_scaler(calibrator).spec == "temperature",

@@ -93,7 +93,11 @@ def test_hugging_face_folder(tmp_path: Path) -> None:
         checkpoint.load(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"no \.safetensors weights"):
+    config.architectures = ["BertForSequenceClassification"]
+    config.save_pretrained(tmp_path)
+    torch.testing.assert_close(inference.logits(checkpoint.load(tmp_path).model, batch), model(**batch).logits)
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(InputError, match="holds no checkpoint"):
         checkpoint.load(tmp_path)
 
 

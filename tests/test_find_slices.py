@@ -20,7 +20,7 @@ from calibcli.gate.conditions import Condition, parsed, rows_of, text_of
 from calibcli.slices.confirmed import chance, fisher, halves
 from calibcli.slices.find import Search, find
 from calibcli.slices.literals import columns_of
-from calibcli.slices.search import Evidence, ranked
+from calibcli.slices.tried import Evidence, ranked
 
 ROOT = Path(__file__).parent.parent
 RNG = np.random.default_rng(0)

@@ -16,10 +16,18 @@ from calibcli.errors import Exit, UsageError
 from calibcli.files import may_write
 
 SAMPLES = Path(__file__).parent.parent / "sample_data"
-SUFFIX = {"-o": ".json", "apply --save": ".npz", "scale --save": ".safetensors", "logits --save": ".npz"}
+SUFFIX = {
+    "-o": ".json",
+    "apply --save": ".npz",
+    "scale --save": ".safetensors",
+    "logits --save": ".npz",
+    "merge --save": ".npz",
+    "metrics --partial": ".npz",
+}
 # command line, input roles in braces, and the parameters that these are
 LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "metrics": [("{test} --labels {labels}", ("files", "labels")), ("{test} --classes {names}", ("classes",))],
+    "merge": [("{state}", ("states",))],
     "scale": [("{validation} --test {test}", ("files", "test"))],
     "apply": [("{calibrator} {test} --save {folder}/free.npz", ("calibrator", "files"))],
     "check": [
@@ -62,7 +70,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("mlp:hidden=8 --arch-file {code}:make --data {digits}#train", ("arch_file",)),
     ],
 }
-OUTPUTS = {"output", "save"}
+OUTPUTS = {"output", "save", "save_baseline", "partial"}
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +86,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files["code"].write_text("def make():\n    raise SystemExit\n")
     files["calibrator"] = folder / "t.safetensors"
     assert main(["scale", str(files["validation"]), "--save", str(files["calibrator"]), "-q"]) == 0
+    files["state"] = folder / "state.npz"
+    assert main(["metrics", str(files["test"]), "--partial", str(files["state"]), "-q"]) == 0
     for name in ("base", "result"):
         files[name] = folder / f"{name}.json"
         main(["check", str(files["test"]), "--max", "ece=0.2", "--keep-rows", "-o", str(files[name]), "-q"])
@@ -139,7 +149,7 @@ def test_no_output_replaces_an_input(
 
 
 def test_every_command_and_every_input_is_in_the_table() -> None:
-    assert set(LINES) == set(COMMANDS) - {"list"}  # which reads no file
+    assert set(LINES) == set(COMMANDS) - {"list", "demo"}  # which read no file of the user's
     texts = {"data", "validation", "test", "model", "arch_file", "baseline", "fitted_on", "labels", "classes", "config"}
     for command, lines in LINES.items():
         options = importlib.import_module(f"calibcli.cli.{command}").command.options

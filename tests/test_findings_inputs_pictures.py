@@ -19,6 +19,7 @@ from calibcli.cli.app import main  # noqa: E402
 from calibcli.errors import Exit, InputError, UsageError  # noqa: E402
 from calibcli.inputs import checkpoint, dataset  # noqa: E402
 from calibcli.inputs.checkpoint import huggingface, processor  # noqa: E402
+from calibcli.inputs.dataset.prepared import Preparation  # noqa: E402
 from calibcli.inputs.dataset.resize import size_option  # noqa: E402
 
 RNG = np.random.default_rng(6)
@@ -132,7 +133,7 @@ def test_a_hugging_face_folder_is_run_as_it_says(monkeypatch: pytest.MonkeyPatch
     made = pictures()
     folder_of({**HF[2][0], **NORMAL})
     Path("m/config.json").write_text("{}")
-    monkeypatch.setattr(huggingface, "model", lambda path: (Means(), "Means", None))
+    monkeypatch.setattr(huggingface, "model", lambda path: huggingface.Loaded(Means(), "Means", None, Preparation()))
 
     def run(*options: str) -> Any:
         assert main(["logits", "m", "--data", "d", "--save", "o.npz", *options, "--json"]) == 0
@@ -238,8 +239,8 @@ def test_timm_folders(mode: Any, size: Any, old: bool, monkeypatch: pytest.Monke
     fake.list_models, fake.create_model = lambda: ["means"], create_model
     monkeypatch.setitem(__import__("sys").modules, "timm", fake)
     loaded = checkpoint.load("m")
-    assert asked == [("means", {"num_classes": 3})]
-    data = loaded.open_data("d")
+    assert asked == [("means", {"num_classes": 3, "pretrained_cfg": about if old else config})]
+    data = dataset.load("d", preprocess=loaded.metadata["preprocess"])  # what stands in for timm's own transform
     found, _ = data.batch(slice(None))
     for picture, x in zip(made, found.numpy()):
         w, h = picture.size

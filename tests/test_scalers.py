@@ -104,6 +104,16 @@ def test_interval_of_the_temperature_covers() -> None:
     assert 180 <= inside <= 199
 
 
+def test_an_interval_of_many_orders_of_magnitude_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows, nearly all certain, once gave a spread of ln T whose exponential is no number."""
+    monkeypatch.setattr("calibcli.scalers.temperature.jackknife", lambda *a, **k: (1e4, 5.0))
+    rows = Predictions.of(np.eye(3)[[0, 1, 2, 0, 1]] * 2, [0, 1, 2, 1, 1])
+    [estimate] = [e for e in scalers.fit("temperature", rows).estimates if e.name == "temperature"]
+    assert estimate.low is None
+    assert estimate.reason is not None
+    assert "next to nothing of T" in estimate.reason
+
+
 @pytest.mark.parametrize("objective", ["ece", "adaece"])
 @pytest.mark.parametrize("grid", ["mukhoti", "komisarenko"])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -206,3 +206,21 @@ def test_vllm_has_temperature_and_platt_of_one_column(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "one.json").read_text())
     p = 1 / (1 + np.exp(-(s - found["logit_mean"]) / found["logit_sigma"]))
     np.testing.assert_allclose(p, one.predict_proba(s)[:, 1], atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["platt", "beta", "isotonic", "histogram"])
+def test_a_calibrator_of_confidences(spec: str, tmp_path: Path) -> None:
+    """How sure and whether it was right is all that is known: one column in, right or wrong out."""
+    rng = np.random.default_rng(0)
+    sure = rng.uniform(0.3, 1, 500)
+    data = calibcli.from_confidence(sure, rng.uniform(size=500) < sure**2)
+    one = calibcli.fit_scaler(data, spec=spec)
+    target = "json" if spec != "histogram" else "torchscript"
+    path = tmp_path / f"c{SUFFIX[target]}"
+    found = calibcli.export(one, target, save=path, data=data)
+    assert found["max_dp"].value <= LIMIT[target]
+    assert calibcli.verify(path, one, data, trust=True).verdict == "pass"
+    if target == "json":
+        space: dict[str, Any] = {}
+        exec((tmp_path / "c.py").read_text(), space)
+        assert space["calibrate"]([sure[3]]) == pytest.approx(one.predict_proba(sure[3:4])[0], abs=1e-12)

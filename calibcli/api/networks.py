@@ -45,6 +45,9 @@ def curvature(
     mean: str | None = None,
     std: str | None = None,
     size: str | None = None,
+    resize: str | None = None,
+    crop: str | None = None,
+    interpolation: str | None = None,
     layout: str | None = None,
     inputs: str | None = None,
     labels: str | None = None,
@@ -77,23 +80,21 @@ def curvature(
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
-        arch, arch_file, trust: of a checkpoint, see `calib curvature --help`.
-        mean, std, size, layout, inputs, labels, subset, split_seed: of the data set, likewise.
+        arch, arch_file, trust: of a checkpoint; mean to split_seed: of the data set; see `calib curvature --help`.
         device: auto, cpu, cuda or cuda:N.  dtype: float32 or float64.  seed: of start vectors and probes.
         progress: called with (fraction, text).  interrupts: exceptions after which what is known is returned.
 
     Raises:
-        InputError: a model or data that cannot be measured.  UsageError: an unknown quantity or option.
-        TypeError: a quantity that is not a text.
+        InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
     _check(quantities, memory)
     where, precision = devices.pick(device), devices.dtype(dtype)
     measured = losses.final(loss) if isinstance(loss, str) else loss
     loaded = _loaded(model, arch, arch_file, trust)
     both = {"loss": measured, "train_loss": _beside(measured, train_loss, loaded)}
-    rows = {"mean": mean, "std": std, "size": size, "layout": layout, "inputs": inputs, "labels": labels}
-    drawn = {"subset": subset, "split_seed": split_seed}
-    found = loaded.open_data(data, "test", "validation", **rows, **drawn, trust=trust)
+    rows = {"mean": mean, "std": std, "size": size, "resize": resize, "crop": crop, "interpolation": interpolation}
+    rows |= {"layout": layout, "inputs": inputs, "labels": labels}
+    found = loaded.open_data(data, "test", "validation", **rows, subset=subset, split_seed=split_seed, trust=trust)
     plan = {"params": params, "batch_size": batch_size, "memory": memory, "tf32": tf32, "seed": seed, "level": level}
     how = {**both, **plan, "device": where, "dtype": precision, "progress": progress, "interrupts": interrupts}
     return headline.headed(_measured(loaded, found, quantities, how))
@@ -165,7 +166,7 @@ def _loaded(model: Any, arch: str | None, arch_file: str | None, trust: bool) ->
     if not isinstance(model, nn.Module):
         if not isinstance(model, str | Path):
             raise TypeError(f"a model is a torch module or a path, not {type(model).__name__}")
-        return checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust)
+        return checkpoint.load(model, arch=arch, arch_file=arch_file, trust=trust).with_gradients()
     if arch or arch_file:
         raise UsageError("a module has its architecture", "leave arch and arch_file out")
     return checkpoint.Checkpoint(model, type(model).__name__, {}, MODULE, "", "module")

@@ -77,6 +77,6 @@ def command(
 def _reading(model: Path | None, kind: str | None, rows: opening.Rows, network: opening.Network) -> dict[str, object]:
     """How --data is read: recorded scores, or a data set."""
     if model is not None:
-        return {**vars(rows), "seed": 0, "trust": network.trust}
+        return {**vars(rows), "trust": network.trust}
     given = {"kind": kind, "labels": rows.labels}
     return {key: value for key, value in given.items() if value is not None}

@@ -21,13 +21,18 @@ def command(
 ) -> int:
     """Say what a file would be read as, and why.
 
-    Takes the same reading options as every other command and refuses what they refuse. A checkpoint, a calibrator or a
-    result of calib is named, with the command that takes it.
+    Takes the same reading options as every other command and refuses what they refuse. A model (also a folder of
+    Hugging Face or timm, an ONNX graph), a data set, a calibrator or a result of calib is named, with the command that
+    takes it.
 
     Example: calib inspect test.npz
     """
+    from calibcli.inputs import described
     from calibcli.inputs.scores import recognise
 
     run.claim([*files, *named(reading)])
+    found = described.of(files[0]) if len(files) == 1 and not asked(reading) else None
+    if found is not None:
+        return run.finish(found)
     result, inputs = recognise.inspect(files, asked(reading), run.progress("reading"))
     return run.finish(dataclasses.replace(result, provenance={"inputs": inputs}))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
+from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
 from calibcli.spec import Count, Drawn, Edges, Level, OrNone, argument, option
 
@@ -24,6 +26,9 @@ def command(
     level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound."),
     per_class: bool = option(False, "Also a table and a diagram of each class."),
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
+    partial: Path | None = option(
+        None, "Part by part; write what calib merge needs of these rows to a state (.npz).", metavar="FILE"
+    ),
     curve: Drawn = option("corp", "What the picture draws: isotonic regression, accuracy per bin, or a smooth curve."),
     work: Work,
     run: Run,
@@ -35,24 +40,18 @@ def command(
 
     Beside each calibration error stands the level that chance gives a perfectly calibrated model, and bounds that hold.
     """
+    run.claim([*files, *named(reading)], *([partial] if partial else []))
+    how: dict[str, Any] = {"bins": bins, "edges": edges, "level": level, "per_class": per_class, "seed": work.seed}
+    how |= {"threads": work.threads, "progress": run.progress("measuring")}
+    if partial is not None:
+        from calibcli.api.accumulating import partly
+
+        if top_k:
+            raise UsageError("--top-k needs the scores of all rows together", "leave it out, or --partial")
+        return run.finish(partly(files, *metric, save=partial, reading=asked(reading), **how))
     from calibcli.api.measuring import measure
 
-    run.claim([*files, *named(reading)])
-    how = {"labels": None, **asked(reading)}
-    found = measure(
-        files,
-        how.pop("labels"),
-        *metric,
-        bins=bins,
-        edges=edges,
-        level=level,
-        per_class=per_class,
-        top_k=top_k,
-        diagram=True,
-        curve=curve,
-        seed=work.seed,
-        threads=work.threads,
-        progress=run.progress("measuring"),
-        **how,
-    )
+    options = {"labels": None, **asked(reading)}
+    labels = options.pop("labels")
+    found = measure(files, labels, *metric, top_k=top_k, diagram=True, curve=curve, **how, **options)
     return run.finish(found, asked=bool(metric))

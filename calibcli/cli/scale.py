@@ -69,13 +69,11 @@ def command(
     held_out = recorded.read(test, **how) if test else None
     result, scaler = before_after.report(predictions, options, held_out, run.progress("fitting"))
     remarks = [fingerprints.refuse_overlap(predictions, held_out)] if held_out is not None else []
-    if said := predictions.facts.get("folded"):
-        remarks.append(f"{said}: this one goes on top of it; of the model before, pass its logits")
     if save is not None:
         scalers.save(scaler, save)
     result = dataclasses.replace(
         result,
-        notes=[*result.notes, *filter(None, remarks)],
+        notes=[*result.notes, *filter(None, remarks), *before_after.on_top(predictions)],
         artefacts={} if save is None else {"calibrator": str(save)},
         provenance={
             "inputs": [file for p in (predictions, held_out) if p is not None for file in recorded.provenance(p)],

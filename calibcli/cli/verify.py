@@ -48,6 +48,6 @@ def command(
         scaler = load(calibrator)
     given = {"kind": kind, "labels": rows.labels}
     scores = {key: value for key, value in given.items() if value is not None}
-    reading = scores if before is None else {**vars(rows), "seed": 0, "trust": network.trust}
+    reading = scores if before is None else {**vars(rows), "trust": network.trust}
     job = Job(scaler, deployed, str(calibrator), data=data, network=vars(network), reading=reading, tolerance=tolerance)
     return run.finish(verify(job, before, request))

@@ -24,7 +24,9 @@ def command(
     max: tuple[str, ...] = option((), MAX, metavar=LIMIT),
     min: tuple[str, ...] = option((), MIN, metavar=LIMIT),
     baseline: str | None = option(None, "Scores of another model on the same new rows.", metavar="FILE"),
-    margin: tuple[str, ...] = option((), "Loss against the baseline allowed; accuracy=0.01.", metavar=LIMIT),
+    margin: tuple[str, ...] = option(
+        (), "Loss against the baseline allowed; accuracy=0.01 (calib list metrics).", metavar=LIMIT
+    ),
     night: str = option("", "Date of the rows, such as 2026-11-22; default: today, in UTC."),
     alpha: Alpha | None = option(None, "Error probability of each claim, over all looks; default: 0.05."),
     per_year: PerYear | None = option(None, "Chance of a false drift alarm in a year; default: 0.05."),

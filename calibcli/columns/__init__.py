@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from calibcli.numerics import DOUBLE, SINGLE, bin_index
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
 from calibcli.spec import Edges
 
-__all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns"]
+__all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 
@@ -60,10 +60,9 @@ class Columns:
         brier: sum over classes of (p_k - 1[k=y])^2, halved for two: (P(y = 1) - y)^2.
         entropy: of p, in nats.
         labels, weights, groups: as in `Predictions`.
-        classes: class tables by how they are binned.
-        k: number of classes.  top_only: as in `Predictions`.
+        classes: class tables by how they are binned.  k: number of classes.  top_only: as in `Predictions`.
         condensed: 0, or the number of rows that these weighted rows stand for (see `condense`).
-        precision: relative error that probabilities may have.
+        place, by_predicted: their cell, and sums by class (see `Cells`).  precision: relative, of probabilities.
     """
 
     confidence: Floats
@@ -82,6 +81,8 @@ class Columns:
     groups: Ints | None = None
     classes: Mapping[ClassBins, ClassTable] = field(default_factory=dict)
     condensed: int = 0
+    place: Ints | None = None
+    by_predicted: Floats | None = None
     precision: float = DOUBLE
 
     @property
@@ -136,9 +137,6 @@ def columns(
         double: in double precision however many the scores are.
     """
     n, k = predictions.n, predictions.k
-    scores = predictions.scores
-    step = scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
-    spans = [(start, min(start + step, n)) for start in range(0, n, step)]
     cells = Cells(k, predictions.top_only) if n > MANY else None
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
@@ -148,15 +146,7 @@ def columns(
     out: dict[str, Any] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _Work(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
-    totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in class_bins]
-    for done, part in enumerate(_in_order(work, spans, threads), 1):
-        if cells:
-            cells.add(part.out, part.predicted, part.labels)
-        for total, table in zip(totals, part.tables, strict=True):
-            total += table
-        if progress:
-            progress(done / len(spans), "reading scores")
-    classes = {b: ClassTable(*total) for b, total in zip(class_bins, totals, strict=True)}
+    classes = _read(work, cells, threads, progress)
     if cells:
         return Columns(**cells.columns(), classes=classes, precision=work.precision)
     return Columns(
@@ -172,6 +162,40 @@ def columns(
         groups=predictions.groups,
         classes=classes,
     )
+
+
+class Taking(Protocol):
+    """Such as `Cells`."""
+
+    def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None: ...
+
+
+def into_cells(
+    predictions: Predictions,
+    cells: Taking,
+    class_bins: Sequence[ClassBins],
+    threads: int | None,
+    progress: Progress | None,
+) -> dict[ClassBins, ClassTable]:
+    """The blocked pass in double precision, whose rows go into `cells` however few they are; its class tables."""
+    return _read(_Work(predictions, class_bins, True, None), cells, threads, progress)
+
+
+def _read(
+    work: _Work, cells: Taking | None, threads: int | None, progress: Progress | None
+) -> dict[ClassBins, ClassTable]:
+    scores, n, k = work.predictions.scores, work.predictions.n, work.predictions.k
+    step = scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
+    spans = [(start, min(start + step, n)) for start in range(0, n, step)]
+    totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
+    for done, part in enumerate(_in_order(work, spans, threads), 1):
+        if cells:
+            cells.add(part.out, part.predicted, part.labels)
+        for total, table in zip(totals, part.tables, strict=True):
+            total += table
+        if progress:
+            progress(done / len(spans), "reading scores")
+    return {b: ClassTable(*total) for b, total in zip(work.class_bins, totals, strict=True)}
 
 
 def _in_order(work: _Work, spans: Sequence[tuple[int, int]], threads: int | None) -> Iterable[_Part]:

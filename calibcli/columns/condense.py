@@ -1,14 +1,17 @@
 """Columns of more rows than memory holds: two weighted rows for each cell of a fine confidence histogram.
 
-A cell holds the rows of one of CELLS equal intervals of confidence and of one outcome. Its two rows stand at mean - sd
-and mean + sd of every column, so that sums and sums of squares over any union of cells are those of all its rows.
-CELLS is a multiple of every usual number of bins, so that no bin edge cuts a cell; what is lost is the place of a row
-within its cell, less than 1 / CELLS in confidence.
+A cell holds the rows of one outcome whose confidence lies in one of CELLS equal intervals or on an edge between two;
+where the rest, 1 - confidence, is below 2**-FIRST, also in one of STEPS parts of an octave of it, so that rows of a
+saturated model lie apart. Its two rows stand so that sums and sums of squares of every column over any union of cells
+are those of all its rows. CELLS is a multiple of every usual number of bins, so that no bin edge cuts a cell; what is
+lost is the place of a row within its cell, less than 1 / CELLS in confidence. Cells are sums, so those of parts of the
+rows add up to those of all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,58 +20,172 @@ from calibcli.numerics import bin_index
 from calibcli.predictions import Floats, Ints
 
 CELLS = 25_200
+FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
+PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
 NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
+FOLD = 1 << 16  # rows whose sums are taken at once
+ROUNDING = 1e-11  # relative variance that is none
+SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances
+
+
+def interval(confidence: Floats) -> Ints:
+    """(n,) in [0, CELLS): the interval of confidence that a row lies in."""
+    return bin_index(confidence, CELLS)
+
+
+def place(confidence: Floats, rest: Floats) -> Ints:
+    """(n,) in [0, PLACES): which interval of confidence a row lies in, or on which edge, and which part of an octave.
+
+    Both rise with the confidence, so that their sum tells them apart.
+    """
+    below, above = interval(confidence), bin_index(confidence, CELLS, "torchmetrics")
+    with np.errstate(divide="ignore"):
+        fine = np.clip(-STEPS * np.log2(rest), STEPS * FIRST, STEPS * OCTAVES).astype(np.int64) - STEPS * FIRST
+    found: Ints = fine + np.where(below == above, below, PLACES // 2 + above - 1)
+    return found
+
+
+Held = tuple[Ints, Floats, Floats]
+"""Occupied cells, their rows, and (2, columns, cells) sums and sums of squares: of the confidence, of what it is beyond
+where its interval begins.
+"""
+
+
+def places(k: int) -> int:
+    """Cells of k classes: of two, the event is told by the label and the prediction."""
+    return PLACES * (4 if k == 2 else 2)
+
+
+@cache
+def _starts() -> Ints:
+    """(CELLS,) first place of each interval of confidence: those of its octaves follow."""
+    rest = 1 - np.arange(CELLS) / CELLS
+    octave = np.floor(-STEPS * np.log2(rest)).astype(np.int64) - STEPS * FIRST
+    found: Ints = np.arange(CELLS) + np.maximum(octave, 0)
+    return found
 
 
 class Cells:
-    """Counts, sums and sums of squares per cell, filled span by span."""
+    """Counts, sums and sums of squares per cell, filled span by span; those of parts of the rows can be added.
 
-    def __init__(self, k: int, top_only: bool = False) -> None:
+    Attributes:
+        predicted: (3, K) rows predicted as each class, how many of them are right, and their summed confidence.
+    """
+
+    def __init__(self, k: int, top_only: bool = False, predicted: Floats | None = None, held: Held | None = None):
         self.k, self.top_only = k, top_only
-        self.count = np.zeros(2 * CELLS)
-        self.sums = {name: np.zeros((2, 2 * CELLS)) for name in NAMES}
+        self.predicted = np.zeros((3, k)) if predicted is None else predicted
+        self._held = [held] if held else []
+        self._waiting: list[tuple[Ints, list[Floats]]] = []
+        self._dense: tuple[Floats, Floats] | None = None
+
+    @property
+    def size(self) -> int:
+        """Cells that there are."""
+        return places(self.k)
 
     def add(self, out: Mapping[str, Floats], predicted: Ints, labels: Ints) -> None:
         """Rows of one span."""
-        if self.k == 2:  # by P(y = 1) and label, so that both can be told from the cell
-            value, side = np.where(predicted == 1, out["confidence"], out["rest"]), labels
-        else:
-            value, side = out["confidence"], (predicted == labels).astype(np.int64)
-        cell = bin_index(value, CELLS) + CELLS * side
-        self.count += np.bincount(cell, minlength=2 * CELLS)
-        for name in NAMES:
-            column = out[name]
-            self.sums[name][0] += np.bincount(cell, column, 2 * CELLS)
-            self.sums[name][1] += np.bincount(cell, column * column, 2 * CELLS)
+        hit = predicted == labels
+        side = 2 * labels + predicted if self.k == 2 else hit.astype(np.int64)
+        for i, values in enumerate((None, hit, out["confidence"])):
+            self.predicted[i] += np.bincount(predicted, values, self.k)
+        beyond = out["confidence"] - interval(out["confidence"]) / CELLS  # keeps the digits of a variance
+        cell = place(out["confidence"], out["rest"]) + PLACES * side
+        self._waiting.append((cell, [beyond, *(out[name] for name in NAMES[1:])]))
+        if sum(len(cell) for cell, _ in self._waiting) >= FOLD:
+            self._fold()
+
+    def merge(self, other: Cells) -> None:
+        """Add the rows of others, which are left as they are."""
+        self.predicted += other.predicted
+        self._waiting += other._waiting
+        self._held += other._held
+        if other._dense is not None:
+            self._held.append(_occupied(*other._dense))
+        if sum(len(cell) for cell, _ in self._waiting) >= FOLD or len(self._held) > 1:
+            self._fold()
+
+    def _fold(self) -> tuple[Floats, Floats]:
+        """Bring in the rows, and the cells of others, that wait."""
+        count, sums = self._dense or (np.zeros(self.size), np.zeros((2, len(NAMES), self.size)))
+        for used, more, values in self._held:
+            count[used] += more
+            sums[:, :, used] += values
+        if self._waiting:
+            cell = np.concatenate([cell for cell, _ in self._waiting])
+            count += np.bincount(cell, minlength=self.size)
+            for i, parts in enumerate(zip(*(columns for _, columns in self._waiting), strict=True)):
+                column = np.concatenate(parts)
+                sums[0, i] += np.bincount(cell, column, self.size)
+                sums[1, i] += np.bincount(cell, column * column, self.size)
+        self._held, self._waiting, self._dense = [], [], (count, sums)
+        return self._dense
+
+    def arrays(self) -> Held:
+        """The occupied cells with their sums."""
+        if len(self._held) == 1 and self._dense is None and not self._waiting:
+            return self._held[0]
+        return _occupied(*self._fold())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the cells that are empty."""
+        return {**vars(self), "_held": [self.arrays()], "_waiting": [], "_dense": None}
 
     def columns(self) -> dict[str, Any]:
-        """Two rows per occupied cell, weights their counts: the fields of `Columns` without class tables."""
-        used = np.flatnonzero(self.count)
-        count = self.count[used]
-        out: dict[str, Any] = {}
-        for name in NAMES:
-            mean = self.sums[name][0][used] / count
-            with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
-                spread = np.sqrt(np.maximum(self.sums[name][1][used] / count - mean * mean, 0.0))
-            spread = np.where(np.isfinite(mean), spread, 0.0)
-            out[name] = np.concatenate([mean - spread, mean + spread])
-        for name in ("confidence", "rest"):  # one place for both, within the cell
-            mean = self.sums[name][0][used] / count
-            out[name] = np.concatenate([mean, mean])
-        side = np.concatenate([used // CELLS, used // CELLS])
+        """One or two rows per occupied cell, weights their counts: the fields of `Columns` without class tables."""
+        used, count, (sums, squares) = self.arrays()
+        means, squares = sums / count, squares / count
+        with np.errstate(invalid="ignore"):  # inf - inf where the NLL is infinite
+            variance = squares - means * means
+            spread = np.sqrt(np.where(variance > ROUNDING * squares, variance, 0.0))
+        at = used % PLACES
+        lower = (np.searchsorted(_starts(), at % (PLACES // 2), side="right") - 1) / CELLS
+        means[0] += lower
+        spread[:, count == 1] = 0.0
+        spread[:2, at >= PLACES // 2] = 0.0
+        tilt, single = _tilt(lower, means[1], spread[1]), ~spread.any(axis=0)
+        upper = count / (1 + tilt * tilt)
+        rows = np.concatenate([np.arange(len(used)), np.flatnonzero(~single)])
+        first = np.arange(len(rows)) < len(used)
+        spread[1] *= -1  # the rest falls as the confidence rises
+        values = means[:, rows] + spread[:, rows] * np.where(first, -1 / tilt[rows], tilt[rows])
+        values[:2] = np.clip(values[:2], 0.0, 1.0)
+        side = used[rows] // PLACES
         if self.k == 2:
-            positive = np.concatenate([used % CELLS, used % CELLS]) >= CELLS // 2
-            predicted, labels = (positive | self.top_only).astype(np.int64), side
+            predicted_rows, labels = side % 2, side // 2
         else:
-            predicted, labels = np.zeros_like(side), 1 - side
+            predicted_rows, labels = np.zeros_like(side), 1 - side
         return {
-            **out,
-            "predicted": predicted,
+            **dict(zip(NAMES, values, strict=True)),
+            "predicted": predicted_rows,
             "labels": labels,
-            "correct": predicted == labels,
+            "correct": predicted_rows == labels,
             "k": self.k,
             "top_only": self.top_only,
-            "weights": np.concatenate([count, count]) / 2,
+            "weights": np.where(first, np.where(single, count, count - upper)[rows], upper[rows]),
             "weight_kind": "count",
-            "condensed": int(count.sum()),
+            "condensed": round(float(count.sum())),
+            "place": used[rows] % PLACES,
+            "by_predicted": self.predicted,
         }
+
+
+def _occupied(count: Floats, sums: Floats) -> Held:
+    used = np.flatnonzero(count)
+    return used, count[used], sums[:, :, used]
+
+
+def _tilt(lower: Floats, rest: Floats, spread: Floats) -> Floats:
+    """How far the upper of two rows stands from the mean, in standard deviations, the lower at the inverse: one, or as
+    far as the cell, whose interval begins at `lower`, reaches, so that both lie in it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        octave = np.floor(-STEPS * np.log2(rest))
+        fine = octave >= STEPS * FIRST
+        least = np.maximum(1 - lower - 1 / CELLS, np.where(fine, 2 ** (-(octave + 1) / STEPS), 0.0))
+        most = np.minimum(1 - lower, np.where(fine, 2 ** (-octave / STEPS), 1.0))
+        above, below = (rest - least) / spread, (most - rest) / spread
+    tilt = np.where(above < 1, above, np.where(below < 1, 1 / below, 1.0))
+    found: Floats = np.clip(np.nan_to_num(tilt, nan=1.0, posinf=1.0), 1 / SKEW, SKEW)
+    return found

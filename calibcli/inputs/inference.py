@@ -20,7 +20,7 @@ from calibcli.architectures.classify import logits as logits
 from calibcli.errors import InputError
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.code import FAILURES
-from calibcli.inputs.dataset import Dataset
+from calibcli.inputs.dataset import Dataset, tight
 from calibcli.inputs.files.names import FOLDED
 from calibcli.predictions import Progress
 from calibcli.scalers.output import array_file, put
@@ -105,7 +105,7 @@ def predict(
         rows = slice(done, min(done + batch_size, len(data)))
         try:
             with torch.no_grad(), devices.full_float32(), devices.unchanged_rng(device):
-                inputs, _ = data.batch(rows, device=device, dtype=dtype)
+                inputs = tight(data.batch(rows, device=device, dtype=dtype)[0])
                 out = logits(model, inputs).to(torch.float64 if dtype == torch.float64 else torch.float32).cpu()
         except (MemoryError, RuntimeError) as error:
             if not devices.is_out_of_memory(error):

@@ -10,8 +10,8 @@ from calibcli.errors import UsageError
 from calibcli.spec import Label, Seed, option
 from calibcli.spec import Rows as Count
 
-DATA = "Data set: arrays (file.npz#test), image folder, CSV, or module:function."
-MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, a folder of shards, ..."
+DATA = "Data set: arrays (file.npz#test), image folder, CSV, parquet, or module:function."
+MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or timm folder, shards, ..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Network:
     """Of `checkpoint.load`."""
 
     arch: str | None = option(
-        None, "Architecture: resnet:depth=20 (calib list architectures), torchvision.NAME:key=value, or module:factory."
+        None, "Architecture: resnet:depth=20 (calib list architectures), timm:NAME, torchvision:NAME or module:factory."
     )
     arch_file: str | None = option(None, "Architecture from your own file: net.py:factory.")
     trust: bool = option(False, "Allow files that hold code (pickles, TorchScript, .pt2).")
@@ -107,6 +107,11 @@ class Rows:
     size: str | None = option(
         None, "Size that pictures are brought to: 224 (shorter side, then the middle), 256/224, 224x192, none."
     )
+    resize: str | None = option(
+        None, "What pictures are resized to: 256 (shorter side), 224x192 or none; before the model's own."
+    )
+    crop: str | None = option(None, "The middle that is then kept: 224, 224x192 or none.")
+    interpolation: str | None = option(None, "Of resizing: bilinear, bicubic, nearest, lanczos, box or hamming.")
     layout: str | None = option(None, "NHWC, NCHW or flat.")
     inputs: str | None = option(
         None, "Array with the inputs; several, by comma, go to the model by name.", metavar="KEY"

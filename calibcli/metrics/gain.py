@@ -41,10 +41,10 @@ def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
         return np.asarray(member % folds, dtype=np.int64)
     if predictions.ids is not None:
         return np.array([zlib.crc32(str(i).encode()) % folds for i in predictions.ids], dtype=np.int64)
-    return np.asarray(_scrambled(np.arange(predictions.n, dtype=np.uint64)) % np.uint64(folds), dtype=np.int64)
+    return np.asarray(scrambled(np.arange(predictions.n, dtype=np.uint64)) % np.uint64(folds), dtype=np.int64)
 
 
-def _scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64 finaliser: a fixed permutation that looks random, so that no period of the rows matters."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -135,10 +135,11 @@ def _gains(sample: Sample) -> tuple[Predictions, Rows, Gains, Floats]:
     most = max(FEWEST, SCORES // subset.k)
     if not np.isfinite(nll).all():
         return subset, Rows(np.full(1, np.nan), None, False, None), Gains(nll, [1.0]), nll
+    nll = nll[:0] if sample.columns.condensed else nll  # which are of cells
     if subset.n > most:
         rng = np.random.default_rng([sample.seed, 5])
         rows = ((np.arange(most) + rng.random(most)) * (subset.n / most)).astype(np.int64)
-        subset, nll = subset.take(rows), nll[:0] if sample.columns.condensed else nll[rows]
+        subset, nll = subset.take(rows), nll[rows] if len(nll) else nll
     nll = nll if len(nll) else _nll(subset.logits, subset.labels)
     found = gains(subset, before=nll)
     return subset, Rows(found.gain, subset.weights, sample.counts, subset.groups), found, nll

@@ -100,7 +100,8 @@ class GapNorm(Statistic):
 
     @property
     def detail(self) -> dict[str, Any]:
-        rows = self.table.rows[self.table.filled]
+        table = self.table
+        rows = (np.round(table.weight * self.view.total) if self.view.counts else table.rows)[table.filled]
         weighted = {} if self.view.weights is None else {"n_eff": self.table.total}
         return {"filled_bins": len(rows), "fewest_rows": int(rows.min()), **weighted}
 

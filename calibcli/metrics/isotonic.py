@@ -118,17 +118,20 @@ class Isotonic:
         tie = np.repeat(np.arange(len(self.p)), np.diff(self.ends))
         share, hit = view.shares[self.order], view.hit[self.order]
         found = view.p.copy()
+        size = np.diff(self.ends)
         for f in range(FOLDS):
-            kept = fold != f
-            sums = (np.bincount(tie[kept], v[kept], len(self.p)) for v in (share, share * hit))
-            weight, hits = (part.astype(np.float64) for part in sums)
-            there = weight > 0
+            out = np.flatnonzero(fold == f)
+            weight = self.weight - np.bincount(tie[out], share[out], len(size))
+            there = (size > np.bincount(tie[out], minlength=len(size))) & (weight > 0)
+            if not there.any():
+                continue
+            hits = np.clip(self.hits - np.bincount(tie[out], share[out] * hit[out], len(size)), 0, weight)
             blocks, p = pool(weight[there], hits[there]), self.p[there]
             last = np.append(blocks.start[1:], len(p)) - 1
             rows = blocks.weight[[0, -1]] * view.effective
             low, high = 0.5 / (rows[0] + 1), 1 - 0.5 / (rows[1] + 1)
             x, y = np.stack([p[blocks.start], p[last]], 1).ravel(), np.repeat(blocks.value, 2)
-            found[self.order[~kept]] = np.interp(self.p[tie[~kept]], x, np.clip(y, min(low, high), max(low, high)))
+            found[self.order[out]] = np.interp(self.p[tie[out]], x, np.clip(y, min(low, high), max(low, high)))
         return found
 
     @cached_property

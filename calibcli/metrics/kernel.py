@@ -129,7 +129,8 @@ def kde_bandwidth(view: BinaryOutcomes) -> float:
     if not w.sum() > 0:
         return 0.0
     variance = float(np.average((p - np.average(p, weights=w)) ** 2, weights=w))
-    return math.sqrt(variance) * float((2 * view.effective) ** -0.2)
+    deviation = math.sqrt(variance)
+    return deviation * float((2 * view.effective) ** -0.2) if deviation > view.precision else 0.0  # not rounding
 
 
 def _density(p: Floats, share: Floats, bandwidth: float) -> Floats:

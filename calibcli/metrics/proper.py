@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from calibcli.metrics.gap_norms import debiased, l1
-from calibcli.metrics.intervals import Bare, Ends, Interval, MeanOf
+from calibcli.metrics.intervals import Bare, Ends, Interval, Mask, MeanOf
 from calibcli.metrics.sample import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Of, Sample, average
 from calibcli.numerics import normal_quantile, normal_share
 from calibcli.predictions import Floats
@@ -20,8 +20,12 @@ UNSEEN = 0.95  # quantile over rows of what their worst label would cost
 NO_RIGHT, NO_WRONG = "no row is correct", "no row is wrong"
 
 
-def high(values: Floats, quantile: float) -> float:
-    """Quantile that may be infinite: the number at the next higher rank."""
+def high(values: Floats, quantile: float, counts: Floats | None = None) -> float:
+    """Quantile that may be infinite: the number at the next higher rank; of values that stand for so many each."""
+    if counts is not None:
+        order = np.argsort(values)
+        position = np.cumsum(counts[order])
+        return float(values[order[np.searchsorted(position, quantile * position[-1])]])
     rank = math.ceil(quantile * (len(values) - 1))
     return float(np.partition(values, rank)[rank])
 
@@ -31,7 +35,8 @@ def _cost(sample: Sample) -> Ends:
 
     At least twice the mean, as rows that are all alike tell nothing of others.
     """
-    return 0.0, max(high(sample.columns.most, UNSEEN), 2 * average(sample.columns.nll, sample.weights))
+    counts = sample.weights if sample.columns.condensed else None
+    return 0.0, max(high(sample.columns.most, UNSEEN, counts), 2 * average(sample.columns.nll, sample.weights))
 
 
 def _nats(sample: Sample) -> Ends:
@@ -178,6 +183,11 @@ def nll_wrong(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.nll, ~sample.columns.correct, _cost_of_wrong, empty=NO_WRONG)
 
 
+def _confident(sample: Sample, tau: float) -> Mask:
+    """(N,) whether confidence >= tau: 0.99 given as a probability is, though its logarithm and the softmax round it."""
+    return np.asarray(sample.columns.confidence >= tau * (1 - sample.columns.precision))
+
+
 @METRICS.add(values=UNIT, unit="probability")
 def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     """|S99|, the share of rows with confidence >= tau (Mukhoti et al. 2020).
@@ -185,7 +195,7 @@ def high_confidence_share(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     >>> round(calibcli.measure(logits, labels, "high_confidence_share:tau=0.9")["high_confidence_share"].value, 4)
     0.9228
     """
-    return MeanOf(sample, sample.columns.confidence >= tau, share=True)
+    return MeanOf(sample, _confident(sample, tau), share=True)
 
 
 @METRICS.add(values=UNIT, better="higher", unit="probability")
@@ -197,8 +207,7 @@ def high_confidence_accuracy(sample: Sample, *, tau: Share = 0.99) -> MeanOf:
     >>> round(calibcli.measure(logits, labels, "high_confidence_accuracy:tau=0.9")["high_confidence_accuracy"].value, 4)
     0.9478
     """
-    confident = sample.columns.confidence >= tau
-    return MeanOf(sample, sample.columns.correct, confident, share=True, empty="no row is that confident")
+    return MeanOf(sample, sample.columns.correct, _confident(sample, tau), share=True, empty="no row is that confident")
 
 
 @METRICS.add(values=ANY, better="zero", unit="")

@@ -83,17 +83,22 @@ class Coefficient(Statistic):
         )
 
 
+def log_odds(p: Floats, complement: Floats) -> Floats:
+    """log p / (1 - p), of a probability of 0 about -690."""
+    return np.asarray(np.log(np.maximum(p, 1e-300)) - np.log(np.maximum(complement, 1e-300)))
+
+
 def cox(view: BinaryOutcomes) -> Cox | None:
     """Maximum likelihood of P(y) = sigmoid(intercept + slope log-odds) by Newton, and its sandwich covariance.
 
     None where there is none: the hits are separable, or the log-odds constant.
     """
-    log_odds = np.log(np.maximum(view.p, 1e-300)) - np.log(np.maximum(view.complement, 1e-300))
-    if view.hit.all() or not view.hit.any() or np.ptp(log_odds) == 0:
+    said = log_odds(view.p, view.complement)
+    if view.hit.all() or not view.hit.any() or np.ptp(said) == 0:
         return None
     w = view.shares
     y = view.hit.astype(np.float64)
-    x = np.stack([np.ones(view.n), log_odds])
+    x = np.stack([np.ones(view.n), said])
     beta: Floats = np.array([0.0, 1.0])
     loss, step = math.inf, np.zeros(2)
     for _ in range(100):

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from calibcli import metrics
-from calibcli.columns import MANY, ClassBins, ClassTable, Columns, Edges, columns
+from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
+from calibcli.metrics.lossy import ERROR, stated
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
 from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
@@ -81,12 +82,34 @@ def report(
         what = "--per-class" if options.per_class else "--top-k"
         raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
     choices = _choices(predictions, options, ("default",))
-    shown = ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
-    wanted = [*needed_class_bins(choices, k), *([shown] if options.per_class else [])]
+    wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
     how: dict[str, Any] = {"lean": lean(choices), "threads": options.threads, "progress": progress}
-    measured = columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how)
+    return of_columns(predictions, columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how), options)
+
+
+def of_columns(predictions: Predictions, measured: Columns, options: Options) -> Result:
+    """As `report`, of columns that are there already.
+
+    Args:
+        predictions: the rows, or of condensed columns some of them, for what needs scores.
+
+    Raises:
+        UsageError: as `report`; a class table that a metric needs was not filled, or `top_k` of condensed rows.
+    """
+    k, choices = predictions.k, _choices(predictions, options, ("default",))
+    shown = _shown(options)
+    lacking = [c for c in choices if not set(needed_class_bins([c], k)) <= measured.classes.keys()]
+    if lacking or (options.per_class and shown not in measured.classes):
+        what = lacking[0].spec if lacking else f"--per-class with {shown.bins} bins"
+        raise UsageError(
+            f"{what} needs sums by class that were not kept", "name the metric when the parts are added (-m)"
+        )
+    if options.top_k and measured.condensed:
+        raise UsageError(f"--top-k needs the scores of {measured.condensed:,} rows again", "measure some of them")
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
+    if measured.condensed:
+        estimates = stated(sample, choices, estimates)
     tables: list[Table] = []
     if {choice.name for choice in choices} & {"brier", "brier_top"}:
         tables.append(brier_parts(sample, shown, predictions.event))
@@ -116,6 +139,11 @@ def report(
         notes=[*predictions.notes, *warnings(sample, estimates, bins)],
         facts=_facts(predictions, sample, options),
     )
+
+
+def _shown(options: Options) -> ClassBins:
+    """How the tables and diagrams of classes are binned."""
+    return ClassBins(options.bins or 15, "right" if options.edges in (None, "torchmetrics") else options.edges)
 
 
 def report_multilabel(
@@ -171,7 +199,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
             f"{rows} rows over {len(bins.rows)} bins are fewer than {PER_BIN} per bin: chance raises binned errors "
             "(compare with the level of a calibrated model; use fewer bins, or smece)"
         )
-    few = int((bins.rows[bins.filled] < PER_MCE_BIN).sum())
+    filled = sample.top.total * bins.weight if sample.counts else bins.rows
+    few = int((filled[bins.filled] < PER_MCE_BIN).sum())
     if "mce" in names and few:
         notes.append(f"mce: {few} of {int(bins.filled.sum())} filled bins have fewer than {PER_MCE_BIN} rows")
     for e in estimates:
@@ -184,8 +213,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
         notes.append(
-            f"{sample.columns.condensed} rows are more than {MANY}: kept as a histogram of 25,200 cells of confidence, "
-            "exact for means and usual bins, within 4e-5 in confidence otherwise"
+            f"{sample.columns.condensed} rows are kept as sums over cells of confidence: exact for means and usual "
+            f"bins, otherwise {ERROR} in the details says how far off a number may be"
         )
     if sample.columns.groups is not None:
         notes.append(f"{len(np.unique(sample.columns.groups))} groups: intervals take rows of a group as one draw")
@@ -280,7 +309,7 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "n": predictions.n,
+        "n": sample.n,
         **predictions.problem,
         "level": options.level,
     }

@@ -41,7 +41,7 @@ DEFAULT = (
     "calibration_p",
 )
 """What is measured when nothing is asked for."""
-OF_EVENT = ("cox_slope", "cox_intercept", "observed_expected")
+OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """And of two classes beside it."""
 METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT)
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)

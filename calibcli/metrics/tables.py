@@ -132,8 +132,12 @@ def per_class(
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1) / total
     null = calibrated_cells(table, sample.top)[2].sum(axis=1) / sample.top.effective
     said, right, confidence = (
-        np.bincount(columns.predicted, values if w is None else w * values, columns.k)
-        for values in (np.ones(columns.n), columns.correct, columns.confidence)
+        columns.by_predicted
+        if columns.by_predicted is not None
+        else (
+            np.bincount(columns.predicted, values if w is None else w * values, columns.k)
+            for values in (np.ones(columns.n), columns.correct, columns.confidence)
+        )
     )
     corp: list[list[float | None]] = []
     for label, view in enumerate(class_views(sample, predictions)):

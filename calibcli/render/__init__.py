@@ -119,11 +119,10 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
     except OSError as error:
         raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
     for one in map(module, NAMES):
-        wanted = hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result))
-        if wanted and not _lacks(one):
+        if hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result)):
             _save(one.render(result), path / one.REPORT)
     for one in map(module, NAMES):
-        if hasattr(one, "FIGURES") and result.plots and importlib.util.find_spec(one.NEEDS):
+        if hasattr(one, "FIGURES") and result.plots and not _lacks(one):
             for name, content in one.figures(result, style).items():
                 _save(content, path / f"{name}{one.SUFFIXES[0]}")
     for table in filter(None, [sheet.bins_table(result), *result.tables]):

@@ -79,6 +79,12 @@ def _harm(changed: Sequence[Estimate]) -> list[str]:
     return [f"after is worse than before beyond chance: {', '.join(bad)}"] if bad else []
 
 
+def on_top(rows: Predictions) -> list[str]:
+    """That the model has a calibrator in it already, where `calib logits` wrote so."""
+    said = rows.facts.get("folded", "")
+    return [f"{said}: this one goes on top of it; of the model before, pass its logits"] if said else []
+
+
 def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]:
     """Canonical specs, each once; `all` stands for every method for these predictions.
 

@@ -28,6 +28,7 @@ GRIDS: dict[str, Array] = {
 }
 SHOWN = 500_000  # scores that a figure is of
 FEWEST = 3  # effective rows or groups below which an interval is not given
+WIDEST = 100.0  # of ln T: beyond, an interval says nothing, and ends are soon no numbers
 REASONS = {
     "separable": "no row is wrong, so the NLL falls for ever as T -> 0: no temperature is best",
     "anti_informative": "the scores point away from the labels: the best T is infinite (uniform probabilities)",
@@ -95,6 +96,9 @@ def interval(fit: BetaFit, predictions: Predictions, level: float = 0.95) -> Est
         reason = f"{units:.3g} effective {what} tell T, fewer than {FEWEST}: their spread is not known"
         return dataclasses.replace(common, reason=reason, detail=detail)
     width = student_quantile((1 + level) / 2, units - 1) * se
+    if width > WIDEST:
+        reason = f"{units:.3g} effective {what} tell next to nothing of T: its logarithm is known to ± {width:.3g}"
+        return dataclasses.replace(common, reason=reason, detail=detail)
     ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "level": level, "se": t * se}
     how = f"{common.how}; interval: jackknife of ln T over {what}, Student's t"
     return dataclasses.replace(common, **ends, how=how, detail=detail)  # type: ignore[arg-type]

@@ -10,10 +10,12 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from calibcli.errors import InputError, refusing
 
 Array = NDArray[Any]
+FAILURES = tuple(e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception))
 TAKES = "calib.takes"
 
 
@@ -46,7 +48,7 @@ def session(path: Path) -> Any:
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    with refusing(Exception, lambda e: f"ONNX Runtime does not run {path.name} ({str(e)[:200]})", "check the model"):
+    with refusing(FAILURES, lambda e: f"ONNX Runtime does not run {path.name} ({str(e)[:200]})", "check the model"):
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
@@ -57,7 +59,11 @@ def run(running: Any, feeds: Iterator[Mapping[str, Array]], wanted: list[str]) -
         InputError: the rows do not fit the model.
     """
     made: list[list[Array]] = []
-    with refusing(Exception, lambda e: f"the rows do not fit the model ({str(e)[:200]})", "check --data and --layout"):
+    with refusing(
+        (*FAILURES, ValueError),
+        lambda e: f"the rows do not fit the model ({str(e)[:200]})",
+        "check --data and --layout",
+    ):
         for feed in feeds:
             made.append(running.run(wanted, dict(feed)))
     return [np.concatenate(parts) for parts in zip(*made, strict=True)]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from calibcli.errors import UsageError
 from calibcli.slices.literals import Column
-from calibcli.slices.search import Evidence, Rule
+from calibcli.slices.tried import Evidence, Rule
 
 KEPT = 50  # rules that it returns, in each direction
 

@@ -20,7 +20,7 @@ from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
 from calibcli.slices.literals import Column, Floats, columns_of
-from calibcli.slices.search import Evidence, Rule, distinct, ranked
+from calibcli.slices.tried import Evidence, Rule, distinct, ranked
 from calibcli.spec import Alpha, Range, Rows, Seed, check_options
 
 TESTS = 10

@@ -125,9 +125,8 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         return Start(setup.model, type(setup.model).__name__, False, source=MODULE), rows()
     model_name = str(setup.model)
     if Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name):
-        loaded = checkpoint.load(model_name, **setup.fields_of(opening.Network))
-        told = loaded.metadata
-        parts = rows(named=loaded.data, classes=loaded.classes, preprocess=told.get("preprocess"), start=told)
+        loaded = checkpoint.load(model_name, **setup.fields_of(opening.Network)).with_gradients()
+        parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
         fresh = setup.init == "fresh"
         model = _drawn(setup, loaded.architecture) if fresh else loaded.model
         start = Start(model, loaded.architecture, fresh, loaded.classes, loaded.source, loaded.sha256)

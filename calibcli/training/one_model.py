@@ -191,7 +191,7 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
             "places": hashlib.sha256(np.ascontiguousarray(d.rows, np.int64).tobytes()).hexdigest()[:16],
             "labels": hashlib.sha256(np.ascontiguousarray(d.labels, np.int64).tobytes()).hexdigest()[:16],
             "inputs": sorted(d.inputs),
-            "preprocess": d.preprocess.as_dict(),
+            "preprocess": dict(d.prepared) or d.preprocess.as_dict(),
         }
         for role, d in parts.items()
     }
@@ -256,7 +256,7 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
 
     train = parts.train
     found: dict[str, Any] = {
-        "preprocess": train.preprocess.as_dict(),
+        **({} if train.prepared else {"preprocess": train.preprocess.as_dict()}),  # a library's is not ours to write
         "data": {role: _relative(d.source, folder) for role, d in parts.items() if _is_file(d.source)},
         "training": {
             **fitted.recipe.as_dict(),
@@ -274,11 +274,20 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
     if is_built_in(start.architecture):
         found["architecture"] = start.architecture
     else:
-        fitted.notes.append(f"the network is not built in: load the checkpoint with --arch {start.architecture}")
+        fitted.notes.append(f"the network is not built in: {_how_to_load(start)}")
     names = start.classes or train.classes
     if names:
         found["classes"] = list(names)
     return found
+
+
+def _how_to_load(start: Start) -> str:
+    """A checkpoint of a network that is not built in."""
+    from calibcli.inputs.checkpoint.huggingface import HEADS
+
+    if start.architecture.endswith(HEADS):
+        return f"put the files of {start.source} beside model.safetensors, but for its weights, and pass that folder"
+    return f"load the checkpoint with --arch {start.architecture}"
 
 
 def _is_file(source: str) -> bool:

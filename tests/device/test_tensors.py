@@ -158,3 +158,19 @@ def test_what_else_takes_scores_takes_tensors_of_the_device() -> None:
         calibcli.measure(a[:, :2], (b > 0).long(), "ece", event="0") for a, b in ((there.detach(), labels), (z, y))
     ]
     same(*binary, 1e-9)
+
+
+def test_parts_are_added_where_they_lie(copied: list[torch.Size]) -> None:
+    """Of more rows than are kept, the scores of those that are not stay on the device."""
+    z = torch.randn(7000, 200, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(7000) % 200
+    found = calibcli.Accumulator()
+    for part in (slice(0, 6500), slice(6500, 7000)):
+        found.update(z[part].to(CUDA), y[part].to(CUDA))
+    assert max(shape[0] for shape in copied if len(shape) == 2 and shape[1] == 200) == 5000  # kept for a temperature
+    wanted = calibcli.Accumulator().update(z[:6500], y[:6500]).update(z[6500:], y[6500:])
+    for e in wanted.result().estimates:
+        if e.name != "temperature_gain":  # of other rows: those of a device are known by other digits
+            assert found.result()[e.name].value == pytest.approx(e.value, rel=1e-9, abs=1e-12), e.name
+    with pytest.raises(calibcli.CalibError, match="there already"):
+        found.update(z[:6500].to(CUDA), y[:6500].to(CUDA))

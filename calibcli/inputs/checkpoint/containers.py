@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint import safe_unpickler, trusted, weights
+from calibcli.inputs.checkpoint.onnx_graph import Graph
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.formats import safetensors
 from calibcli.inputs.files.formats.pt import UNREADABLE, named, note_checksums, program
@@ -62,7 +63,9 @@ def read(path: Path, *, trust: bool) -> Contents:
         return _zip(path, trust)
     if is_pickle(head):
         return _pickle(path, "legacy pt", trust)
-    if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".onnx", ".h5", ".keras", ".tflite"):
+    if path.suffix == ".onnx":
+        return Contents("ONNX graph", module=Graph(path))
+    if head[:4] == b"\x89HDF" or head[:4] == b"GGUF" or path.suffix in (".h5", ".keras", ".tflite"):
         raise InputError(f"{path} is not a PyTorch checkpoint", "export its state dict to .safetensors")
     raise InputError(f"{path} is not a checkpoint in a known format", "pass .safetensors, .pt, .pth or .ckpt")
 
@@ -78,6 +81,7 @@ def _folder(path: Path) -> Contents:
         if (path / name).is_file():
             return _shards(path / name)
     files = sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model.bin"))
+    files = [file for file in files if file.name == "model.safetensors"] or files
     if len(files) == 1:
         return read(files[0], trust=False)
     if len(files) > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -14,10 +13,10 @@ from torch import nn
 
 from calibcli.architectures import ARCHITECTURES
 from calibcli.errors import InputError, UsageError, did_you_mean, nearest, refusing
+from calibcli.inputs.checkpoint import zoos
 from calibcli.inputs.code import FAILURES, from_file, from_module
 from calibcli.spec import normal
 
-ZOOS = ("torchvision", "timm")
 SYNONYMS = {"classes": ("num_classes", "n_classes", "num_labels"), "channels": ("in_chans", "in_channels")}
 
 
@@ -31,12 +30,23 @@ def canonical(spec: str) -> str:
     return ARCHITECTURES.choose(spec).spec if is_built_in(spec) else spec
 
 
+def sized(spec: str, sizes: Mapping[str, int]) -> str:
+    """The spec with `classes` and `channels` in it; that of the user's own factory as it is."""
+    if is_built_in(spec):
+        return ARCHITECTURES.choose(spec, **sizes).spec
+    if ":" in spec and zoos.parsed(spec) is None and "=" not in spec.partition(":")[2].partition(",")[0]:
+        return spec
+    names = {"classes": "num_classes", "channels": "in_chans"}
+    return spec + (",:"[":" not in spec]) + ",".join(f"{names[what]}={n}" for what, n in sizes.items())
+
+
 def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn.Module:
     """A fresh model.
 
     Args:
         spec: `name:key=value,...` of a built-in architecture; `module:factory` (with `,key=value` after it);
-            `torchvision.NAME:key=value` or `timm.NAME:key=value`; a bare name is looked up in that order.
+            `torchvision:NAME,key=value` or `timm:NAME,key=value` (also `timm.NAME:key=value`); a bare name is looked
+            up in that order.
         arch_file: `net.py:factory`, in place of `spec`.
         defaults: options such as `classes`, `channels`, `inputs`, used where the spec is silent and the factory
             has an option of that name.
@@ -58,40 +68,20 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
         choice = ARCHITECTURES.choose(spec, **defaults)
         return _module(choice(), spec)
     name, _, rest = spec.partition(":")
+    zoo = zoos.parsed(spec)
+    if zoo is not None and zoo[1]:
+        made = zoos.find(*zoo[:2], explicit=True)
+        return _call(made, zoo[2], defaults, spec)  # type: ignore[arg-type]  # explicit: found, or refused
     first = rest.partition(",")[0]
     if rest and "=" not in first:
         return _call(from_module(name, first), rest.partition(",")[2], defaults, spec)
-    zoo, _, model = name.partition(".")
-    for library in (zoo,) if model and zoo in ZOOS else ZOOS:
-        found = _from_zoo(library, model if zoo in ZOOS else name, explicit=zoo in ZOOS)
+    for library in zoos.ZOOS:
+        found = zoos.find(library, name, explicit=False)
         if found is not None:
             return _call(found, rest, defaults, spec)
     known = [entry.name for entry in ARCHITECTURES]
     fix = did_you_mean(normal(name), known) if nearest(normal(name), known) else f"built in: {', '.join(known)}"
     raise UsageError(f"unknown architecture '{name}'", f"{fix}; or pass --arch module:factory")
-
-
-def _from_zoo(library: str, name: str, *, explicit: bool) -> Callable[..., Any] | None:
-    try:
-        zoo = importlib.import_module(f"{library}.models" if library == "torchvision" else library)
-    except (ImportError, RuntimeError, OSError) as error:
-        if explicit and isinstance(error, ModuleNotFoundError) and error.name == library:
-            raise UsageError(f"{library} is not installed", f"pip install {library}") from None
-        if explicit:
-            problem = f"{library} cannot be imported ({str(error)[:200]})"
-            raise InputError(problem, "install the version made for this torch") from None
-        return None
-    known: list[str] = zoo.list_models()
-    if name in known:
-        make = zoo.get_model if library == "torchvision" else zoo.create_model
-
-        def factory(*, num_classes: int | None = None, **options: Any) -> Any:
-            return make(name, **options, **({} if num_classes is None else {"num_classes": num_classes}))
-
-        return factory
-    if explicit:
-        raise UsageError(f"{library} has no model '{name}'", did_you_mean(name, known[:2000]))
-    return None
 
 
 def _call(factory: Callable[..., Any], options: str, defaults: Mapping[str, Any], spec: str) -> nn.Module:

@@ -1,31 +1,58 @@
-"""Hugging Face model folders: `config.json` beside safetensors weights, read with transformers when it is installed."""
+"""Hugging Face model folders: `config.json` beside their weights, read with transformers when it is installed.
+
+Only what transformers itself has is built: code in the folder is never run, and of pickled weights the tensors alone
+are read.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import os
 import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.checkpoint import processor
+from calibcli.inputs.dataset.prepared import ForPictures, ForTexts, Preparation
 
 HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForMultipleChoice")
+FAILURES = (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError, AssertionError)
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
+              "sentencepiece.bpe.model")  # fmt: skip
+LONGEST = 1 << 20  # tokens: what tokenizers without a limit name is far beyond
 
 
 def is_model(path: Path) -> bool:
     return os.path.isfile(path / "config.json")
 
 
-def model(path: Path) -> tuple[nn.Module, str, list[str] | None]:
-    """The classifier of a folder, in float32, the name of its class, and the names of its labels.
+@dataclass(frozen=True)
+class Loaded:
+    """A classifier in float32, the name of its class, the names of its labels, remarks, and how it prepares rows."""
 
-    Only classes that transformers itself has are built: code in the folder is never run, and neither are pickled
-    weights read.
+    model: nn.Module
+    architecture: str
+    classes: list[str] | None
+    own: Preparation
+    notes: list[str] = field(default_factory=list)
+
+
+def model(path: Path) -> Loaded:
+    """The classifier of a folder.
 
     Raises:
-        InputError: transformers is missing, the folder is not a classifier's, or it needs code or pickles.
+        InputError: transformers is missing, the folder is not a classifier's of one class per row, it needs code, or
+            its weights are not all there.
     """
     try:
         import transformers
@@ -33,21 +60,204 @@ def model(path: Path) -> tuple[nn.Module, str, list[str] | None]:
         fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
         raise InputError(f"{path} is a Hugging Face model, and transformers is not installed", fix) from None
     transformers.utils.logging.disable_progress_bar()
-    if not any(path.glob("*.safetensors")):
-        raise InputError(f"{path} has no .safetensors weights", "save it with model.save_pretrained(folder)")
-    try:
-        config: Any = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        name = next(iter(config.architectures or []), "")
+    config, problem = _config(path, transformers), functools.partial(_unreadable, path)
+    name = next(iter(config.architectures or []), "")
+    with refusing(
+        FAILURES, problem, "check the installation: torchvision must be made for this torch, or not be there"
+    ):
         made = getattr(transformers, name, None)
-        if made is None or not name.endswith(HEADS):
-            heads = ", ".join(f"...{head}" for head in HEADS)
-            problem = f"{path} is a '{name or 'model without a head'}', not a classifier"
-            raise InputError(problem, f"pass one of {heads}")
+    if made is None or not name.endswith(HEADS):
+        heads = ", ".join(f"...{head}" for head in HEADS)
+        raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
+    _refuse_problem(path, config)
+    with refusing(FAILURES, problem, "check its config.json"), _quiet(transformers):
+        found, stored, about = _weights(path, made, config)
+    missing = [key for key in about["missing_keys"] if not key.endswith("position_ids")]
+    if missing:
+        fix = "save the whole model: model.save_pretrained(folder)"
+        problem_text = f"{path} lacks {len(missing)} weights of {name}, first '{missing[0]}'"
+        raise InputError(f"{problem_text}: transformers would draw them at random", fix)
+    notes = [f"weights stored as {dtype} were converted to float32" for dtype in sorted(stored - {"float32"})]
+    if about["unexpected_keys"]:
+        left = sorted(about["unexpected_keys"])
+        notes.append(f"{len(left)} tensors that {name} does not have were left out, such as '{left[0]}'")
+    taken = inspect.signature(found.forward).parameters
+    return Loaded(found.float(), name, _labels(config), _own(path, config, found, taken), notes)
+
+
+def _config(path: Path, transformers: Any) -> Any:
+    """Of the classes that transformers itself has.
+
+    Raises:
+        InputError: it is damaged, needs code of its own, or names code that lies elsewhere.
+    """
+    about = processor.read_json(path / "config.json")
+    processor.refuse_code(path / "config.json", about)
+    fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in about else "check its config.json"
+    with refusing(FAILURES, functools.partial(_unreadable, path), fix), _quiet(transformers):
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+
+
+def _unreadable(path: Path, error: BaseException) -> str:
+    first = str(error).strip().partition("\n")[0][:200]
+    return f"{path} cannot be loaded by transformers ({first})"
+
+
+def _quiet(transformers: Any) -> Any:
+    """Neither warnings nor reports: what they would say is refused or told as a note."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(warnings.catch_warnings(action="ignore"))
+    before = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity(transformers.utils.logging.CRITICAL)
+    stack.callback(transformers.utils.logging.set_verbosity, before)
+    return stack
+
+
+def _weights(path: Path, made: Any, config: Any) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
+    """The model with its weights in float32, the types that they are stored in, and what transformers found."""
+    from calibcli.inputs.checkpoint import containers, weights
+
+    how = {"config": config, "torch_dtype": torch.float32, "output_loading_info": True}
+    if any(path.glob("*.safetensors")):
+        found, about = made.from_pretrained(path, local_files_only=True, use_safetensors=True, **how)
+        return found, _stored(path), about
+    contents = containers.read(path, trust=False)
+    tensors, _ = weights.find(contents.tensors, str(path))
+    stored = {str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()}
+    found, about = made.from_pretrained(None, state_dict=tensors, **how)
+    return found, stored, about
+
+
+def _stored(path: Path) -> set[str]:
+    """The floating-point types of the tensors in safetensors files."""
+    from safetensors import safe_open
+
+    names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+    kinds = set()
+    for part in path.glob("model*.safetensors"):
+        with safe_open(part, framework="pt") as file:
+            kinds |= {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118 (not a mapping)
+    return {names[kind] for kind in kinds if kind in names}
+
+
+def _refuse_problem(path: Path, config: Any) -> None:
+    """Raises:
+    InputError: a head whose outputs are no logits of classes that exclude each other.
+    """
+    problem = getattr(config, "problem_type", None)
+    if problem == "multi_label_classification":
+        raise InputError(
+            f"{path} has a head of labels that do not exclude each other (problem_type multi_label_classification)",
+            "record sigmoid(logits) with targets (N, L) yourself: calib metrics FILE --multilabel",
+        )
+    if problem == "regression":
+        raise InputError(f"{path} predicts numbers (problem_type regression), not classes", "pass a classifier")
+
+
+def _labels(config: Any) -> list[str] | None:
+    """Names of the classes where they have any; of one logit, which is that of class 1, of both."""
+    labels = [str(config.id2label[i]) for i in sorted(config.id2label)]
+    if all(label == f"LABEL_{i}" for i, label in enumerate(labels)):
+        return None
+    return [f"not {labels[0]}", labels[0]] if len(labels) == 1 else labels
+
+
+def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Preparation, list[str] | None]:
+    """How the folder of a graph that takes inputs of these names prepares rows, and the names of its classes."""
+    fix = "pip install 'calibcli[hf]', or move the graph out of the folder to go without them"
+    with refusing(ImportError, f"{path} has files of transformers, which is not installed", fix):
+        import transformers
+    config = _config(path, transformers)
+    _refuse_problem(path, config)
+    return _own(path, config, model, taken), _labels(config)
+
+
+def _own(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> Preparation:
+    """How the folder says that pictures and texts become inputs, each where it does."""
+    head = next(iter(config.architectures or []), "")
+    pictures: Callable[[], ForPictures] | None = None
+    texts: Callable[[], ForTexts] | None = None
+    if processor.description(path):
+        pictures = functools.partial(_pictures, path, config)
+    elif head.endswith("ForImageClassification"):
+        fix = "put it there (AutoImageProcessor.save_pretrained), or pass --mean, --std, --resize and --crop"
+        pictures = functools.partial(_lacking, path, "preprocessor_config.json, which says how to read pictures", fix)
+    if any((path / name).is_file() for name in TOKENIZERS):
+        texts = functools.partial(_texts, path, config, model, taken)
+    elif head.endswith(("ForSequenceClassification", "ForMultipleChoice")):
+        fix = "put it there (AutoTokenizer.save_pretrained), or pass input_ids and attention_mask as arrays"
+        texts = functools.partial(_lacking, path, "tokenizer", fix)
+    return Preparation(pictures, texts)
+
+
+def _lacking(path: Path, what: str, fix: str) -> NoReturn:
+    raise InputError(f"{path} has no {what}", fix)
+
+
+def _pictures(path: Path, config: Any) -> ForPictures:
+    """The image processor of a folder, after what its pipelines do: turned as EXIF says, and in colour."""
+    import transformers
+
+    fix = "pip install pillow torchvision, or say what it does: --mean, --std, --resize, --crop"
+    with refusing(FAILURES, functools.partial(_unreadable, path), fix), _quiet(transformers):
+        made = transformers.AutoImageProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+
+    def make(picture: Any) -> NDArray[np.float32]:
         with warnings.catch_warnings(action="ignore"):
-            found: nn.Module = made.from_pretrained(path, config=config, local_files_only=True, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError) as error:
-        first = str(error).strip().partition("\n")[0][:200]
-        raise InputError(f"{path} cannot be loaded by transformers ({first})", "check its config.json") from None
-    labels = [str(config.id2label[i]) for i in range(len(config.id2label))]
-    named = any(not label.startswith("LABEL_") for label in labels)
-    return found.float(), name, labels if named else None
+            rows = made(images=[picture], return_tensors="pt")["pixel_values"]
+        return np.asarray(rows[0], np.float32)
+
+    grey = getattr(config, "num_channels", 3) == 1
+    return ForPictures(
+        name=f"{type(made).__name__} of transformers",
+        make=make,
+        mode="L" if grey else "RGB",
+        upright=True,
+        steps=processor.words(made.to_dict()),
+    )
+
+
+def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> ForTexts:
+    """The tokenizer of a folder. Rows are filled up on the right, where a mask hides it, but for models that look back
+    from the last token of a row filled up on the left."""
+    import transformers
+
+    if next(iter(config.architectures or [""])).endswith("ForMultipleChoice"):
+        fix = "pass input_ids (N, choices, tokens) and attention_mask as arrays"
+        raise InputError(f"{path} takes a text for every choice, which calib does not tokenize", fix)
+    with refusing(FAILURES, functools.partial(_unreadable, path), "check its tokenizer files"), _quiet(transformers):
+        made: Any = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    longest = _longest(made, config, model)
+
+    def encode(texts: Sequence[str], second: Sequence[str] | None, cut: bool) -> Mapping[str, list[list[int]]]:
+        limits = {"truncation": True, "max_length": longest} if cut else {"truncation": False}
+        found = made(list(texts), *([] if second is None else [list(second)]), padding=False, verbose=False, **limits)
+        return {name: values for name, values in found.items() if name in taken}
+
+    def settle(used: NDArray[Any], last: NDArray[Any]) -> int:
+        """The model's own filling token, else the tokenizer's, else one that no row has, or that ends none: heads look
+        for the last token before the filling."""
+        held, chosen = set(used.tolist()), getattr(config, "pad_token_id", None)
+        if chosen is None and made.pad_token_id not in held:
+            chosen = made.pad_token_id
+        if chosen is None:
+            ends = set(last.tolist())
+            words = range(int(getattr(config, "vocab_size", len(held))))
+            chosen = next((i for i in words if i not in held), next(i for i in range(len(ends) + 1) if i not in ends))
+        config.pad_token_id = getattr(model, "config", config).pad_token_id = chosen
+        return int(chosen)
+
+    pad = {"token_type_ids": int(getattr(made, "pad_token_type_id", 0) or 0)}
+    left = config.model_type == "xlnet"
+    return ForTexts(f"{type(made).__name__} of transformers", encode, longest, pad, settle, left)
+
+
+def _longest(tokenizer: Any, config: Any, model: nn.Module) -> int | None:
+    """Tokens that a row may have: the least that tokenizer, configuration and learned positions allow."""
+    found = [tokenizer.model_max_length, getattr(config, "max_position_embeddings", None)]
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in ("position_embeddings", "wpe"):
+            skipped = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa counts from there
+            found.append(module.num_embeddings - skipped)
+    limits = [int(n) for n in found if isinstance(n, int | float) and 0 < n < LONGEST]
+    return min(limits) if limits else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from torch import nn
 from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import sha256, unchanged
 from calibcli.inputs import dataset
-from calibcli.inputs.checkpoint import huggingface, processor, weights
+from calibcli.inputs.checkpoint import huggingface, processor, weights, zoos
 from calibcli.inputs.checkpoint import metadata as meta
 from calibcli.inputs.checkpoint.containers import Contents, read
-from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in
+from calibcli.inputs.checkpoint.factory import build, canonical, is_built_in, sized
 from calibcli.inputs.checkpoint.guess import likely
+from calibcli.inputs.checkpoint.onnx_graph import Graph
 from calibcli.inputs.dataset import Dataset
+from calibcli.inputs.dataset.prepared import Preparation
 from calibcli.inputs.files.names import parted
 
 
@@ -36,6 +38,7 @@ class Checkpoint:
         notes: what was recognised, renamed or left out, one sentence each.
         classes: class names, or None.
         data: data paths by role (`train`, `validation`, `test`), resolved against the checkpoint's folder.
+        own: how the model's own library prepares pictures and texts.
     """
 
     model: nn.Module
@@ -47,6 +50,7 @@ class Checkpoint:
     notes: list[str] = field(default_factory=list)
     classes: list[str] | None = None
     data: dict[str, str] = field(default_factory=dict)
+    own: Preparation = field(default_factory=Preparation)
 
     def open_data(self, given: Any, *roles: str, **options: Any) -> Dataset:
         """The data set the user named or has, else the one of the first of `roles` that the checkpoint names.
@@ -65,11 +69,31 @@ class Checkpoint:
             raise UsageError(f"{self.source} does not say where its data lies", "pass --data FILE")
         if given is None and not Path(source.rpartition("#")[0] or source).exists():
             raise InputError(f"{source}, where {self.source} says its data lies, is not there", "pass --data FILE")
-        options.setdefault("preprocess", self.metadata.get("preprocess"))
-        found = dataset.load(source, **options)
+        found = dataset.load(source, **{**self.preparing, **options})
         if given is None:
             found.notes.insert(0, f"data: {source}, as the checkpoint says")
+        if self.classes is None and found.classes and self.own.texts is not None:
+            order = ", ".join(found.classes[:8])
+            found.notes.append(f"the model does not name its classes: those of the data set are numbered as {order}")
         return dataset.in_order(found, self.classes)
+
+    def with_gradients(self) -> Checkpoint:
+        """Itself.
+
+        Raises:
+            InputError: an ONNX graph, which has none.
+        """
+        if isinstance(self.model, Graph):
+            problem = f"{self.source} is an ONNX graph, which has no gradients"
+            raise InputError(problem, "pass the PyTorch checkpoint that it was exported from; calib logits takes it")
+        return self
+
+    @property
+    def preparing(self) -> dict[str, Any]:
+        """Options of `dataset.load` that this checkpoint decides."""
+        stem = next((m for m in self.model.modules() if isinstance(m, nn.Conv2d)), None)
+        channels = stem.in_channels if stem is not None else 0
+        return {"preprocess": self.metadata.get("preprocess"), "own": self.own, "channels": channels}
 
     def facts(self, found: Dataset) -> dict[str, Any]:
         """What a result says of this checkpoint and its data."""
@@ -78,7 +102,7 @@ class Checkpoint:
             "architecture": self.architecture,
             "container": self.container,
             "data": found.source,
-            "preprocess": found.preprocess.as_dict(),
+            "preprocess": dict(found.prepared) or found.preprocess.as_dict(),
         }
 
     def inputs(self, found: Dataset) -> list[dict[str, str]]:
@@ -107,38 +131,35 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
-    about: dict[str, Any] = (
-        {"preprocess": found} if os.path.isdir(file) and (found := processor.of_folder(file)) else {}
-    )
-    timm = processor.timm_config(file) if os.path.isdir(file) else {}
-    if arch is None and arch_file is None and timm:
-        arch = f"timm.{timm['architecture']}" + (f":num_classes={n}" if (n := timm.get("num_classes")) else "")
-    if arch is None and arch_file is None and huggingface.is_model(file):
-        model, architecture, names = huggingface.model(file)
-        weights.finite(model.eval(), source)
-        config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
-        if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
-            about["folded"] = dict(config["folded"])
-        kind, said = "Hugging Face folder", _folded(about)
-        return Checkpoint(model, architecture, about, source, fingerprint(file), kind, said, classes=names)
+    home = folder_of(file)
+    about: dict[str, Any] = {"preprocess": found} if home and (found := processor.of_folder(home)) else {}
+    timm = processor.timm_config(home) if home else {}
+    given = arch is not None or arch_file is not None
+    if home and not given and (home / "adapter_config.json").is_file():
+        problem = f"{home} holds an adapter, a change to a model that lies elsewhere"
+        raise InputError(problem, "put both together: model.merge_and_unload().save_pretrained(folder)")
+    if home and not given and not timm and huggingface.is_model(home):
+        return _hugging_face(source, file, home, about)
     contents = read(file, trust=trust)
-    named = arch or arch_file or contents.metadata.get("architecture")
-    if contents.module is not None and arch is None and arch_file is None:
-        notes: list[str] = []
-        model, architecture = contents.module, contents.container
-        narrow = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
-        if narrow:
-            model = model.float()
-            notes = [f"weights stored as {_name(dtype)} were converted to float32" for dtype in narrow]
+    own, classes = Preparation(), contents.metadata.get("classes")
+    if contents.module is not None and not given:
+        model, architecture, notes = contents.module, contents.container, _widened(contents.module)
+        if isinstance(model, Graph) and huggingface.is_model(file.parent):  # as exporters write it
+            own, classes = huggingface.beside(file.parent, model, model.taken)
+            about = {"preprocess": found} if (found := processor.of_folder(file.parent)) else {}
+    elif home and timm and not given:
+        made = zoos.of_folder(timm)
+        own, classes = made.own, classes or made.classes
+        model, architecture, notes = _filled(contents, made.architecture, None, source, key, made.make)
     else:
+        named = arch or arch_file or contents.metadata.get("architecture")
         if named is None:
             raise contents.refusal or _unknown(source, contents, key)
-        architecture = canonical(named)
-        model, notes = _filled(contents, architecture, arch_file, source, key)
-        notes += [] if about else _as_published(model)
+        model, architecture, notes = _filled(contents, named, arch_file, source, key)
+        if not about and arch_file is None and (known := zoos.published(architecture, model, str(file))):
+            about, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
     model.eval()
     weights.finite(model, source)
-    classes = contents.metadata.get("classes")
     return Checkpoint(
         model=model,
         architecture=architecture,
@@ -149,7 +170,45 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         notes=contents.notes + notes + _folded(contents.metadata),
         classes=None if classes is None else [str(c) for c in classes],
         data=meta.resolve(contents.metadata, file.parent),
+        own=Preparation() if "preprocess" in contents.metadata else own,
     )
+
+
+def _hugging_face(source: str, file: Path, home: Path, about: dict[str, Any]) -> Checkpoint:
+    found = huggingface.model(home)
+    weights.finite(found.model.eval(), source)
+    config = getattr(getattr(found.model, "config", None), meta.KEY, None)  # which fine-tuning hands on
+    if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
+        about = {**about, "folded": dict(config["folded"])}
+    return Checkpoint(
+        model=found.model,
+        architecture=found.architecture,
+        metadata=about,
+        source=source,
+        sha256=fingerprint(file),
+        container="Hugging Face folder",
+        notes=found.notes + _folded(about),
+        classes=found.classes,
+        own=found.own,
+    )
+
+
+def _widened(module: nn.Module) -> list[str]:
+    """Half precision of a whole network to float32, in place, with a note of each."""
+    narrow = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
+    if narrow:
+        module.float()
+    return [f"weights stored as {_name(dtype)} were converted to float32" for dtype in narrow]
+
+
+STANDARD = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def folder_of(file: Path) -> Path | None:
+    """The folder of a model: itself, or that of a file of its weights under the name that its libraries look for."""
+    if os.path.isdir(file):
+        return file
+    return file.parent if file.name in STANDARD and huggingface.is_model(file.parent) else None
 
 
 def _folded(metadata: Mapping[str, Any]) -> list[str]:
@@ -163,11 +222,12 @@ def members(path: Path) -> list[Path]:
     Raises:
         InputError: the folder cannot be read.
     """
-    folder = path if os.path.isdir(path) else path.parent if path.name.endswith(".index.json") else None
+    folder = folder_of(path) or (path.parent if path.name.endswith(".index.json") else None)
     if folder is None:
-        return [path]
+        outside = [path.with_name(path.name + end) for end in (".data", "_data")]  # weights of an ONNX graph
+        return [path, *(file for file in outside if path.suffix == ".onnx" and file.is_file())]
     with refusing(OSError, lambda e: f"cannot read {folder} ({e.strerror})", "check the path"):
-        return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json"))
+        return sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".json", ".txt", ".model"))
 
 
 def fingerprint(path: Path) -> str:
@@ -179,16 +239,34 @@ def fingerprint(path: Path) -> str:
 
 
 def _filled(
-    contents: Contents, architecture: str, arch_file: str | None, source: str, key: str
-) -> tuple[nn.Module, list[str]]:
+    contents: Contents,
+    architecture: str,
+    arch_file: str | None,
+    source: str,
+    key: str,
+    make: Callable[[], nn.Module] | None = None,
+) -> tuple[nn.Module, str, list[str]]:
+    """The model with the file's weights, its full spec, and remarks. Classes and channels that the spec leaves open are
+    those of the tensors."""
     tree = contents.module.state_dict() if contents.module is not None else contents.tensors
     tensors, notes = weights.find(tree, source, key)
-    light = arch_file is None and is_built_in(architecture)
+    light = make is None and arch_file is None and is_built_in(architecture)
     errors, fix = (RuntimeError, MemoryError, OverflowError), "check its options"
-    # nothing is allocated or drawn until the shapes are known to agree
-    apart: Any = torch.device("meta") if light else torch.random.fork_rng(devices=[])
-    with refusing(errors, lambda e: f"'{architecture}' cannot be built ({str(e) or type(e).__name__})", fix), apart:
-        model = build(None if arch_file else architecture, arch_file)
+
+    def made(**sizes: int) -> nn.Module:
+        # nothing is allocated or drawn until the shapes are known to agree
+        apart: Any = torch.device("meta") if light else torch.random.fork_rng(devices=[])
+        with refusing(errors, lambda e: f"'{architecture}' cannot be built ({str(e) or type(e).__name__})", fix), apart:
+            return make() if make else build(None if arch_file else architecture, arch_file, **sizes)
+
+    model = made()
+    if make is None and (sizes := weights.sizes(weights.fit_names(tensors, model.state_dict())[0], model.state_dict())):
+        again = made(**sizes)
+        if not weights.sizes(weights.fit_names(tensors, again.state_dict())[0], again.state_dict()):
+            model = again
+            notes += [f"{n} {what}, as the weights have it" for what, n in sizes.items()]
+            architecture = sized(architecture, sizes)
+    architecture = canonical(architecture)
     expected = model.state_dict()
     tensors, renamed = weights.fit_names(tensors, expected)
     tensors = weights.matched(tensors, expected, source, architecture)
@@ -204,17 +282,7 @@ def _filled(
             for name, target in expected.items():
                 if name in tensors:
                     target.copy_(tensors[name])
-    return model, notes + renamed
-
-
-def _as_published(model: nn.Module) -> list[str]:
-    """A note on what timm's weights of this architecture take; these may be others."""
-    config = getattr(model, "pretrained_cfg", None)
-    if not isinstance(config, Mapping) or "mean" not in config:
-        return []
-    mean, std = (",".join(f"{v:g}" for v in config[key]) for key in ("mean", "std"))
-    size = "x".join(map(str, config.get("input_size", ())[1:]))
-    return [f"timm's own weights of this architecture take --mean {mean} --std {std} and pictures of {size}"]
+    return model, architecture, notes + renamed
 
 
 def _name(dtype: torch.dtype) -> str:

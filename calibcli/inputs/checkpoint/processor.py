@@ -14,12 +14,15 @@ from typing import Any
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.code import FAILURES
-from calibcli.inputs.dataset.resize import RESAMPLE
+from calibcli.inputs.dataset import Preprocess
+from calibcli.inputs.dataset.resize import RESAMPLE, Resize
 
 FILES = ("preprocessor_config.json", "processor_config.json")
 SHORTEST = ("CLIP", "ConvNext", "Bit", "MobileNet", "MobileViT", "PoolFormer", "Levit", "EfficientFormer")
 BICUBIC = ("CLIP", "DeiT", "Beit", "Bit", "Levit", "PoolFormer", "EfficientFormer")
+SIGNS = {"image_mean", "size", "do_rescale", "do_resize", "image_processor_type"}
 NOT_DONE = ("do_flip_channel_order", "rescale_offset", "include_top", "do_pad", "do_grayscale")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 LEVIT = 256 / 224
 LONGEST = 1 << 20
 
@@ -30,35 +33,65 @@ def of_folder(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is there and is not understood.
     """
-    for name in FILES:
-        about = _json(folder / name)
-        about = about.get("image_processor", about)
-        if (
-            isinstance(about, Mapping)
-            and "sampling_rate" not in about
-            and {"image_mean", "size", "do_rescale"} & set(about)
-        ):
-            return _checked(_hugging_face, about, folder / name)
+    path, about = _found(folder)
+    if about:
+        return checked(_hugging_face, about, path)
     about = timm_config(folder)
-    return _checked(of_timm, about.get("pretrained_cfg", about), folder / "config.json") if about else {}
+    return checked(of_timm, about.get("pretrained_cfg", about), folder / "config.json") if about else {}
+
+
+def description(folder: Path) -> Mapping[str, Any]:
+    """What a folder says of its image processor, {} where it has none."""
+    return _found(folder)[1]
+
+
+def _found(folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    for name in FILES:
+        about = read_json(folder / name)
+        about = about.get("image_processor", about)
+        if isinstance(about, Mapping) and "sampling_rate" not in about and SIGNS & set(about):
+            return folder / name, about
+    return folder, {}
+
+
+def words(about: Mapping[str, Any]) -> str:
+    """The steps of an image processor in words; what is not understood is left to its name."""
+    try:
+        return steps(checked(_hugging_face, about, Path()))
+    except InputError:
+        return "as it is configured"
+
+
+def steps(found: Mapping[str, Any]) -> str:
+    """A `preprocess` in words."""
+    made = Preprocess(scale=found["scale"], mean=tuple(found["mean"]), std=tuple(found["std"]), resize=resize(found))
+    return "; ".join([str(made), *found.get("not_done", ())])
+
+
+def resize(found: Mapping[str, Any]) -> Resize:
+    """Of a `preprocess`."""
+    return Resize(tuple(found.get("size", ())), tuple(found.get("crop", ())), found.get("resample", "bilinear"))
 
 
 def timm_config(folder: Path) -> dict[str, Any]:
     """`config.json` of a folder that timm wrote, or {}."""
-    about = _json(folder / "config.json")
+    about = read_json(folder / "config.json")
     ours = isinstance(about.get("architecture"), str) and ("pretrained_cfg" in about or "input_size" in about)
+    if ours:
+        refuse_code(folder / "config.json", about)
     return about if ours else {}
 
 
 def of_timm(about: Mapping[str, Any]) -> dict[str, Any]:
-    """As `timm.data.create_transform` makes it for evaluation: size / crop_pct, then the middle."""
-    found: dict[str, Any] = {"scale": 1 / 255, "mean": _numbers(about["mean"]), "std": _numbers(about["std"])}
-    _, height, width = about["input_size"]
+    """As `timm.data.create_transform` makes it for evaluation: size / crop_pct, then the middle; its defaults."""
+    mean, std = (_numbers(about.get(key) or default) for key, default in (("mean", MEAN), ("std", STD)))
+    found: dict[str, Any] = {"scale": 1 / 255, "mean": mean, "std": std}
+    _, height, width = about.get("input_size") or (3, 224, 224)
     share, mode = float(about.get("crop_pct") or 0.875), about.get("crop_mode") or "center"
     size = [math.floor(height / share), math.floor(width / share)]
     if mode == "border" or (mode == "center" and height != width):
         return {**found, "not_done": [f"crop_mode={mode} of {height}x{width}"]}
-    resample = str(about.get("interpolation") or "bilinear")
+    resample = str(about.get("interpolation") or "bicubic")
     resample = resample if resample in RESAMPLE else "bilinear"  # "random": while training
     return {
         **found,
@@ -101,7 +134,7 @@ def _hugging_face(about: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checked(read: Any, about: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def checked(read: Any, about: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """What `read` makes of it, with its source, after a look at every number."""
     fix = "check it, or remove it and pass --mean, --std and --size"
     with refusing(FAILURES, lambda error: f"{path} is not understood ({str(error)[:60]})", fix):
@@ -118,7 +151,34 @@ def _numbers(value: Any) -> list[float]:
     return [float(v) for v in value] if isinstance(value, list | tuple) else [float(value)]
 
 
-def _json(path: Path) -> dict[str, Any]:
+FETCHED = {"pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"}
+
+
+def refuse_code(path: Path, about: Any) -> None:
+    """Refuse a description that would have a library fetch weights, unpickle a file or run code that lies elsewhere.
+
+    Raises:
+        InputError: arguments of timm's `create_model` that name files, or an implementation of attention from a hub.
+    """
+    if isinstance(about, list):
+        for value in about:
+            refuse_code(path, value)
+    if not isinstance(about, Mapping):
+        return
+    args = about.get("model_args")
+    named = sorted(FETCHED & set(args)) if isinstance(args, Mapping) else []
+    named += [key for key, value in about.items() if "implementation" in str(key) and "/" in str(value)]
+    if named:
+        problem = f"{path} names what lies elsewhere: {', '.join(named)}"
+        raise InputError(
+            problem, "nothing was fetched or run; remove it, or load the model in code of yours: --arch-file"
+        )
+    for value in about.values():
+        refuse_code(path, value)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a small file, {} where there is none."""
     try:
         if path.stat().st_size > LONGEST:
             return {}

@@ -7,7 +7,7 @@ import copy
 import pickle
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -134,14 +134,22 @@ class Exported(nn.Module):
         return self
 
     def forward(self, *args: Tensor, **named: Tensor) -> Any:
-        tensors = [*args, *named.values()]
-        rows = len(tensors[0])
-        pieces = []
-        for start in range(0, rows, self.most):
-            piece = [t[start : start + self.most] for t in tensors]
-            real = len(piece[0])
-            if real < self.fewest:
-                piece = [torch.cat([t, t[-1:].expand(self.fewest - real, *t.shape[1:])]) for t in piece]
-            out = self.__dict__["graph"](*piece[: len(args)], **dict(zip(named, piece[len(args) :])))
-            pieces.append(tree_map(lambda t, real=real: t[:real], out))
-        return pieces[0] if len(pieces) == 1 else tree_map(lambda *parts: torch.cat(parts), *pieces)
+        most = None if self.most == sys.maxsize else self.most
+        return in_pieces(self.__dict__["graph"], args, named, self.fewest, most)
+
+
+def in_pieces(
+    call: Callable[..., Any], args: Sequence[Tensor], named: Mapping[str, Tensor], fewest: int, most: int | None
+) -> Any:
+    """`call` on so many rows at a time, the last piece filled up with copies, whose outputs are dropped."""
+    tensors = [*args, *named.values()]
+    rows = len(tensors[0])
+    pieces = []
+    for start in range(0, rows, most or rows):
+        piece = [t[start : start + (most or rows)] for t in tensors]
+        real = len(piece[0])
+        if real < fewest:
+            piece = [torch.cat([t, t[-1:].expand(fewest - real, *t.shape[1:])]) for t in piece]
+        out = call(*piece[: len(args)], **dict(zip(named, piece[len(args) :])))
+        pieces.append(tree_map(lambda t, real=real: t[:real], out))
+    return pieces[0] if len(pieces) == 1 else tree_map(lambda *parts: torch.cat(parts), *pieces)

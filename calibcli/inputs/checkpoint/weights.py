@@ -132,6 +132,22 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
     return tensors
 
 
+def sizes(tensors: Tensors, expected: Mapping[str, Tensor]) -> dict[str, int]:
+    """Classes and channels of a file's tensors where these differ from the model's: the heads are those that differ in
+    their first dimension alone, the stem differs in its second."""
+    heads, stems = set(), set()
+    for name, want in expected.items():
+        have = tensors[name].shape if name in tensors else want.shape
+        if have == want.shape or len(have) != len(want.shape) or not len(have):
+            continue
+        if have[1:] == want.shape[1:]:
+            heads.add((int(want.shape[0]), int(have[0])))
+        elif len(have) == 4 and have[0] == want.shape[0] and have[2:] == want.shape[2:]:
+            stems.add(int(have[1]))
+    made = {"classes": heads.pop()[1]} if len(heads) == 1 else {}
+    return {**made, "channels": stems.pop()} if len(stems) == 1 else made
+
+
 def _listed(what: str, names: list[str], others: list[str], most: int = 4) -> str:
     if not names:
         return ""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +25,35 @@ SPLIT_NAMES = {name for names in SPLITS.values() for name in names}
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 
 
+DEEP = ("I", "F")  # and `I;16`: modes with more than a byte for a pixel, which Pillow would clip at 255
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A picture in the bytes of its own format, in a row of a table."""
+
+    where: str
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        return self.where
+
+    def __str__(self) -> str:
+        return self.where
+
+    def open(self, mode: str) -> IO[bytes]:
+        return io.BytesIO(self.data)
+
+
+Place = Path | zipfile.Path | Encoded
+
+
 @dataclass(frozen=True)
 class Pictures:
     """Files of pictures of one size (once resized), as bytes (N, height, width[, 3])."""
 
-    paths: Sequence[Path | zipfile.Path]
+    paths: Sequence[Place]
     shape: tuple[int, ...]
     resize: Resize = AS_IT_IS
 
@@ -38,6 +64,19 @@ class Pictures:
     def resized(self, resize: Resize) -> Pictures:
         n, height, width, *rest = self.shape
         return replace(self, resize=resize, shape=(n, *resize.shape(height, width), *rest))
+
+    def name(self, row: int) -> str:
+        return str(self.paths[row])
+
+    def picture(self, row: int, mode: str, upright: bool) -> Any:
+        with opened(self.paths[row]) as picture:
+            return (_upright(picture) if upright else picture).convert(mode)
+
+    def in_channels(self, channels: int) -> Pictures:
+        """Grey or in colour as a model takes them; as they are where it takes another number."""
+        if channels not in (1, 3):
+            return self
+        return replace(self, shape=(*self.shape[:3], *((3,) if channels == 3 else ())))
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
         paths = self.paths[start:stop]
@@ -52,11 +91,12 @@ class Pictures:
         return out
 
 
-def decode(path: Path | zipfile.Path, *, grey: bool | None = None) -> NDArray[np.uint8]:
-    """A picture's bytes, (height, width) when grey, else (height, width, 3); `grey=None` asks the picture.
+@contextlib.contextmanager
+def opened(path: Place) -> Iterator[Any]:
+    """A picture by Pillow.
 
     Raises:
-        InputError: Pillow is missing, or the file is no picture.
+        InputError: Pillow is missing, the file is no picture, or one of more than a byte for a pixel and channel.
     """
     with refusing(ImportError, f"{path} is a picture, and Pillow is not installed", "pip install pillow"):
         from PIL import Image
@@ -69,9 +109,27 @@ def decode(path: Path | zipfile.Path, *, grey: bool | None = None) -> NDArray[np
     ):
         if picture.width * picture.height > PIXELS:
             raise ValueError(f"{picture.width}x{picture.height}")
+        if picture.mode.startswith(DEEP):
+            raise ValueError(f"mode {picture.mode}: more than 8 bits for a pixel")
+        yield picture
+
+
+def decode(path: Place, *, grey: bool | None = None) -> NDArray[np.uint8]:
+    """A picture's bytes, (height, width) when grey, else (height, width, 3); `grey=None` asks the picture.
+
+    Raises:
+        InputError: as `opened`.
+    """
+    with opened(path) as picture:
         if grey is None:
             grey = picture.mode in ("1", "L")
         return np.asarray(picture.convert("L" if grey else "RGB"))
+
+
+def _upright(picture: Any) -> Any:
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(picture)
 
 
 def read(root: Path, split: str) -> Found:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, did_you_mean
-from calibcli.inputs.files.arrays import Memory, whole
-from calibcli.inputs.files.names import CLASSES, IDS, LABELS
+from calibcli.inputs.files.arrays import Contents, Encoded, Memory, whole
+from calibcli.inputs.files.names import CLASSES, IDS, LABELS, PAIRS, TEXTS
 from calibcli.inputs.files.text import floats_of_text
 from calibcli.predictions import Named
 from calibcli.spec import normal, real
@@ -64,16 +64,29 @@ def pick(
     )
 
 
-def pick_columns(columns: Mapping[str, Named], source: str, split: str, label: str | None, sha256: str) -> Found:
-    """Features (N, D) float64 in the order of the columns of a table, labels, and ids where a column has that name.
+def pick_columns(
+    contents: Contents, source: str, split: str, inputs_key: str | None, label: str | None, sha256: str
+) -> Found:
+    """Features (N, D) float64 in the order of the columns of a table, or its column of pictures; labels with the names
+    of their classes where the table tells them, and ids where a column has that name.
 
     Raises:
         InputError: no label column, or a cell that is not a finite number.
     """
+    columns = contents.arrays
     label = label or _one(columns, (*LABELS, "class"), split, source, "labels", "--labels")
     labels = _all(_named(columns, label, source))
     ids = next((name for name in _candidates(columns, (*IDS, "index"), "") if name != label), None)
-    features = [name for name in columns if name not in (label, ids)]
+    features = inputs_key.split(",") if inputs_key else [name for name in columns if name not in (label, ids)]
+    pictures = [name for name in features if isinstance(_named(columns, name, source), Encoded)]
+    found: dict[str, Any] = {"labels": labels, "sha256": sha256, "ids": _all(columns[ids]).astype(str) if ids else None}
+    found["classes"] = list(contents.classes[label]) if label in contents.classes else None
+    if len(pictures) > 1:
+        problem = f"{source}: {' and '.join(pictures)} are pictures"
+        raise InputError(problem, f"choose one: --inputs {pictures[0]}")
+    if pictures:
+        notes = [f"pictures in '{pictures[0]}', labels in '{label}'"]
+        return Found(inputs={"": columns[pictures[0]]}, notes=notes, **found)
     values = np.empty((len(labels), len(features)))
     for i, name in enumerate(features):
         column = _all(columns[name])
@@ -81,13 +94,56 @@ def pick_columns(columns: Mapping[str, Named], source: str, split: str, label: s
         odd = np.flatnonzero(~np.isfinite(values[:, i]))
         if len(odd):
             raise InputError(f"row {odd[0]} of column '{name}' in {source} is not finite", "fill or drop such rows")
+    notes = [f"{len(features)} feature columns, labels in '{label}'"]
+    return Found(inputs={"": Memory(values)}, notes=notes, **found)
+
+
+def pick_texts(
+    contents: Contents, source: str, split: str, inputs_key: str | None, label: str | None, sha256: str
+) -> Found | None:
+    """A column of texts, or a first and a second one, of a model that has a tokenizer; None where there is none.
+
+    Raises:
+        InputError: several columns that could be it, or no labels.
+    """
+    arrays = contents.arrays
+    texts = [name for name, array in arrays.items() if array.dtype.kind in "OU" and not isinstance(array, Encoded)]
+    if not texts or (_candidates(arrays, ("input_ids",), split) and not inputs_key):
+        return None
+    label = label or _one(arrays, (*LABELS, "class"), split, source, "labels", "--labels")
+    ids = next((name for name in _candidates(arrays, (*IDS, "index", "idx"), "") if name != label), None)
+    texts = [name for name in texts if name not in (label, ids)]
+    chosen = inputs_key.split(",") if inputs_key else _texts(arrays, texts, split)
+    if not chosen:
+        return None
+    fix = f"name the text with --inputs, or a first and a second one with a comma: --inputs {','.join(texts[:2])}"
+    for name in chosen:
+        if name not in texts:
+            raise InputError(f"'{name}' of {source} is no text", fix if name in arrays else did_you_mean(name, texts))
+    if len(chosen) > 2:
+        raise InputError(f"{source}: {', '.join(chosen[:6])} are texts", fix)
+    columns = {name: Memory(_all(arrays[name]).astype(object)) for name in chosen}
+    notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{label}'"]
+    empty = sum(not str(text).strip() for text in columns[chosen[0]].array)
+    notes += [f"{empty:,} of the texts are empty"] * bool(empty)
     return Found(
-        inputs={"": Memory(values)},
-        labels=labels,
+        inputs=columns,
+        labels=_all(_named(arrays, label, source)),
         sha256=sha256,
-        ids=_all(columns[ids]).astype(str) if ids else None,
-        notes=[f"{len(features)} feature columns, labels in '{label}'"],
+        ids=_all(arrays[ids]).astype(str) if ids else None,
+        classes=list(contents.classes[label]) if label in contents.classes else None,
+        notes=notes,
     )
+
+
+def _texts(arrays: Mapping[str, Named], texts: list[str], split: str) -> list[str]:
+    """The columns of texts that a model reads: a known pair, one known by its name, else all."""
+    for pair in PAIRS:
+        found = [_candidates(arrays, (name,), split) for name in pair]
+        if all(found) and all(one[0] in texts for one in found):
+            return [one[0] for one in found]
+    known = [name for name in _candidates(arrays, TEXTS, split) if name in texts]
+    return known[:1] or texts
 
 
 def to_labels(found: Found, source: str) -> tuple[NDArray[np.int64], list[str] | None, list[str]]:
@@ -112,7 +168,8 @@ def to_labels(found: Found, source: str) -> tuple[NDArray[np.int64], list[str] |
         try:
             labels = np.array([real(text) for text in texts])
         except ValueError:
-            classes = classes if set(texts) <= set(classes or ()) else sorted(set(texts))
+            if not set(texts) <= set(classes or ()):
+                classes = sorted(set(texts))
             order = {name: code for code, name in enumerate(classes or ())}
             labels = np.array([order[text] for text in texts])
     if labels.dtype.kind not in "iubf":

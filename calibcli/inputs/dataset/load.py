@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,15 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibcli.errors import InputError, UsageError, refusing
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
-from calibcli.inputs.dataset import downloads, folder, user_code
-from calibcli.inputs.dataset.keys import Found, pick, pick_columns, splits_of, to_labels
-from calibcli.inputs.dataset.preprocess import Preprocess, for_array
-from calibcli.inputs.dataset.resize import Resized, needs_pillow
+from calibcli.inputs.dataset import downloads, folder, saved, user_code
+from calibcli.inputs.dataset.keys import Found, pick, pick_columns, pick_texts, splits_of, to_labels
+from calibcli.inputs.dataset.prepared import (
+    ForPictures,
+    ForTexts,
+    Opened,
+    PicturesOfArray,
+    Preparation,
+    Prepared,
+    one,
+    tokens,
+)
+from calibcli.inputs.dataset.preprocess import Preprocess, for_array, guess_layout
+from calibcli.inputs.dataset.resize import Resized, Wanted, needs_pillow
 from calibcli.inputs.dataset.rows import Dataset
-from calibcli.inputs.files.arrays import InFile, Memory, whole
+from calibcli.inputs.files.arrays import Encoded, InFile, Memory, whole
 from calibcli.inputs.files.names import parted
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.predictions import Named
@@ -33,49 +45,55 @@ def load(
     std: str | Sequence[float] | None = None,
     layout: str | None = None,
     size: str | None = None,
+    resize: str | None = None,
+    crop: str | None = None,
+    interpolation: str | None = None,
     inputs: str | None = None,
     labels: str | None = None,
     subset: int | None = None,
     split_seed: int | None = None,
     trust: bool = False,
+    own: Preparation | None = None,
+    channels: int = 0,
 ) -> Dataset:
     """A data set.
 
     Args:
         source: `.npz .npy .safetensors .pt` arrays (`file.npz#test` takes the arrays of one split), an image folder,
-            `.csv`/`.tsv`, or `module:function` that returns a data set; or what such a function returns.
+            a table (`.csv`, `.tsv`, `.parquet`, `.arrow`, `.jsonl`), a folder of such tables, or `module:function`
+            that returns a data set; or what such a function returns.
         preprocess: a checkpoint's `preprocess`; the options below come before it.
-        mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.  size: of pictures, see `resize.size_option`.
-        inputs: name of the array with the inputs; several, by comma, go to the model by name.
+        mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.
+        size, resize, crop, interpolation: of pictures, see `resize.Wanted`.
+        inputs: name of the array with the inputs; several, by comma, go to the model by name. Of a model with a
+            tokenizer, a column of texts, or a first and a second one.
         labels: name of the array or column with the labels; of a `.npy`, the file that holds them.
         subset: that many rows drawn without replacement with `split_seed`, in their order.
         trust: allow `.pt` files that hold pickled objects.
+        own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
+        channels: of the pictures that the model takes, 0 where that is not known.
 
     Raises:
         InputError: unreadable, ambiguous, rows that do not agree, labels that are not classes.
     """
     name = str(source) if isinstance(source, str | Path) else MEMORY
+    own, wanted = own or Preparation(), Wanted(size, resize, crop, interpolation)
     if name is MEMORY:
         found = source if isinstance(source, Dataset) else user_code.read(source, name, inputs, labels)
     else:
-        found = _read(name, inputs, labels, trust)
+        found = _read(name, inputs, labels, trust, texts=own.texts is not None)
     if isinstance(found, Dataset):
         return _subset(found, subset, split_seed or 0)
     y, classes, notes = to_labels(found, name)
-    for key, array in found.inputs.items():
-        if array.shape[:1] != y.shape:
-            rows = array.shape[0] if array.shape else 0
-            raise InputError(f"{name}: {rows} rows of {key or 'inputs'}, {len(y)} labels", "give every row one label")
-        if len(array.shape) < 2:
-            raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
-        if array.dtype.kind not in "fuib":
-            raise InputError(f"{name}: {key or 'inputs'} are {array.dtype}, not numbers", "pass an array of numbers")
-    first = next(iter(found.inputs.values()))
-    applied, remarks = for_array(
-        first.shape, first.dtype, preprocess, mean=mean, std=std, layout=layout, size=size, source=name
-    )
+    if own.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in found.inputs.values()):
+        found, about = _tokens(found, own.texts(), name)
+    else:
+        found, about = _encoded(found, name, channels), {}
+    _check(found, y, name)
+    options = {"mean": mean, "std": std, "layout": layout, "wanted": wanted, "source": name}
+    held, applied, made, remarks = _applied(found.inputs, preprocess, own, options)
     data = Dataset(
-        inputs=_resized(found.inputs, applied, name),
+        inputs=held,
         labels=y,
         preprocess=applied,
         source=name,
@@ -85,8 +103,80 @@ def load(
         classes=classes,
         notes=[*found.notes, *notes, *remarks],
         integral=found.integral,
+        prepared=about or made,
     )
     return _subset(data, subset, split_seed or 0)
+
+
+def _applied(
+    inputs: Mapping[str, Named], preprocess: Mapping[str, Any] | None, own: Preparation, options: dict[str, Any]
+) -> tuple[Mapping[str, Named], Preprocess, dict[str, Any], list[str]]:
+    """The inputs as they are read, what is then done to them, by whose library, and remarks."""
+    name, first = next(iter(inputs.items()))
+    if own.of_weights and not (options["mean"] is None and options["std"] is None):
+        own, preprocess = Preparation(), None
+    silent = (
+        options["mean"] is None and options["std"] is None and not options["wanted"] and options["layout"] != "flat"
+    )
+    if own.pictures is not None and silent and _bytes(first):
+        how = own.pictures()
+        prepared = _prepared(first, how, options["layout"], options["source"])
+        remarks = [f"pictures as {how.name} makes them: {how.steps}"]
+        return {**inputs, name: prepared}, Preprocess(), {"by": how.name, "steps": how.steps}, remarks
+    if isinstance(first, folder.Pictures) and len(first.shape) == 4:
+        options["layout"] = options["layout"] or "NHWC"
+    applied, remarks = for_array(first.shape, first.dtype, preprocess, **options)
+    return _resized(inputs, applied, options["source"]), applied, {}, remarks
+
+
+def _bytes(first: Named) -> bool:
+    """Whether rows are pictures of bytes."""
+    return isinstance(first, folder.Pictures) or (first.dtype == np.uint8 and len(first.shape) in (3, 4))
+
+
+def _check(found: Found, labels: NDArray[np.int64], name: str) -> None:
+    """Raises:
+    InputError: inputs that are not rows of numbers, one for each label.
+    """
+    for key, array in found.inputs.items():
+        if array.shape[:1] != labels.shape:
+            rows = array.shape[0] if array.shape else 0
+            raise InputError(
+                f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels", "give every row one label"
+            )
+        if len(array.shape) < 2:
+            raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
+        if array.dtype.kind not in "fuib":
+            raise InputError(f"{name}: {key or 'inputs'} are {array.dtype}, not numbers", "pass an array of numbers")
+
+
+def _tokens(found: Found, how: ForTexts, name: str) -> tuple[Found, dict[str, Any]]:
+    """Texts as the tokens that the model takes, and what made them."""
+    texts = [[str(text) for text in whole(array)] for array in found.inputs.values()]
+    inputs, remarks = tokens(how, texts[0], texts[1] if len(texts) > 1 else None, name)
+    about = {"by": how.name, "longest": how.longest, "columns": list(found.inputs)}
+    return replace(found, inputs=inputs, integral=True, notes=[*found.notes, *remarks]), about
+
+
+def _encoded(found: Found, name: str, channels: int) -> Found:
+    """Pictures of a table as pictures; all of them grey or in colour as the model takes them."""
+    key, first = next(iter(found.inputs.items()))
+    if isinstance(first, Encoded):
+        places = [folder.Encoded(f"row {i} of {name}", data) for i, data in enumerate(first.array)]
+        if not places:
+            raise InputError(f"{name} has no rows", "pass at least one row")
+        first = folder.Pictures(places, (len(places), *folder.decode(places[0]).shape))
+    return replace(found, inputs={key: first.in_channels(channels)}) if isinstance(first, folder.Pictures) else found
+
+
+def _prepared(first: Named, how: ForPictures, layout: str | None, name: str) -> Prepared:
+    needs_pillow(f"pictures of {name}")
+    if isinstance(first, folder.Pictures):
+        held: Opened = first
+    else:
+        chosen = (layout or "").upper() or guess_layout(first.shape, name)
+        held = PicturesOfArray(first, chosen == "NCHW" and len(first.shape) == 4, name)
+    return Prepared(held, how, (first.shape[0], *one(held, 0, how).shape))
 
 
 def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> Mapping[str, Named]:
@@ -103,7 +193,9 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
     return {**inputs, name: made}
 
 
-def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool) -> Found | Dataset:
+def _read(
+    name: str, inputs_key: str | None, labels_key: str | None, trust: bool, *, texts: bool = False
+) -> Found | Dataset:
     path, split = parted(name)
     published = downloads.read(path, split)
     if published is not None:
@@ -111,6 +203,9 @@ def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool
             raise UsageError(f"{name} is a published data set: its inputs and labels are known", "name neither")
         return published
     if os.path.isdir(path):
+        tables = saved.of(path, split)
+        if tables:
+            return _of_tables(tables, name, inputs_key, labels_key, trust, texts)
         if labels_key:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
         return folder.read(path, split)
@@ -122,10 +217,20 @@ def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool
         ):
             made = from_module(*name.split(":"))()
         return made if isinstance(made, Dataset) else user_code.read(made, name, inputs_key, labels_key)
+    return _of_file(path, split, name, inputs_key, labels_key, trust, texts)
+
+
+def _of_file(
+    path: Path, split: str, name: str, inputs_key: str | None, labels_key: str | None, trust: bool, texts: bool
+) -> Found:
     source = Source(path, trust)
     contents = load_any(source, columns=True)
+    given = (name, split, inputs_key, labels_key, source.sha256())
+    found = pick_texts(contents, *given) if texts else None
+    if found is not None:
+        return found
     if contents.table:
-        return pick_columns(contents.arrays, name, split, labels_key, source.sha256())
+        return pick_columns(contents, *given)
     arrays = _by_rows(contents.arrays)
     if contents.format == "npy":  # labels lie in a file of their own
         labels = Path(labels_key) if labels_key else path.with_suffix(".labels.npy")
@@ -134,6 +239,39 @@ def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool
         arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *load_any(Source(labels)).arrays.values())))
         labels_key = None
     return pick(arrays, name, split, inputs_key, labels_key, source.sha256())
+
+
+def _of_tables(
+    files: Sequence[Path], name: str, inputs_key: str | None, labels_key: str | None, trust: bool, texts: bool
+) -> Found:
+    """The rows of several tables, one after the other.
+
+    Raises:
+        InputError: they differ in their columns or classes.
+    """
+    parts = [_of_file(file, "", str(file), inputs_key, labels_key, trust, texts) for file in files]
+    first = parts[0]
+    for file, part in zip(files, parts):
+        kinds = {key: (type(array), array.shape[1:]) for key, array in part.inputs.items()}
+        if kinds != {key: (type(array), array.shape[1:]) for key, array in first.inputs.items()}:
+            raise InputError(f"{file} has other inputs than {files[0]}", "pass parts of one data set")
+        if part.classes != first.classes:
+            raise InputError(f"{file} names other classes than {files[0]}", "pass parts of one data set")
+    inputs: dict[str, Named] = {}
+    for key, array in first.inputs.items():
+        held = np.concatenate([whole(part.inputs[key]) for part in parts])
+        inputs[key] = Encoded(held) if isinstance(array, Encoded) else Memory(held)
+    ids = None if any(part.ids is None for part in parts) else np.concatenate([part.ids for part in parts])
+    digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
+    notes = [f"{len(files)} files of one data set, from {files[0].name} on"] * (len(files) > 1)
+    return Found(
+        inputs=inputs,
+        labels=np.concatenate([part.labels for part in parts]),
+        sha256=first.sha256 if len(parts) == 1 else digest,
+        ids=ids,
+        classes=first.classes,
+        notes=[*first.notes, *notes],
+    )
 
 
 def _by_rows(arrays: Mapping[str, Named]) -> Mapping[str, Named]:
@@ -149,6 +287,8 @@ def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     published = downloads.of(Path(source))
     if published is not None:
         return published[2]
+    if os.path.isdir(source):
+        return saved.splits(Path(source))
     return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.dataset.resize import AS_IT_IS, LARGEST, RESAMPLE, Resize, size_option
+from calibcli.inputs.dataset.resize import AS_IT_IS, LARGEST, NOTHING, RESAMPLE, Resize, Wanted
 from calibcli.spec import real
 
 
@@ -90,7 +90,7 @@ def for_array(
     mean: str | Sequence[float] | None,
     std: str | Sequence[float] | None,
     layout: str | None,
-    size: str | None = None,
+    wanted: Wanted = NOTHING,
     source: str,
 ) -> tuple[Preprocess, list[str]]:
     """The preprocessing of an array of this shape (N, ...) and dtype: options, else the checkpoint's, else by type.
@@ -114,7 +114,7 @@ def for_array(
             notes.append(f"floating-point pictures are taken as prepared: {given['source']} is for bytes")
         given = {}
     if images and not chosen:
-        chosen = _guess_layout(shape, source)
+        chosen = guess_layout(shape, source)
         notes.append(f"images read as {chosen}")
     scale = float(given["scale"]) if given.get("scale") is not None else 1 / 255 if images else 1.0
     means = numbers(mean if mean is not None else given.get("mean"), "mean")
@@ -126,7 +126,7 @@ def for_array(
         raise UsageError(problem, "divide --mean and --std by 255")
     if any(s <= 0 for s in stds):
         raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
-    resize = _resize(given, size, images, source)
+    resize = _resize(given, wanted, images, source)
     width = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
     for name, values in (("mean", means), ("std", stds)):
         if len(values) not in (0, 1, width):
@@ -140,10 +140,10 @@ def for_array(
     return made, notes
 
 
-def _resize(given: Mapping[str, Any], size: str | None, images: bool, source: str) -> Resize:
-    """Of the option, else of the checkpoint; nothing for what are no pictures of bytes."""
-    if size is not None and not images:
-        raise UsageError(f"--size is for pictures of bytes, {source} holds others", "leave it out")
+def _resize(given: Mapping[str, Any], wanted: Wanted, images: bool, source: str) -> Resize:
+    """Of the options, else of the checkpoint; nothing for what are no pictures of bytes."""
+    if wanted and not images:
+        raise UsageError(f"{wanted.named} is for pictures of bytes, {source} holds others", "leave it out")
     if not images:
         return AS_IT_IS
     if given.get("not_done"):
@@ -154,12 +154,11 @@ def _resize(given: Mapping[str, Any], size: str | None, images: bool, source: st
     resample, middle = str(given.get("resample") or "bilinear"), str(given.get("middle") or "floor")
     if resample not in RESAMPLE:
         raise InputError(f"{source}: resample '{resample[:20]}' is unknown", f"one of {', '.join(RESAMPLE)}")
-    if size is not None:
-        return replace(size_option(size), resample=resample, middle=middle)
-    sized, crop = (tuple(int(n) for n in given.get(key) or ()) for key in ("size", "crop"))
+    about = {} if wanted.size is not None else given
+    sized, crop = (tuple(int(n) for n in about.get(key) or ()) for key in ("size", "crop"))
     if len(sized) > 2 or len(crop) not in (0, 2) or not all(0 < n <= LARGEST for n in (*sized, *crop)):
         raise InputError(f"{source}: pictures to size {list(sized)}, crop {list(crop)}", "pass --size")
-    return Resize(sized, crop, resample, middle)
+    return wanted.over(Resize(sized, crop, resample, middle))
 
 
 def _channels(shape: tuple[int, ...], layout: str) -> int:
@@ -168,7 +167,7 @@ def _channels(shape: tuple[int, ...], layout: str) -> int:
     return shape[3] if layout == "NHWC" and len(shape) == 4 else shape[1] if len(shape) > 1 else 1
 
 
-def _guess_layout(shape: tuple[int, ...], source: str) -> str:
+def guess_layout(shape: tuple[int, ...], source: str) -> str:
     if len(shape) == 3:
         return "NCHW"
     first, last = shape[1] in (1, 3, 4), shape[3] in (1, 3, 4)

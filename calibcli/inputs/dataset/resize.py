@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -131,3 +131,61 @@ def size_option(text: str) -> Resize:
     if found and found[2] == "x":
         return Resize(size=tuple(numbers))
     return Resize(size=(numbers[0],), crop=(numbers[-1], numbers[-1]))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user said of how pictures come to their size; each comes before what a checkpoint says.
+
+    Attributes:
+        size: `size_option`.  resize: `256` (shorter side), `224x192` or `none`.  crop: of the middle, likewise.
+        interpolation: one of `RESAMPLE`.
+    """
+
+    size: str | None = None
+    resize: str | None = None
+    crop: str | None = None
+    interpolation: str | None = None
+
+    def __bool__(self) -> bool:
+        return any(given is not None for given in (self.size, self.resize, self.crop, self.interpolation))
+
+    @property
+    def named(self) -> str:
+        """The first option that was given."""
+        return next(f"--{f.name}" for f in fields(self) if getattr(self, f.name) is not None)
+
+    def over(self, base: Resize) -> Resize:
+        """`base`, but for what was said.
+
+        Raises:
+            UsageError: no size, no way to interpolate, or two ways to say one thing.
+        """
+        if self.size is not None and (self.resize is not None or self.crop is not None):
+            raise UsageError("--size together with --resize or --crop", "leave --size out: it stands for both")
+        made = base
+        if self.size is not None:
+            made = replace(size_option(self.size), resample=base.resample, middle=base.middle)
+        if self.resize is not None:
+            made = replace(made, size=_numbers(self.resize, "resize", "256 (shorter side), 224x192 or none"))
+        if self.crop is not None:
+            crop = _numbers(self.crop, "crop", "224, 224x192 or none")
+            made = replace(made, crop=2 * crop if len(crop) == 1 else crop)
+        if self.interpolation is not None:
+            if self.interpolation not in RESAMPLE:
+                fix = f"choose from: {', '.join(RESAMPLE)}"
+                raise UsageError(f"--interpolation {self.interpolation[:20]} is not a choice", fix)
+            made = replace(made, resample=self.interpolation)
+        return made
+
+
+NOTHING = Wanted()
+
+
+def _numbers(text: str, option: str, fix: str) -> tuple[int, ...]:
+    """`224` or `224x192`; none of `none`."""
+    found = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", text.strip().lower())
+    numbers = tuple(int(n) for n in found.groups() if n) if found else ()
+    if text.strip().lower() != "none" and not (numbers and all(0 < n <= LARGEST for n in numbers)):
+        raise UsageError(f"--{option} {text[:40]} is no size", f"pass {fix}")
+    return numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibcli.errors import InputError, did_you_mean
+from calibcli.errors import InputError, nearest
 from calibcli.inputs.dataset.preprocess import Preprocess
 from calibcli.predictions import Named, gather
 
@@ -30,6 +31,7 @@ class Dataset:
         source: what was asked for.  sha256: of the file (of a folder: of its listing).
         notes: what was recognised, one sentence each.
         rows: indices into the stored arrays, (N,).  integral: integers stay integers (tokens, masks).
+        prepared: what a library makes of the rows before the model gets them, for a result; {}: `preprocess` says it.
     """
 
     inputs: Mapping[str, Named]
@@ -42,6 +44,7 @@ class Dataset:
     classes: list[str] | None = None
     notes: list[str] = field(default_factory=list)
     integral: bool = False
+    prepared: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -95,20 +98,62 @@ class Dataset:
         return replace(self, labels=self.labels[index], rows=self.rows[index], ids=ids, notes=list(self.notes))
 
 
+def tight(inputs: Inputs) -> Inputs:
+    """Named tokens without the columns that no row's mask lets through, at either end: what those hold is not seen."""
+    mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+    if isinstance(inputs, Tensor) or mask is None or mask.ndim != 2:
+        return inputs
+    used = (mask != 0).any(0).nonzero()
+    if not len(used):
+        return inputs
+    columns = slice(int(used[0]), int(used[-1]) + 1)
+    return {name: t[:, columns] if t.shape == mask.shape else t for name, t in inputs.items()}
+
+
 def in_order(data: Dataset, classes: Sequence[str] | None) -> Dataset:
     """The data set with its labels numbered as in `classes`, where both name their classes; the names are taken over.
+
+    Names are the same in any case of their letters where that tells the classes apart. Numbers that are nobody's name
+    are those of the classes; so are `LABEL_0`, ..., with which Hugging Face's models number theirs.
 
     Raises:
         InputError: a class of the data set is not among them.
     """
+    numbers = _numbers(data.classes or (), classes)
+    if numbers is not None and numbers != list(range(len(numbers))):
+        note = f"names of classes, such as '{(data.classes or [''])[-1]}', are their numbers"
+        made = replace(data, labels=np.array(numbers, np.int64)[data.labels], classes=None, notes=[*data.notes, note])
+        return in_order(made, classes)
+    if numbers is not None:
+        data = replace(data, classes=None)
     if classes is None or list(classes) == data.classes:
         return data
     if data.classes is None:
         return replace(data, classes=list(classes))
-    unknown = [name for name in data.classes if name not in classes]
+    known = {name: i for i, name in enumerate(classes)}
+    if not set(data.classes) <= set(known):
+        folded = {name.strip().casefold(): i for i, name in enumerate(classes)}
+        if len(folded) == len(classes) == len(known):
+            known = {n: folded[n.strip().casefold()] for n in data.classes if n.strip().casefold() in folded}
+    unknown = [name for name in data.classes if name not in known]
     if unknown:
         problem = f"{data.source} has the class '{unknown[0]}', which the model does not know"
-        raise InputError(problem, did_you_mean(unknown[0], classes))
-    order = np.array([list(classes).index(name) for name in data.classes], np.int64)
+        near = nearest(unknown[0], classes)
+        fix = f"did you mean '{near}'?" if near else f"the model's are {', '.join(classes[:8])}"[:200]
+        raise InputError(problem, f"{fix}; name the classes so, or by their numbers")
+    order = np.array([known[name] for name in data.classes], np.int64)
     note = "classes were put in the order of the checkpoint, by name"
     return replace(data, labels=order[data.labels], classes=list(classes), notes=[*data.notes, note])
+
+
+def _numbers(names: Sequence[str], classes: Sequence[str] | None) -> list[int] | None:
+    """The numbers that names of classes are, None where they are names. In a folder of folders that are numbers, the
+    order is that of the alphabet, as torchvision has it, unless the model says what its classes are called."""
+    found = [re.fullmatch(r"(LABEL_)?(\d{1,9})", name) for name in names]
+    if not found or not all(found) or (classes is not None and set(names) & set(classes)):
+        return None
+    numbers = [int(one[2]) for one in found if one]
+    labelled = all(one[1] for one in found if one)
+    if len(set(numbers)) < len(numbers) or (max(numbers) >= len(classes) if classes is not None else not labelled):
+        return None
+    return numbers

@@ -59,6 +59,10 @@ class Memory(ArrayScores):
     """An array of any shape in memory."""
 
 
+class Encoded(Memory):
+    """A column of pictures, each in the bytes of its own format (PNG, JPEG, ...)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Lazy:
     """An array whose header is known and whose bytes are decoded when it is first read (compressed members)."""

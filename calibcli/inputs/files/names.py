@@ -23,6 +23,11 @@ WEAK_LABELS = (
 FOLDED = "folded"  # what logits say of a calibrator that is in the model
 CLASSES = ("classes", "class_names", "label_names", "classnames")
 IDS = ("ids", "id", "doc_id")
+TEXTS = ("text", "texts", "sentence", "content", "review", "document", "comment", "tweet", "utterance", "headline")
+PAIRS = (("premise", "hypothesis"), ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2"),
+         ("text_a", "text_b"), ("question1", "question2"), ("question", "sentence"), ("question", "passage"),
+         ("query", "passage"), ("query", "document"), ("text", "text_pair"))  # fmt: skip
+"""What columns of text are called, one or a first and a second."""
 
 
 def class_names(given: str | Sequence[str]) -> list[str]:

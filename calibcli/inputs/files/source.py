@@ -25,7 +25,6 @@ import itertools
 import os
 import pkgutil
 import stat
-import sys
 import threading
 import warnings
 import zlib
@@ -37,7 +36,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
 
 from calibcli.errors import InputError, printable, refusing
-from calibcli.inputs.files import formats, packed
+from calibcli.inputs.files import formats, packed, places
 from calibcli.inputs.opening import Asked
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Source:
             return f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
 
         with refusing(errors, problem, "check the path"):
-            self.file: IO[bytes] = packed.copied(sys.stdin.buffer) if self.path == "-" else open(self.path, "rb")  # noqa: SIM115
+            self.file: IO[bytes] = places.opened(self.path)
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibcli.errors import InputError, UsageError, refusing
-from calibcli.inputs.files import packed
+from calibcli.errors import InputError, UsageError
+from calibcli.inputs.files import disk, packed, places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
-from calibcli.inputs.files.source import Source, by_suffix
+from calibcli.inputs.files.source import NAMES, Source, by_suffix, suffixes
 from calibcli.inputs.opening import Asked, Reading
 
-STATE, SPLITS = "state.json", "dataset_dict.json"  # of Hugging Face's `save_to_disk`
+MEANS_MORE = frozenset("*?[:")  # in a path that may be a pattern or an address
 
 
 def asked_of(reading: Reading) -> Asked:
@@ -54,13 +53,32 @@ def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
     asked = asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
     found = []
     for path in paths:
-        one = Path(path)
-        saved = os.path.isdir(one) and any((one / name).is_file() for name in (STATE, SPLITS))
-        several = parts(one) if saved else tasks_in(one) if reading.tasks and os.path.isdir(one) else [path]
-        for file in several:
+        for file in files_of(path, reading):
             found.append(Source(file, asked=asked))
-            found[-1].folder = str(one) if saved else ""
+            found[-1].folder = str(path) if saved(path) else ""
     return found
+
+
+def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
+    """The files that a path stands for: itself, those of a pattern, or what is in a folder or at an address.
+
+    Raises:
+        InputError: there are none; else as `parts` and `tasks_in`.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if saved(path):
+        return [*parts(Path(path))]
+    if os.path.isdir(path) and reading.tasks:
+        return [*tasks_in(Path(path))]
+    if os.path.isdir(path) or MEANS_MORE & set(str(path)):
+        return places.found(path, [suffix for name in NAMES for suffix in suffixes(name)])
+    return [path]
+
+
+def saved(path: str | Path) -> bool:
+    """Whether this is a folder that `save_to_disk` made."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in (disk.STATE, disk.PARTS))
 
 
 def tasks_in(folder: Path) -> list[Path]:
@@ -94,17 +112,8 @@ def parts(folder: Path) -> list[Path]:
     Raises:
         InputError: a folder with several splits, or of another kind.
     """
-    if (folder / SPLITS).is_file():
-        splits = sorted(p.parent.name for p in folder.glob(f"*/{STATE}"))
+    if (folder / disk.PARTS).is_file():
+        splits = sorted(p.parent.name for p in folder.glob(f"*/{disk.STATE}"))
         fix = f"choose one: {folder / (splits or ['test'])[0]}"
         raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", "save the data set again"):
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    found = state.get("_data_files") if isinstance(state, dict) else None
-    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
-    plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
-    if not names or len(plain) < len(names):
-        raise InputError(f"{folder / STATE} names no parts in its folder", "save the data set again: save_to_disk")
-    if state.get("_indices_data_files"):
-        raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
-    return [folder / name for name in plain]
+    return disk.parts(folder)

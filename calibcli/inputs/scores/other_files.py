@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.arrays import Contents, Encoded
+from calibcli.inputs.files.names import LABELS, PAIRS, TEXTS
 from calibcli.inputs.files.source import Source
+from calibcli.spec import normal
 
 CALIBRATOR = "a calibrator of calib scale"
+STATE = "calib_state"  # array of a state
 RESULT = 64 << 20  # longest result that is looked into
 WEIGHTS = (".weight", ".bias", ".running_mean")
 
@@ -78,6 +81,11 @@ def _pickled(source: Source) -> Foreign | None:
     return None
 
 
+def state(contents: Contents) -> Foreign | None:
+    """What parts of the rows left behind, which holds scores as well."""
+    return Foreign("a state of calib metrics --partial", "merge") if STATE in contents.arrays else None
+
+
 def after_reading(contents: Contents, source: Source) -> Foreign | None:
     """What the names and metadata of the arrays tell: calibrators, checkpoints, data sets."""
     about = _object(contents.metadata.get("calib", ""))
@@ -89,11 +97,25 @@ def after_reading(contents: Contents, source: Source) -> Foreign | None:
         facts = {"tensors": len(contents.arrays), "parameters": count}
         facts |= {key: about[key] for key in ("architecture", "preprocess", "classes", "data") if key in about}
         return Foreign("a checkpoint", "curvature, logits, fit", facts)
+    if not contents.scores and (rows := _rows(contents)):
+        return Foreign("a data set", f"curvature, logits, fit (as --data {Path(source.path).name})", rows)
     images = [name for name, array in contents.arrays.items() if len(array.shape) >= 3]
     if images and not contents.scores:
         shapes = {name: list(array.shape) for name, array in contents.arrays.items()}
         return Foreign("a data set", f"curvature, logits, fit (as --data {Path(source.path).name})", {"arrays": shapes})
     return None
+
+
+def _rows(contents: Contents) -> dict[str, Any]:
+    """Columns of pictures, or of texts beside labels, of a table; {} where it has neither."""
+    size = {"rows": next(iter(contents.arrays.values())).shape[0]} if contents.arrays else {}
+    pictures = [name for name, array in contents.arrays.items() if isinstance(array, Encoded)]
+    if pictures:
+        return {**size, "pictures": ", ".join(pictures)}
+    labels = [name for name in contents.arrays if normal(name) in (*LABELS, "class")]
+    known = {*TEXTS, *(name for pair in PAIRS for name in pair)}
+    texts = [name for name, array in contents.arrays.items() if normal(name) in known and array.dtype.kind == "O"]
+    return {**size, "texts": ", ".join(texts), "labels": ", ".join(labels)} if labels and texts else {}
 
 
 def _result(text: bytes) -> Foreign | None:

@@ -36,7 +36,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
 
     Args:
         path: a file (`-` is stdin), several that are parts of one data set (`shards=True`) or tasks of one evaluation
-            (`tasks=True`), or a folder of `save_to_disk`.  how: what follows.
+            (`tasks=True`), or what stands for parts: a pattern, a folder, an address (`s3://`).  how: what follows.
         scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
@@ -114,6 +114,7 @@ def load(source: Source) -> Contents:
         contents = load_any(source)
         if source.asked != Asked():
             opened.unused(contents, source)
+        other_files.refuse(other_files.state(contents), source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = score_columns.grouped(contents, None, source.name)

@@ -1,4 +1,8 @@
-"""Badge: the verdict as the JSON that shields.io draws a badge from (its endpoint badge, schema 1).
+"""Badge: the verdict as the JSON from which shields.io draws one.
+
+The format is that of its endpoint badge, schema 1 (Shields 2019).
+
+Ours: one word for the worst verdict, and its colour.
 
 >>> print(render(calibcli.check(logits, labels, max={"ece": 0.01})), end="")
 {"schemaVersion": 1, "label": "calibration", "message": "fail", "color": "red"}

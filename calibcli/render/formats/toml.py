@@ -2,7 +2,7 @@
 
 The format is that of Preston-Werner et al. (2021). Rules are to be judged on new rows, not on those that they are from.
 
->>> print(render(result).splitlines()[-3])
+>>> print(render(result).splitlines()[-2])
 metric = "accuracy"
 """
 

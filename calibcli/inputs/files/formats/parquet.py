@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.files.arrays import Contents, Memory, column_of
+from calibcli.inputs.files.arrays import Contents, Encoded, Memory, column_of
 from calibcli.inputs.files.evals import lighteval
 from calibcli.inputs.files.names import LABELS
 from calibcli.inputs.files.source import Source, refuse_large
@@ -82,26 +82,57 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Con
             arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
         for i, name in enumerate(names):
             if i not in used:
-                arrays[name] = Memory(_column(table.column(i), name, source))
+                pictures = _pictures(table.column(i), name, source)
+                arrays[name] = pictures or Memory(_column(table.column(i), name, source))
     kinds = {name: PREFIXES.get(name, "") for name in groups}
     known = label_names(table.schema.metadata)
     classes |= {n: known for n, a in arrays.items() if known and n not in classes and a.shape[1:] == (len(known),)}
+    if not grouped:
+        classes |= {n: of for n, of in _class_labels(table.schema.metadata).items() if n in arrays}
     return Contents(form, arrays, kinds=kinds, classes=classes, table=True)
 
 
 def label_names(metadata: Mapping[bytes, bytes] | None) -> list[str]:
     """Class names of the one column of labels, from what Hugging Face's data sets write into a schema; else []."""
+    found = [names for name, names in _class_labels(metadata).items() if normal(name) in LABELS]
+    return found[0] if len(found) == 1 else []
+
+
+def _class_labels(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Class names by column, likewise."""
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        found = [f["names"] for n, f in features.items() if normal(n) in LABELS and f.get("_type") == "ClassLabel"]
+        found = {n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []
-    return [str(name) for name in found[0]] if len(found) == 1 and isinstance(found[0], list) else []
+        return {}
+    return {name: list(map(str, names)) for name, names in found.items() if isinstance(names, list)}
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:
     for batch in table.select(sorted(lighteval.COLUMNS)).to_batches(1000):
         yield from batch.to_pylist()
+
+
+def _pictures(column: Any, name: str, source: Source) -> Encoded | None:
+    """A column of bytes, or of Hugging Face's pictures: bytes with the path that they come from.
+
+    Raises:
+        InputError: pictures that lie elsewhere.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        place = kind.get_field_index("path")
+        column = pa.chunked_array([chunk.field(kind.get_field_index("bytes")) for chunk in column.chunks])
+        kind = column.type
+        if place >= 0 and column.null_count:
+            row = next(i for i, value in enumerate(column) if not value.is_valid)
+            problem = f"row {row} of '{name}' in {source.name} names a picture outside the file"
+            raise InputError(problem, "save the data set with the pictures in it")
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        return None
+    return Encoded(column_of([value or b"" for value in column.to_pylist()]))
 
 
 def _column(column: Any, name: str, source: Source) -> Array:

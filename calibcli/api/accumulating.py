@@ -1,0 +1,275 @@
+"""Metrics of rows that are never together: parts are added where they are, and what they leave behind is merged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibcli.api.measuring import Scores, from_arrays, is_path, read
+from calibcli.errors import UsageError, check_keywords
+from calibcli.files import atomic, known_suffix
+from calibcli.inputs.files.arrays import whole
+from calibcli.inputs.files.source import Source, load_any
+from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import opened
+from calibcli.metrics import report as reports
+from calibcli.metrics.partial import State
+from calibcli.metrics.partial_file import arrays_of, state_of
+from calibcli.metrics.sample import choose, needed_class_bins
+from calibcli.predictions import Predictions, Progress
+from calibcli.result import Result
+
+__all__ = ["Accumulator"]
+SUFFIXES = (".npz",)
+READING = ("kind", "classes", "event", "label_base", "ignore_label", "drop_nonfinite", "clip")
+
+
+class Accumulator:
+    """Metrics of any number of rows, added part by part in any number of processes.
+
+    Its size does not grow with the rows. Means, proper scores and binned errors are those of all rows together,
+    however these are split; other numbers come with the most that they may be off by (`detail["cell_error"]`).
+    Accumulators are pickled to be sent, and merged in any order; groups and weights cannot be merged.
+
+    >>> parts = [calibcli.Accumulator().update(logits[i::3], labels[i::3]) for i in range(3)]
+    >>> found = parts[0].merge(*parts[1:]).result()
+    >>> round(found["ece"].value, 12) == round(calibcli.measure(logits, labels)["ece"].value, 12)
+    True
+
+    Args:
+        specs: metric specs such as `ece:bins=30`; none: the default set.
+        threads: workers of the pass over the scores; 0 uses every core.
+        how: `kind`, `classes`, `event`, `label_base`, `ignore_label`, `drop_nonfinite`, `clip` as in `from_arrays`.
+            What small parts would leave open, such as what they hold, is better said here.
+
+    Raises:
+        TypeError: an unknown keyword.
+    """
+
+    def __init__(self, *specs: str, threads: int = 1, **how: Any) -> None:
+        check_keywords(how, READING, "Accumulator")
+        self.specs, self.threads = specs, threads
+        self._how: dict[str, Any] = how
+        self._state: State | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many were added."""
+        return self._state.rows if self._state else 0
+
+    def update(
+        self,
+        scores: Scores,
+        labels: npt.ArrayLike | None = None,
+        *,
+        part: str = "",
+        progress: Progress | None = None,
+        **how: Any,
+    ) -> Self:
+        """Add rows.
+
+        >>> calibcli.Accumulator().update(logits[:500], labels[:500]).update(logits[500:], labels[500:]).rows
+        997
+
+        Args:
+            scores: (n, K) logits or probabilities with `labels` (n,), arrays or torch tensors on any device; or
+                `Predictions`, or a file; a folder or a pattern stands for its files.
+            part: a name by which the same rows are known again. Without one, 100 or more rows are known by what is in
+                them: rows that were added before, here or in what is merged, are refused.
+            progress: called with (fraction, text).
+            how: of a file, as `read`.
+
+        Raises:
+            InputError: arrays or a file that are refused; rows that were added before, or of another problem; groups
+                or weights. Nothing is added then.
+            TypeError: labels that are missing or too many, or a list of files.
+        """
+        if isinstance(scores, list | tuple) and is_path(scores):
+            raise TypeError("update takes one file: one after the other is how several are added")
+        if is_path(scores) and len(files := opened.files_of(str(scores), Reading())) > 1:
+            for file in files:
+                self.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
+            return self
+        rows = _rows(scores, labels, {**self._how, **how}, progress)
+        state = self._state
+        if state is None:
+            asked = choose([*(self.specs or ["default"])], rows.k, rows.top_only)
+            usual = [] if rows.top_only else choose(["classwise_ece"], rows.k)
+            state = State(needed_class_bins([*usual, *asked], rows.k))
+        state.update(rows, part, self.threads or None, progress)
+        self._state = state
+        return self
+
+    def merge(self, *others: Accumulator) -> Self:
+        """Add the rows of others, which are left as they are.
+
+        >>> a, b = (calibcli.Accumulator().update(logits[i::2], labels[i::2]) for i in range(2))
+        >>> a.merge(b).rows
+        997
+
+        Raises:
+            InputError: a part that is there already, another problem, or other class tables. What came before it in
+                `others` has been added.
+        """
+        for other in others:
+            if other._state is not None:
+                if self._state is None:
+                    self._state = State(other._state.class_bins)
+                    self.specs, self._how = self.specs or other.specs, self._how or other._how
+                self._state.merge(other._state)
+        return self
+
+    def result(
+        self,
+        *specs: str,
+        bins: int | None = None,
+        edges: Literal["right", "left", "torchmetrics"] | None = None,
+        level: float = 0.95,
+        per_class: bool = False,
+        diagram: bool = False,
+        seed: int = 0,
+    ) -> Result:
+        """The metrics of all rows that were added; arguments as of `measure`.
+
+        >>> calibcli.Accumulator("accuracy").update(logits, labels).result()["accuracy"].n
+        997
+
+        Raises:
+            UsageError: nothing was added; an unknown metric, or one whose sums by class were not kept: those of the
+                specs that the accumulator was made with are.
+        """
+        if self._state is None:
+            raise UsageError("no rows were added", "update it with scores and labels first")
+        options = reports.Options(
+            specs=specs or self.specs or None,
+            bins=bins,
+            edges=edges,
+            level=level,
+            per_class=per_class,
+            diagram=diagram,
+            seed=seed,
+        )
+        columns, rows = self._state.measured()
+        found = reports.of_columns(rows, columns, options)
+        inputs = [dataclasses.asdict(file) for file in self._state.files]
+        return dataclasses.replace(found, provenance={"inputs": inputs, "seed": seed})
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a .npz, whole or not at all.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     calibcli.Accumulator().update(logits, labels).save(f"{folder}/state.npz")
+        ...     calibcli.Accumulator.load(f"{folder}/state.npz").rows
+        997
+
+        Raises:
+            UsageError: nothing was added, or the file cannot be written.
+        """
+        if self._state is None:
+            raise UsageError("no rows were added", "update it with scores and labels first")
+        known_suffix(Path(path), SUFFIXES, "a state")
+        with atomic(path) as temporary:
+            arrays: dict[str, Any] = arrays_of(self._state)
+            np.savez_compressed(temporary, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save`, or `calib metrics --partial`, wrote.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     calibcli.Accumulator().update(logits, labels).save(f"{folder}/state.npz")
+        ...     round(calibcli.Accumulator.load(f"{folder}/state.npz").result("ece")["ece"].value, 4)
+        0.0646
+
+        Raises:
+            InputError: the file is missing, or is not one that this version wrote.
+        """
+        source = Source(path)
+        arrays = {name: whole(array) for name, array in load_any(source).arrays.items() if array.shape}
+        made = cls()
+        made._state = state_of(arrays, source.name)
+        return made
+
+
+def partly(
+    paths: Sequence[str | Path],
+    *specs: str,
+    save: Path,
+    reading: Mapping[str, Any],
+    threads: int = 1,
+    progress: Progress | None = None,
+    **how: Any,
+) -> Result:
+    """Measure files one after the other, each a part, and write what is left behind; of `calib metrics --partial`.
+
+    Raises:
+        InputError, UsageError: as `Accumulator`.
+    """
+    known_suffix(save, SUFFIXES, "a state")
+    found = Accumulator(*specs, threads=threads)
+    asked = {key: value for key, value in reading.items() if key not in ("shards", "tasks")}
+    if reading.get("tasks"):
+        raise UsageError("--partial adds up all rows, --tasks measures each task", "pass one of them")
+    for path in paths:
+        found.update(str(path), progress=progress, **asked)
+    result = found.result(*specs, diagram=True, **how)
+    found.save(save)
+    said = f"{found.rows:,} rows are measured, and {save.name} keeps what calib merge needs of them."
+    return dataclasses.replace(result, facts={**result.facts, "headline": said})
+
+
+def merged(
+    paths: Sequence[str | Path],
+    *specs: str,
+    save: Path | None = None,
+    progress: Progress | None = None,
+    **how: Any,
+) -> Result:
+    """What states say together; of `calib merge`.
+
+    Raises:
+        InputError, UsageError: as `Accumulator`.
+    """
+    if save is not None:
+        known_suffix(save, SUFFIXES, "a state")
+    found = Accumulator()
+    files = [file for path in paths for file in opened.files_of(path, Reading())]
+    for done, path in enumerate(files, 1):
+        other = Accumulator.load(path)
+        assert other._state is not None
+        if found._state is None:
+            found.merge(other)
+        else:
+            found._state.merge(other._state, str(path))
+        if progress is not None:
+            progress(done / len(files), str(path))
+    result = found.result(*specs, diagram=True, **how)
+    if save is not None:
+        found.save(save)
+    inputs = [Source(path).entry() for path in files]
+    said = f"{len(files)} states of {found.rows:,} rows are measured as one."
+    return dataclasses.replace(
+        result,
+        command="merge",
+        facts={**result.facts, "headline": said},
+        provenance={**result.provenance, "inputs": inputs, "parts": result.provenance["inputs"]},
+    )
+
+
+def _rows(scores: Scores, labels: Any, how: dict[str, Any], progress: Progress | None) -> Predictions:
+    if isinstance(scores, Predictions):
+        if labels is not None:
+            raise TypeError("update(predictions) takes no labels: they are there already")
+        return scores
+    if is_path(scores):
+        return read(scores, labels=labels, progress=progress, **how)  # type: ignore[arg-type]
+    if labels is None:
+        raise TypeError("labels are missing: update(scores, labels)")
+    return from_arrays(scores, labels, **how)  # type: ignore[arg-type]

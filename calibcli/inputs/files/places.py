@@ -1,0 +1,138 @@
+"""Where files are: patterns, folders of parts, and addresses (`file://`, `s3://`, `gs://`), by pyarrow's file systems.
+
+What lies elsewhere is copied to an unnamed temporary file when it is opened, so that every format can be read from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from calibcli.errors import InputError, refusing
+from calibcli.inputs.files import packed
+
+SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
+ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
+PATTERN = re.compile(r"[*?\[]")
+
+
+def remote(path: str | Path) -> bool:
+    """Whether this is an address that the file system of this machine does not know."""
+    found = ADDRESS.fullmatch(str(path))
+    return found is not None and found[1] != "file"
+
+
+def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
+    """The files that a path stands for: itself, the matches of a pattern, the parts in a folder.
+
+    Args:
+        suffixes: of files that may be parts. Names that begin with `_` or `.` are none, as for other engines.
+
+    Raises:
+        InputError: there are none, or parts of several formats; the address cannot be reached.
+    """
+    if remote(path):
+        return [*_remote(path, suffixes)]
+    address = ADDRESS.fullmatch(str(path))
+    if address is not None:
+        from urllib.parse import unquote
+
+        path = "/" + unquote(address[2])
+    if os.path.isdir(path):
+        names = [os.path.join(folder, name) for folder, _, files in os.walk(path) for name in files]
+        return [*_parts(str(path), names, suffixes)]
+    if PATTERN.search(str(path)) and not os.path.lexists(path):
+        import glob
+
+        with refusing((OSError, ValueError), lambda e: f"cannot read {path} ({e})", "check the pattern"):
+            matches = [name for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name)]
+        if not matches:
+            raise InputError(f"no file matches {path}", "check the pattern")
+        return [*matches]
+    return [path]
+
+
+def opened(path: str) -> IO[bytes]:
+    """A file, stdin (`-`) or what lies at an address, to be read.
+
+    Raises:
+        OSError: as `open`.
+    """
+    if path == "-":
+        return packed.copied(sys.stdin.buffer)
+    if not remote(path):
+        return open(path, "rb")
+    system, name, _ = _system(path)
+    with system.open_input_stream(name, compression=None) as stream:
+        return packed.copied(stream)
+
+
+def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[str]:
+    inside = {name: PurePosixPath(name[len(folder) :].lstrip("/")) for name in names}
+    seen = sorted(name for name, part in inside.items() if not any(piece[:1] in "._" for piece in part.parts))
+    kinds = {name: _suffix(name) for name in seen}
+    kept = [name for name in seen if kinds[name] in suffixes]
+    if not kept:
+        fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
+        raise InputError(f"{folder} is a folder without recorded outputs", fix)
+    kind, *others = sorted({kinds[name] for name in kept})
+    if others:
+        fix = f"choose with a pattern: '{folder.rstrip('/')}/*{kind}'"
+        raise InputError(f"{folder} holds files of several formats: {', '.join([kind, *others])}", fix)
+    return kept
+
+
+def _suffix(name: str) -> str:
+    path = PurePosixPath(name.lower())
+    return path.with_suffix("").suffix if path.suffix in packed.SUFFIXES else path.suffix
+
+
+def _system(path: str | Path) -> tuple[Any, str, str]:
+    """The file system of an address, the name there, and what makes a name there an address again."""
+    address = ADDRESS.fullmatch(str(path))
+    assert address is not None
+    name, _, options = address[2].partition("?")
+    where, more = f"{address[1]}://", f"?{options}" if options else ""
+    # the place of the bucket alone is parsed: names may hold what an address must not
+    bucket, _, rest = name.partition("/")
+    system, base = _from_uri(f"{where}{bucket}/{more}")
+    return system, f"{base.rstrip('/')}/{rest}".rstrip("/"), f"{where}{{}}{more}"
+
+
+def _expression(pattern: str) -> str:
+    """A pattern as `glob` has them, as a regular expression: `*` stays in its folder, `**/` is any folders, or none."""
+    parts = re.split(r"(\*\*/|\*|\[[^]]+\])", pattern)
+    known = {"**/": "(?:.*/)?", "*": "[^/]*"}
+    return "".join(known.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
+
+
+def _from_uri(address: str) -> tuple[Any, str]:
+    with refusing(ImportError, f"{address} needs pyarrow", "pip install 'calibcli[parquet]', or copy the files here"):
+        from pyarrow import fs
+    found: tuple[Any, str] = fs.FileSystem.from_uri(address)
+    return found
+
+
+def _remote(path: str | Path, suffixes: Sequence[str]) -> list[str]:
+    fix = "check the address, and the credentials that pyarrow finds (AWS_..., GOOGLE_...)"
+    with refusing((OSError, ValueError), lambda e: f"cannot reach {path} ({str(e)[:200]})", fix):
+        system, name, address = _system(path)
+        from pyarrow import fs
+
+        plain = PATTERN.search(name) is None
+        if plain and system.get_file_info(name).type == fs.FileType.File:
+            return [address.format(name)]
+        folder = name if plain else name[: PATTERN.search(name).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        listed = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+        names = sorted(info.path for info in listed if info.type == fs.FileType.File)
+    if plain:
+        return [address.format(part) for part in _parts(folder, names, suffixes)]
+    alike = re.compile(_expression(name), re.DOTALL)
+    matches = [address.format(one) for one in names if alike.fullmatch(one)]
+    if not matches:
+        raise InputError(f"no file matches {path}", "check the pattern")
+    return matches
