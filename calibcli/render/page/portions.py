@@ -9,7 +9,7 @@ from typing import Any
 
 from calibcli.plots import Plot
 from calibcli.render import sheet
-from calibcli.render.page import described
+from calibcli.render.page import aloud
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Estimate, Result, Table
 
@@ -108,7 +108,7 @@ class Portion:
 
 def portion(result: Result, id: str, name: str, caps: Caps) -> Portion:
     """The parts of a result, cut to `caps`."""
-    groups = sorted(described.groups(result.plots), key=_order)
+    groups = sorted(aloud.groups(result.plots), key=_order)
     early = [plots for plots in groups if _order(plots) == 0][: caps.figures + bool(caps.panels)]
     later = [plots for plots in groups if _order(plots) > 0][: caps.figures - (caps.figures < len(early))]
     pictures = [picture(plots, f"{id}-f{i}", result.estimates, caps) for i, plots in enumerate([*early, *later], 1)]
@@ -154,17 +154,17 @@ def shown(one: Sheet, caps: Caps) -> Shown:
 
 def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps: Caps) -> Picture:
     """A figure of at most `caps.panels` panels, a fine heat map thinned so that its cells stay paths."""
-    panels = described.panels(plots)
+    panels = aloud.panels(plots)
     names = {p.name for p in panels[: caps.panels]}
     kept = [_thinned(p) for p in plots if p.name in names or p.under in names]
     more = max(0, len(panels) - caps.panels)
-    words = _text(described.words(kept), 4 * caps.text) + (f" {more} more panels are not drawn." if more else "")
+    words = _text(aloud.words(kept), 4 * caps.text) + (f" {more} more panels are not drawn." if more else "")
     tables = []
-    for table, rows in described.tables(kept, caps.points):
+    for table, rows in aloud.tables(kept, caps.points):
         one = shown(sheet.of_table(table), dataclasses.replace(caps, rows=caps.points + 1))
         one.more = rows - len(one.rows)
         tables.append(one)
-    return Picture(id, described.title(kept), words, kept, tables if caps.points else [], estimates, more)
+    return Picture(id, aloud.title(kept), words, kept, tables if caps.points else [], estimates, more)
 
 
 def _thinned(plot: Plot) -> Plot:
