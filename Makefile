@@ -1,4 +1,4 @@
-# make demo, test, lint, test-device, test-docs, test-extra, docs, bench, nightly: each makes its environment when it is not
+# make demo, test, lint, test-device, test-docs, test-extra, test-engines, docs, bench, nightly: each makes its environment when it is not
 # there, so that a fresh machine needs nothing first. PIP_ARGS goes to pip
 # (for example PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for CPU-only torch).
 PYTHON ?= python3
@@ -9,7 +9,7 @@ ORACLE := curvlinops-for-pytorch backpack-for-pytorch einconv einops linear_oper
 # what the examples of merging run on; Spark needs Java, and is skipped without
 ENGINES := 'dask[dataframe]' 'ray[data]' pyspark
 
-.PHONY: demo test test-device test-docs test-extra docs nightly bench lint clean
+.PHONY: demo test test-device test-docs test-extra test-engines docs nightly bench lint clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -42,11 +42,15 @@ lint: .venv/.ready
 	test -x .venv-extra/bin/python || $(PYTHON) -m venv .venv-extra
 	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[test,parquet,evals,hf,docs,onnx,slices]' accelerate
 	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-deps timm torchvision skl2onnx axe-core-python $(ORACLE)
-	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt $(ENGINES)
 	touch $@
 
 test-extra: .venv-extra/.ready
 	PYTHONPATH=tests .venv-extra/bin/python -m pytest -p zoos -m extra
+
+# the examples on Dask, Ray and Spark (which needs Java): about 1 GB of packages, so by hand
+test-engines: .venv-extra/.ready
+	.venv-extra/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt $(ENGINES)
+	.venv-extra/bin/python -m pytest -m engines
 
 # the site, in site/: open site/index.html
 docs: .venv-extra/.ready

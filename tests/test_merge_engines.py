@@ -57,7 +57,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-@pytest.mark.extra
+@pytest.mark.engines
 def test_dask(parts: Path, example: Any) -> None:
     dask = pytest.importorskip("dask")
     dd = pytest.importorskip("dask.dataframe")
@@ -65,7 +65,7 @@ def test_dask(parts: Path, example: Any) -> None:
         same(example("with_dask").measure(dd.read_parquet(parts)), calibcli.measure(*rows()))
 
 
-@pytest.mark.extra
+@pytest.mark.engines
 def test_ray(parts: Path, example: Any) -> None:
     ray = pytest.importorskip("ray")
     pytest.importorskip("ray.data")
@@ -76,7 +76,7 @@ def test_ray(parts: Path, example: Any) -> None:
         ray.shutdown()
 
 
-@pytest.mark.extra
+@pytest.mark.engines
 def test_spark(parts: Path, example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sql = pytest.importorskip("pyspark.sql")
     if shutil.which("java") is None:
