@@ -16,6 +16,7 @@ NAMES = {"method": "spec", "as": "kind_out", "config": "config"}  # options that
 VALUE = re.compile(r"-?\d[\w.,]*|[A-Z][A-Z_|,.]*|'[^']*'|\"[^\"]*\"|\S+[=/:#_]\S*\w|\w+(?:,\w+)+")
 CHOICES = {"logits", "probabilities", "log_probabilities", "cpu", "cuda", "float32", "float64", "count", "sampling"}
 LIMITS = ("max", "min", "margin")
+NAMED = ("to",)  # options that are followed by a name, never by prose
 
 
 def in_python(function: F, name: str = "") -> F:
@@ -45,14 +46,14 @@ def keywords(text: str, parameters: Mapping[str, inspect.Parameter]) -> str:
 
     def said(found: re.Match[str]) -> str:
         name, after = NAMES.get(found[1], found[1].replace("-", "_")), found[2] or ""
-        if name not in parameters:
+        if name not in parameters or parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
             return found[0]
         value = after.rstrip(".,:")
         rest = after[len(value) :]
         kind = str(parameters[name].annotation)
         if "bool" in kind:
             return f"{name}=True" + found[0][len(found[1]) + 2 :]
-        if not value or not (VALUE.fullmatch(value) or value in CHOICES or f"'{value}'" in kind):
+        if not value or not (name in NAMED or VALUE.fullmatch(value) or value in CHOICES or f"'{value}'" in kind):
             return f"{name}=" + found[0][len(found[1]) + 2 :]
         return f"{name}={_literal(name, value)}{rest}"
 

@@ -197,6 +197,11 @@ class TestWords:
         parameters = inspect.signature(calibcli.check).parameters
         assert spoken.keywords("write --max ece=0.05", parameters) == "write max={'ece': 0.05}"
 
+    def test_targets_are_keywords(self) -> None:
+        parameters = inspect.signature(calibcli.export).parameters
+        assert spoken.keywords("use --to onnx, --to pt2 or x", parameters) == "use to='onnx', to='pt2' or x"
+        assert spoken.keywords("pass --calibrator FILE", parameters) == "pass --calibrator FILE"  # not a keyword
+
     def test_functions_are_themselves(self) -> None:
         for name in calibcli.__all__:
             one = getattr(calibcli, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from calibcli.cli.app import main
 from calibcli.errors import CalibError, InputError, UsageError
 from calibcli.inputs import checkpoint
 from calibcli.scalers import Scaler, save
+from calibcli.ship.target import TARGETS
 
 INPUTS = 12
 
@@ -119,8 +121,10 @@ def test_other_maps_are_refused_with_what_works(spec: str, tmp_path: Path) -> No
     model, rows = network(tmp_path, 3)
     with pytest.raises(UsageError) as refused:
         calibcli.export(one, "checkpoint", model=model, data=rows, save=tmp_path / "m.safetensors")
-    assert "--to onnx" in refused.value.fix
+    named = re.findall(r"to='(\w+)'", refused.value.fix)
+    assert {"onnx", "torchscript"} <= set(named) <= {e.name for e in TARGETS}
     assert not (tmp_path / "m.safetensors").exists()
+    calibcli.export(one, to="torchscript", model=model, data=rows, save=tmp_path / "m.pt")
 
 
 def test_beta_of_two_slopes_is_refused(tmp_path: Path) -> None:

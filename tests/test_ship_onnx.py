@@ -199,7 +199,7 @@ def test_several_outputs(tmp_path: Path) -> None:
     model = network(tmp_path, 5, ("Softmax",), extra=("ArgMax", "Relu"))
     with pytest.raises(UsageError, match=r"2 outputs of floats \(t0, also_Relu\)") as refused:
         calibcli.export(one, "onnx", model=model, **given)
-    assert "--to onnx:output=NAME" in refused.value.fix
+    assert "to='onnx:output=NAME'" in refused.value.fix
     with pytest.raises(UsageError, match="has no output 'nope'"):
         calibcli.export(one, "onnx:output=nope", model=model, **given)
     calibcli.export(one, "onnx:output=t0", model=model, **given)

@@ -27,8 +27,8 @@ __all__ = ["export", "verify"]
 @spread
 def export(
     calibrator: str | Path | Scaler | Fit,
-    to: str,
     /,
+    to: str,
     labels: npt.ArrayLike | None = None,
     *,
     save: str | Path,

@@ -134,11 +134,11 @@ def _stored(path: Path, weight: Tensor, name: str) -> Stored:
     ]
     if len(same) > 1:
         problem = f"{path}: the weights of the head '{name}' are there {len(same)} times ({', '.join(same[:4])})"
-        raise InputError(problem, "tied or copied weights cannot be folded: untie them, or use --to onnx or pt2")
+        raise InputError(problem, "tied or copied weights cannot be folded: untie them, or use --to onnx or --to pt2")
     if not same:
         near = [f"{key} {tuple(t.shape)}" for key, t in tensors.items() if t.shape == weight.shape]
         problem = f"{path}: no tensor has the weights of the head '{name}'; candidates: {', '.join(near[:6]) or 'none'}"
-        raise InputError(problem, "quantised or derived weights cannot be folded: use --to onnx or pt2")
+        raise InputError(problem, "quantised or derived weights cannot be folded: use --to onnx or --to pt2")
     stem = same[0].removesuffix("weight")
     return Stored(same[0], f"{stem}bias", tensors[same[0]].dtype)
 

@@ -17,7 +17,7 @@ from calibcli.ship.comparison import DRAWS
 
 Array = NDArray[Any]
 CENTRED = ("vector", "matrix", "bcts")
-INSTEAD = "use --to onnx, pt2 or json"
+INSTEAD = "use --to onnx, --to pt2 or --to torchscript"
 HALF = (torch.float16, torch.bfloat16)
 
 

@@ -40,7 +40,7 @@ def lines(scaler: Scaler, suffix: str) -> str:
     else:
         known = ", ".join((*AFFINE, *ODDS, "isotonic"))
         raise UsageError(
-            f"there is no short program for '{name}' ({known} have one)", "use --to onnx, pt2 or torchscript"
+            f"there is no short program for '{name}' ({known} have one)", "use --to onnx, --to pt2 or --to torchscript"
         )
     what = (
         f"{scaler.spec} by calibcli {__version__}: {IN[scaler.kind]} ({scaler.columns}) to probabilities ({scaler.k})"
