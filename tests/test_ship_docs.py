@@ -90,7 +90,7 @@ def net(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "stack", [pytest.param(name, marks=pytest.mark.extra if name in NEEDS else ()) for name in STACKS]
+    "stack", [pytest.param(name, marks=pytest.mark.extra if name in NEEDS else pytest.mark.docs) for name in STACKS]
 )
 def test_a_stack(stack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for package in NEEDS.get(stack, ()):
