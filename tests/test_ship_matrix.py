@@ -28,7 +28,7 @@ SPECS = [e.name + OPTIONS.get(e.name, "") for e in SCALERS if e.name in PROGRAMS
 SPECS += ["histogram:of=top", "focal_temperature:order=phi-T"]
 EXTRA = {"onnx": pytest.mark.extra}
 SUFFIX = {"onnx": ".onnx", "json": ".json", "pt2": ".pt2", "torchscript": ".pt"}
-QUICK_PT2 = ("isotonic_top", "focal_temperature")  # torch.export is slow, and of one module with TorchScript
+QUICK_PT2 = ("isotonic_top",)  # torch.export is slow, and of one module with TorchScript
 TARGET = [pytest.param(name, marks=EXTRA.get(name, ())) for name in SUFFIX]
 LIMIT = {"onnx": 1e-6, "json": 1e-9, "pt2": 1e-6, "torchscript": 1e-6}
 ONNX = importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")
@@ -63,8 +63,8 @@ def alone() -> list[Any]:
     """Every cell; `extra` where another target or K runs the same code."""
     cells = []
     for target, spec, k in itertools.product(SUFFIX, SPECS, (2, 10)):
-        quick = {"torchscript": k == 10, "json": k == 10 or spec == "beta", "pt2": k == 10 and spec in QUICK_PT2}
-        cells.append(pytest.param(target, spec, k, marks=() if quick.get(target) else pytest.mark.extra))
+        quick = {"torchscript", "json", *(("pt2",) if spec in QUICK_PT2 else ())}
+        cells.append(pytest.param(target, spec, k, marks=() if k == 10 and target in quick else pytest.mark.extra))
     return cells
 
 
