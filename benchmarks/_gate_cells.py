@@ -60,6 +60,8 @@ OPTIONS = (
     "smece:sigma=0.1",
     "mmce:width=0.1",
     "mmce:square=true",
+    "corp_mcb:score=log",
+    "corp_dsc:score=log",
     "high_confidence_share:tau=0.9",
     "high_confidence_accuracy:tau=0.9",
 )

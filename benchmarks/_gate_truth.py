@@ -18,6 +18,7 @@ from scipy.special import logsumexp
 from calibcli.errors import UsageError
 from calibcli.gate.config import Gate, limit_rule
 from calibcli.metrics import METRICS
+from calibcli.metrics.sample import known
 from calibcli.predictions import Predictions
 
 NO_BOUND = ("mce", "ece_sweep", "kde_ece", "calibration_p", "spiegelhalter_z")
@@ -42,7 +43,7 @@ def gain(p: Population) -> float:
 
 def truths(p: Population, specs: Sequence[str] | None = None) -> dict[str, float]:
     """The population value of these metrics, or of every one; any number for those that have no bound."""
-    wanted = [*METRICS.entries] if specs is None else specs
+    wanted = known(METRICS.entries, top_only=False, k=p.k) if specs is None else specs
     found = plain(
         p, [spec for spec in wanted if spec not in ("temperature_gain", *NO_BOUND) and "debiased" not in spec]
     )

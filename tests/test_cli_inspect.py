@@ -108,3 +108,9 @@ def test_pickled_checkpoints_are_named(tmp_path: Path, capsys: pytest.CaptureFix
         assert facts["what"] == "a pickled network"
         assert "--arch" in facts["used_by"]
     assert inspect(capsys, tmp_path / "old.th")["facts"]["what"] == "a checkpoint"
+
+
+def test_arrays_without_rows_end_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "scalar.npz", beta=np.float64(2.0))
+    assert main(["inspect", str(tmp_path / "scalar.npz")]) in (Exit.OK, Exit.REFUSED)
+    assert "this is a bug" not in capsys.readouterr().err

@@ -180,7 +180,7 @@ def test_smaller_batches_where_memory_runs_out(files: Path, capsys: pytest.Captu
         assert device.is_out_of_memory(kind("CUDA error: out of memory"))
     assert not device.is_out_of_memory(RuntimeError("CUDA error: device-side assert triggered"))
     assert not device.is_out_of_memory(ValueError("could not create a primitive"))
-    code, out, err = run(capsys, *net("wide"))
+    code, out, err = run(capsys, *net("wide"), "-v")
     assert code == 0, err
     assert "micro-batches of 4 rows" in out
 

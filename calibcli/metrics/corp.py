@@ -90,7 +90,7 @@ class Decomposed(Statistic):
     def base(self) -> float:
         return float(self.view.shares @ self.view.hit)
 
-    def gain(self, fitted: Floats, base: Floats | float, hit: Any = None) -> Floats:
+    def gain(self, fitted: Floats | float, base: Floats | float, hit: Any = None) -> Floats:
         """(N,) what each row gains by a recalibration: over its own probability, or over the base rate."""
         view = self.view
         hit = view.hit if hit is None else hit
@@ -134,21 +134,23 @@ class Decomposed(Statistic):
     def _bounds(self, rows: Rows, alpha: float) -> tuple[float, float]:
         """Of the gain by the regression on all rows, which is too large, above; of that by the rows of other folds,
         which is too small, below. The score form: rows that were not seen gain what their probabilities tell of
-        either outcome, at the 95 % quantile over the rows.
+        either outcome, at the 95 % quantile over the rows; above, over the base rate, all that it costs there, as few
+        rows may hold all discrimination.
 
         Above, the base rate is that of the other rows, whose score is no smaller than that of the true one; below that
         of all, whose score is no larger.
         """
         view, n = self.view, max(rows.effective, 2.0)
         others = np.clip((self.base - view.hit / n) * n / (n - 1), 0.5 / n, 1 - 0.5 / n)
-        inside = np.clip(self.fit.fitted, 0.5 / n, 1 - 0.5 / n) if self.score == "log" else self.fit.fitted
+        edge = min(0.5, -math.log(alpha) * rows.unseen)  # what a regression of 0 or 1 may be for all rows
+        inside = np.clip(self.fit.fitted, edge, 1 - edge)
         ends = []
         for fitted, best, base, sign in (
-            (self.fit.left_out, self.fit.left_out, self.base, -1),
-            (self.fit.fitted, inside, others, 1),
+            (self.fit.left_out, (self.fit.left_out, self.fit.left_out), self.base, -1),
+            (self.fit.fitted, (0.0, 1.0) if self.part == "dsc" else (inside, inside), others, 1),
         ):
             gain = replace(rows, values=self.gain(fitted, base))
-            either = np.maximum(*(sign * self.gain(best, base, hit) for hit in (False, True)))
+            either = np.maximum(*(sign * self.gain(best[hit], base, hit) for hit in (False, True)))
             reach = sign * max(high(either, UNSEEN), 0.0)
             ends.append(gain.bounds(alpha, min(reach, 0.0), max(reach, 0.0))[sign > 0])
         return ends[0], ends[1]

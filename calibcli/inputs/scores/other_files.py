@@ -108,7 +108,8 @@ def after_reading(contents: Contents, source: Source) -> Foreign | None:
 
 def _rows(contents: Contents) -> dict[str, Any]:
     """Columns of pictures, or of texts beside labels, of a table; {} where it has neither."""
-    size = {"rows": next(iter(contents.arrays.values())).shape[0]} if contents.arrays else {}
+    first = next((array.shape for array in contents.arrays.values()), ())
+    size = {"rows": first[0]} if first else {}
     pictures = [name for name, array in contents.arrays.items() if isinstance(array, Encoded)]
     if pictures:
         return {**size, "pictures": ", ".join(pictures)}
