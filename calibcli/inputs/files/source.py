@@ -36,7 +36,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
 
 from calibcli.errors import InputError, printable, refusing
-from calibcli.inputs.files import formats, packed, places
+from calibcli.inputs.files import formats, packed
 from calibcli.inputs.opening import Asked
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Source:
             return f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
 
         with refusing(errors, problem, "check the path"):
-            self.file: IO[bytes] = places.opened(self.path)
+            self.file: IO[bytes] = _opened(self.path)
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
@@ -210,6 +210,15 @@ class Source:
             f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives",
             "copy or save the file again",
         )
+
+
+def _opened(path: str) -> IO[bytes]:
+    """A file, or what else the path stands for."""
+    if os.path.isfile(path):
+        return open(path, "rb")
+    from calibcli.inputs.files import places
+
+    return places.opened(path)
 
 
 class Digests:

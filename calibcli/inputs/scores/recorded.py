@@ -16,7 +16,7 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, event, keys, opened, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores import confidence, event, keys, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
@@ -101,6 +101,10 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
         problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
         shown = " ".join(str(p) for p in paths[:3])
         raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
+    if not (reading.choices or reading.lm_norm or reading.no_header) and all(os.path.isfile(p) for p in paths):
+        return [Source(p) for p in paths]
+    from calibcli.inputs.scores import opened
+
     return opened.sources(paths, reading)
 
 
@@ -113,8 +117,11 @@ def load(source: Source) -> Contents:
     try:
         contents = load_any(source)
         if source.asked != Asked():
+            from calibcli.inputs.scores import opened
+
             opened.unused(contents, source)
-        other_files.refuse(other_files.state(contents), source)
+        if other_files.STATE in contents.arrays:
+            other_files.refuse(other_files.state(contents), source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = score_columns.grouped(contents, None, source.name)
