@@ -108,7 +108,8 @@ def after_reading(contents: Contents, source: Source) -> Foreign | None:
 
 def _rows(contents: Contents) -> dict[str, Any]:
     """Columns of pictures, or of texts beside labels, of a table; {} where it has neither."""
-    size = {"rows": array.shape[0] for array in [*contents.arrays.values()][:1] if array.shape}
+    shape = next((array.shape for array in contents.arrays.values()), ())
+    size = {"rows": shape[0]} if shape else {}
     pictures = [name for name, array in contents.arrays.items() if isinstance(array, Encoded)]
     if pictures:
         return {**size, "pictures": ", ".join(pictures)}

@@ -146,11 +146,23 @@ def predictions(
         files = tasks.files_of(contents, sources)
         parts = [predictions(*each, one, progress) for each in files]
         return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
+    if not reading.shards:
+        _refuse_tasks(contents, sources)
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
         return confidence.predictions(contents, sources, reading, columns)
     return _one(contents, sources, reading, progress)
+
+
+def _refuse_tasks(contents: Sequence[Contents], sources: Sequence[Source]) -> None:
+    """Raises:
+    InputError: evaluations of several tasks, in what stands for files.
+    """
+    names = sorted({c.task for c, s in zip(contents, sources) if c.task and c.task != s.stem})
+    if len(names) > 1:
+        problem = f"{len(contents)} files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
+        raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
 
 
 @np.errstate(all="ignore")  # what is not finite is counted and told
