@@ -115,6 +115,8 @@ def test_every_public_function_after_every_submodule(tmp_path: Path) -> None:
         "read": calibcli.read(path).n == 400,
         "from_arrays": calibcli.from_arrays(z, y).k == 4,
         "from_confidence": calibcli.from_confidence([0.9, 0.4], [1, 0]).top_only,
+        "export": calibcli.export(calibrator, "vllm", save=tmp_path / "v.json", data=path).command == "export",
+        "verify": calibcli.verify(path, calibrator, path).command == "verify",
         "report": calibcli.report(calibcli.measure(z, y, "ece")).command == "report",
         "scorer": calibcli.scorer("nll")(calibcli.Calibrator().fit(z, y), z, y) < 0,
         "loss": calibcli.loss("ce")(*data).shape == (400,),

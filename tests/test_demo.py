@@ -62,7 +62,7 @@ def test_the_sample_data_travel_in_the_wheel(wheel: Path) -> None:
     assert not (ROOT / "calibcli" / "sample_data").exists()  # one source
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_tour_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     site, away = tmp_path / "site", tmp_path / "a folder away"
     away.mkdir()

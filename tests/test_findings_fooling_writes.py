@@ -65,6 +65,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("{model} --with {calibrator} --before {model} --data {digits}#test --config {config}", ("before", "config")),
         ("{model} --with {calibrator} --before {model} --data {digits}#test --arch-file {code}:make", ("arch_file",)),
     ],
+    "study": [("{recipe} --data {digits} --dry-run", ("what", "data"))],
     "fit": [
         ("{model} --data {digits}#train --validation {vals} --test {tests}", ("model", "data", "validation", "test")),
         ("mlp:hidden=8 --arch-file {code}:make --data {digits}#train", ("arch_file",)),
@@ -95,6 +96,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files["config"].write_text(
         '[data]\neval = "test.npz"\nfitted_on = "validation.npz"\n[[gate]]\nmetric = "nll"\nbaseline = "base.json"\n'
     )
+    files["recipe"] = folder / "recipe.toml"
+    files["recipe"].write_text((SAMPLES.parent / "calibcli" / "study" / "builtin" / "step-size.toml").read_text())
     files["folder"] = folder
     return files
 

@@ -121,12 +121,12 @@ def test_a_figure_in_words_has_its_numbers() -> None:
 
 
 def test_the_same_result_is_the_same_page(tmp_path: Path) -> None:
-    for result in (cases.everything(), cases.gate(), *render_odd.odd().values()):
+    for result in (cases.gate(), *[*render_odd.odd().values()][::4]):
         text = result.to_json().encode("utf-8", "backslashreplace")
         assert page(Result.from_json(text)) == page(Result.from_json(text))
-    result = cases.everything()
+    result = cases.gate()
     assert page(report(result)) == page(result)
-    assert page(report(report(result, cases.gate()))) == page(report(result, cases.gate()))
+    assert page(report(report(result, result))) == page(report(result, result))
     made = page(cases.everything())
     assert made == page(cases.everything())
 
@@ -276,6 +276,7 @@ def test_five_models_fit_in_300_kB(found: dict[str, Result]) -> None:
         assert name in text
 
 
+@pytest.mark.docs  # ten seconds
 def test_hundreds_of_results_stay_below_a_megabyte(found: dict[str, Result]) -> None:
     source = page(report(*[found["check"]] * 700, names=[f"run {i}" for i in range(700)]))
     assert len(source.encode()) <= MOST

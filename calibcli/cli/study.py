@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -46,6 +47,7 @@ def command(
     from calibcli.study import experiment, work
     from calibcli.study.judgement import report
 
+    run.claim([name for name in (what, data.partition("#")[0]) if os.path.isfile(name)])
     if not what:
         return run.finish(_overview())
     if (Path(what) / experiment.FILE).is_file():

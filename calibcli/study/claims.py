@@ -86,16 +86,25 @@ class Mean:
 
         With seeds without end the error is that of the rows: where that alone is too large, more rows are needed.
         """
-        square = self.value**2
-        if square == 0:
-            return None, None
-        for count in range(2, MOST_SEEDS):
-            each = self.seeds * self.count / count
-            total = each + self.rows
-            degrees = total**2 / (each**2 / (count - 1)) if each > 0 else math.inf
-            if total * student_quantile((1 + level) / 2, degrees) ** 2 < square:
-                return count, None
-        return None, self.rows * student_quantile((1 + level) / 2, math.inf) ** 2 / square
+        square, most = self.value**2, self.rows * student_quantile((1 + level) / 2, math.inf) ** 2
+        if square <= most:
+            return None, most / square if square else None
+        low, high = 1, 2  # too few, and perhaps enough
+        while not self._decides(high, level):
+            low, high = high, 2 * high
+            if high > MOST_SEEDS:
+                return None, None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._decides(middle, level) else (middle, high)
+        return high, None
+
+    def _decides(self, count: int, level: float) -> bool:
+        """Whether so many seeds would decide the sign."""
+        each = self.seeds * self.count / count
+        total = each + self.rows
+        degrees = total**2 / (each**2 / (count - 1)) if each > 0 else math.inf
+        return total * student_quantile((1 + level) / 2, degrees) ** 2 < self.value**2
 
 
 @dataclass(frozen=True)
