@@ -112,7 +112,12 @@ class Source:
             return f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
 
         with refusing(errors, problem, "check the path"):
-            self.file: IO[bytes] = _opened(self.path)
+            if os.path.isfile(self.path):
+                self.file: IO[bytes] = open(self.path, "rb")  # noqa: SIM115
+            else:
+                from calibcli.inputs.files import places
+
+                self.file = places.opened(self.path)
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
@@ -206,19 +211,8 @@ class Source:
         return data
 
     def _damaged(self, part: Stored) -> InputError:
-        return InputError(
-            f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives",
-            "copy or save the file again",
-        )
-
-
-def _opened(path: str) -> IO[bytes]:
-    """A file, or what else the path stands for."""
-    if os.path.isfile(path):
-        return open(path, "rb")
-    from calibcli.inputs.files import places
-
-    return places.opened(path)
+        problem = f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives"
+        return InputError(problem, "copy or save the file again")
 
 
 class Digests:

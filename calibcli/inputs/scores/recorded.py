@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from calibcli.inputs.scores import confidence, event, keys, other_files, per_row
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
-from calibcli.inputs.scores.scan import Scan, decide_kind, evidence, remarks, scan
-from calibcli.predictions import Ints, Kind, Named, PickedScores, Predictions, Progress
+from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
+from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
 Paths = str | Path | Sequence[str | Path]
@@ -146,23 +145,13 @@ def predictions(
         files = tasks.files_of(contents, sources)
         parts = [predictions(*each, one, progress) for each in files]
         return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
-    if not reading.shards:
-        _refuse_tasks(contents, sources)
+    if len(contents) > 1 and not reading.shards:
+        tasks.refuse_several(contents, sources)
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
         return confidence.predictions(contents, sources, reading, columns)
     return _one(contents, sources, reading, progress)
-
-
-def _refuse_tasks(contents: Sequence[Contents], sources: Sequence[Source]) -> None:
-    """Raises:
-    InputError: evaluations of several tasks, in what stands for files.
-    """
-    names = sorted({c.task for c, s in zip(contents, sources) if c.task and c.task != s.stem})
-    if len(names) > 1:
-        problem = f"{len(contents)} files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
-        raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
 
 
 @np.errstate(all="ignore")  # what is not finite is counted and told
@@ -238,22 +227,6 @@ def _one(
     return event.swapped(read) if of.first else read
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Scores and codes of the rows that are kept, and their indices in the file (None: all)."""
-
-    scores: Named
-    codes: Any
-    keep: Ints | None = None
-
-    def without(self, bad: Ints) -> _Rows:
-        left = np.ones(self.scores.shape[0], bool)
-        left[bad] = False
-        index = np.flatnonzero(left)
-        codes = None if self.codes is None else self.codes[index]
-        return _Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
-
-
 def _checked(
     scores: Named,
     labels: Labels | None,
@@ -263,9 +236,9 @@ def _checked(
     ragged: bool,
     notes: list[str],
     progress: Progress | None,
-) -> tuple[_Rows, Scan, Kind]:
+) -> tuple[Rows, Scan, Kind]:
     """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
-    rows = _Rows(scores, None if labels is None else labels.codes)
+    rows = Rows(scores, None if labels is None else labels.codes)
     if labels is not None:
         notes += labels.notes
         rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))
