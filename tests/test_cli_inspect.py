@@ -63,6 +63,13 @@ def test_results_and_calibrators(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (facts["what"], facts["spec"]) == ("a calibrator of calib scale", "temperature")
 
 
+def test_a_number_under_the_name_of_scores_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", logits=np.float16(0))
+    for command in ("inspect", "metrics"):
+        assert main([command, str(tmp_path / "a.npz"), "-q"]) == 4
+    assert "bug" not in capsys.readouterr().err
+
+
 def test_other_files_are_refused_as_outputs(tmp_path: Path) -> None:
     from calibcli.errors import InputError
     from calibcli.inputs.scores import recorded

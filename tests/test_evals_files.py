@@ -311,7 +311,7 @@ def test_a_folder_of_save_to_disk(tmp_path: Path, parts: int) -> None:
 
 
 def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="directory"):
+    with pytest.raises(InputError, match="is a folder without recorded outputs"):
         calibcli.read(tmp_path)
     (tmp_path / "splits" / "test").mkdir(parents=True)
     (tmp_path / "splits" / "dataset_dict.json").write_text('{"splits": ["test"]}')

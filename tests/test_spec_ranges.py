@@ -73,7 +73,8 @@ NUMERIC = [pytest.param(*case, id=f"{case[0].kind}-{case[1].name}-{case[2]}") fo
 
 def test_every_shelf_is_walked() -> None:
     assert len(NUMERIC) > 70
-    assert {case.values[0] for case in NUMERIC} == set(SHELVES)
+    without = {TARGETS}  # its options are names
+    assert {case.values[0] for case in NUMERIC} == set(SHELVES) - without
 
 
 @pytest.mark.parametrize(("shelf", "entry", "key", "kind"), NUMERIC)

@@ -163,8 +163,30 @@ def test_a_folder_of_tasks(models: dict[str, list[Path]], tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no evaluations in"):
         calibcli.read(tmp_path / "empty", tasks=True)
-    with pytest.raises(InputError, match="Is a directory"):
+    with pytest.raises(InputError, match=r"several formats: \.json, \.jsonl") as error:
         calibcli.read(tmp_path / "B")
+    pattern = f"{tmp_path / 'B'}/*.jsonl"
+    assert pattern in error.value.fix
+    with pytest.raises(InputError, match="3 files of 3 tasks: arc, bool, mmlu") as error:
+        calibcli.read(pattern)
+    assert "--tasks" in error.value.fix
+    assert calibcli.read(pattern, tasks=True).facts["tasks"] == list(TASKS)
+    (tmp_path / "B" / "results_2026-11-22T10-00-00.1.json").unlink()
+    with pytest.raises(InputError, match="3 files of 3 tasks"):
+        calibcli.read(tmp_path / "B")
+
+
+def test_parts_of_one_task_are_no_tasks(tmp_path: Path) -> None:
+    """Whatever their names: nothing but a name that a harness gave them tells tasks apart."""
+    asked = written.questions(60, False)
+    for name in ("part-{}", "samples_arc_2026-11-22T10-00-0{}.1"):
+        folder = tmp_path / name.format("x")
+        folder.mkdir()
+        for i in range(2):
+            (folder / f"{name.format(i)}.jsonl").write_bytes(
+                written.lines(written.lm_eval(asked[i * 30 : i * 30 + 30]))
+            )
+        assert calibcli.read(folder).labels.tolist() == [q.right for q in asked]
 
 
 def test_a_task_in_several_parts(tmp_path: Path) -> None:

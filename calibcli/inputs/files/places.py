@@ -79,10 +79,10 @@ def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[s
     if not kept:
         fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
         raise InputError(f"{folder} is a folder without recorded outputs", fix)
-    kind, *others = sorted({kinds[name] for name in kept})
-    if others:
-        fix = f"choose with a pattern: '{folder.rstrip('/')}/*{kind}'"
-        raise InputError(f"{folder} holds files of several formats: {', '.join([kind, *others])}", fix)
+    found = [kinds[name] for name in kept]
+    if len(set(found)) > 1:
+        fix = f"choose with a pattern: '{folder.rstrip('/')}/*{max(sorted(set(found)), key=found.count)}'"
+        raise InputError(f"{folder} holds files of several formats: {', '.join(sorted(set(found)))}", fix)
     return kept
 
 

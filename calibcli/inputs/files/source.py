@@ -36,7 +36,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
 
 from calibcli.errors import InputError, printable, refusing
-from calibcli.inputs.files import formats, packed, places
+from calibcli.inputs.files import formats, packed
 from calibcli.inputs.opening import Asked
 
 if TYPE_CHECKING:
@@ -112,7 +112,12 @@ class Source:
             return f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
 
         with refusing(errors, problem, "check the path"):
-            self.file: IO[bytes] = places.opened(self.path)
+            if os.path.isfile(self.path):
+                self.file: IO[bytes] = open(self.path, "rb")  # noqa: SIM115
+            else:
+                from calibcli.inputs.files import places
+
+                self.file = places.opened(self.path)
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
@@ -206,10 +211,8 @@ class Source:
         return data
 
     def _damaged(self, part: Stored) -> InputError:
-        return InputError(
-            f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives",
-            "copy or save the file again",
-        )
+        problem = f"'{part.name}' in {self.name} is damaged: its bytes do not have the checksum that the file gives"
+        return InputError(problem, "copy or save the file again")
 
 
 class Digests:

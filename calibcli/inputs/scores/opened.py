@@ -50,8 +50,7 @@ def sources(paths: Sequence[str | Path], reading: Reading) -> list[Source]:
     Raises:
         InputError: as `parts` and `tasks_in`.
     """
-    asked = asked_of(reading) if reading.choices or reading.lm_norm or reading.no_header else None
-    found = []
+    asked, found = asked_of(reading), []
     for path in paths:
         for file in files_of(path, reading):
             found.append(Source(file, asked=asked))

@@ -108,8 +108,8 @@ def after_reading(contents: Contents, source: Source) -> Foreign | None:
 
 def _rows(contents: Contents) -> dict[str, Any]:
     """Columns of pictures, or of texts beside labels, of a table; {} where it has neither."""
-    first = next((array.shape for array in contents.arrays.values()), ())
-    size = {"rows": first[0]} if first else {}
+    shape = next((array.shape for array in contents.arrays.values()), ())
+    size = {"rows": shape[0]} if shape else {}
     pictures = [name for name, array in contents.arrays.items() if isinstance(array, Encoded)]
     if pictures:
         return {**size, "pictures": ", ".join(pictures)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, event, keys, opened, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores import confidence, event, keys, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
-from calibcli.inputs.scores.scan import Scan, decide_kind, evidence, remarks, scan
-from calibcli.predictions import Ints, Kind, Named, PickedScores, Predictions, Progress
+from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
+from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
 Paths = str | Path | Sequence[str | Path]
@@ -101,6 +100,10 @@ def open_all(path: Paths, reading: Reading) -> list[Source]:
         problem = f"{len(paths)} files: parts of one data set, several models, or tasks of one evaluation?"
         shown = " ".join(str(p) for p in paths[:3])
         raise InputError(problem, f"parts: --shards; tasks: --tasks; models: calib compare {shown}")
+    if not (reading.choices or reading.lm_norm or reading.no_header) and all(os.path.isfile(p) for p in paths):
+        return [Source(p) for p in paths]
+    from calibcli.inputs.scores import opened
+
     return opened.sources(paths, reading)
 
 
@@ -113,8 +116,11 @@ def load(source: Source) -> Contents:
     try:
         contents = load_any(source)
         if source.asked != Asked():
+            from calibcli.inputs.scores import opened
+
             opened.unused(contents, source)
-        other_files.refuse(other_files.state(contents), source)
+        if other_files.STATE in contents.arrays:
+            other_files.refuse(other_files.state(contents), source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = score_columns.grouped(contents, None, source.name)
@@ -139,6 +145,8 @@ def predictions(
         files = tasks.files_of(contents, sources)
         parts = [predictions(*each, one, progress) for each in files]
         return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
+    if len(contents) > 1 and not reading.shards:
+        tasks.refuse_several(contents, sources)
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
@@ -219,22 +227,6 @@ def _one(
     return event.swapped(read) if of.first else read
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Scores and codes of the rows that are kept, and their indices in the file (None: all)."""
-
-    scores: Named
-    codes: Any
-    keep: Ints | None = None
-
-    def without(self, bad: Ints) -> _Rows:
-        left = np.ones(self.scores.shape[0], bool)
-        left[bad] = False
-        index = np.flatnonzero(left)
-        codes = None if self.codes is None else self.codes[index]
-        return _Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
-
-
 def _checked(
     scores: Named,
     labels: Labels | None,
@@ -244,9 +236,9 @@ def _checked(
     ragged: bool,
     notes: list[str],
     progress: Progress | None,
-) -> tuple[_Rows, Scan, Kind]:
+) -> tuple[Rows, Scan, Kind]:
     """The rows that are kept after one look at all of them, what was seen, and the kind of scores."""
-    rows = _Rows(scores, None if labels is None else labels.codes)
+    rows = Rows(scores, None if labels is None else labels.codes)
     if labels is not None:
         notes += labels.notes
         rows = rows if labels.dropped is None else rows.without(np.flatnonzero(labels.dropped))

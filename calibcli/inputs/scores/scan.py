@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from calibcli.columns.pieces import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
-from calibcli.predictions import Array, Kind, Named, Progress, rows_of
+from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
@@ -22,6 +23,22 @@ PAIRS = 200_000  # rows that the comparison of predicted class and label looks a
 WIDE = 1 << 20  # scores of many classes whose rows are looked at together
 NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 Row = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Scores and codes of the rows that are kept, and their indices in the file (None: all)."""
+
+    scores: Named
+    codes: Any
+    keep: Ints | None = None
+
+    def without(self, bad: Ints) -> Rows:
+        left = np.ones(self.scores.shape[0], bool)
+        left[bad] = False
+        index = np.flatnonzero(left)
+        codes = None if self.codes is None else self.codes[index]
+        return Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
 
 
 @dataclass

@@ -34,6 +34,18 @@ def files_of(contents: Sequence[Contents], sources: Sequence[Source]) -> list[tu
     ]
 
 
+def refuse_several(contents: Sequence[Contents], sources: Sequence[Source]) -> None:
+    """Of files that a folder or a pattern stands for.
+
+    Raises:
+        InputError: they are evaluations of several tasks.
+    """
+    names = sorted({c.task for c, s in zip(contents, sources) if c.task and c.task != s.stem})
+    if len(names) > 1:
+        problem = f"{len(contents)} files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
+        raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
+
+
 def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
     """The rows of all tasks, with the slice `task`; choices that a task has not have probability 0.
 
