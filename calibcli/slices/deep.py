@@ -13,6 +13,7 @@ from calibcli.slices.literals import Column
 from calibcli.slices.tried import Evidence, Rule
 
 KEPT = 50  # rules that it returns, in each direction
+SIZE = 0.99  # of its score; at .9 a rule of one row in 27 has none unless its error is four times that of all
 
 
 def deeper(columns: Sequence[Column], evidence: Evidence, rows: npt.NDArray[np.int64], least: int) -> list[Rule]:
@@ -30,7 +31,7 @@ def deeper(columns: Sequence[Column], evidence: Evidence, rows: npt.NDArray[np.i
     found: dict[Rule, None] = {}
     for sign in (1.0, -1.0) if evidence.signed else (1.0,):
         errors = np.maximum(sign * evidence.value[rows], 0.0)
-        finder = Slicefinder(alpha=0.9, k=KEPT, max_l=3, min_sup=least, verbose=False)
+        finder = Slicefinder(alpha=SIZE, k=KEPT, max_l=3, min_sup=least, verbose=False)
         finder.fit(codes, errors)
         for one in finder.top_slices_:
             rule = _rule(columns, one)
