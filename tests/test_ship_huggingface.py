@@ -16,7 +16,6 @@ from calibcli.inputs import checkpoint
 from calibcli.scalers import Scaler
 
 pytestmark = pytest.mark.extra
-pytest.importorskip("transformers")
 K = 6
 
 

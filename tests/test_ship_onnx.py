@@ -16,7 +16,7 @@ from calibcli.scalers import Scaler
 
 pytestmark = pytest.mark.extra
 if not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")):
-    pytest.skip("onnx or onnxruntime is not installed", allow_module_level=True)
+    pytest.skip("for the lane of extras, which has onnx and onnxruntime", allow_module_level=True)
 
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402

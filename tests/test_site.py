@@ -13,7 +13,6 @@ import pytest
 import calibcli
 from calibcli.cli.run import COMMANDS
 
-pytest.importorskip("mkdocs")
 pytestmark = pytest.mark.extra
 ROOT = Path(__file__).parent.parent
 
