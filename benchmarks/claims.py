@@ -24,9 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402 (after the number of threads is set)
 
+from calibcli.metrics.reliability import BinaryOutcomes  # noqa: E402
 from calibcli.numerics import clopper_pearson  # noqa: E402
 from calibcli.study.claims import DRAWS, Mean, Measured, both, less, preserved  # noqa: E402
-from calibcli.study.redraws import BINS, draws  # noqa: E402
+from calibcli.study.redraws import Sums, binned, draws, means  # noqa: E402
 
 METRICS = ("error", "nll", "ece", "ece2_debiased")
 
@@ -66,10 +67,10 @@ def measured(
             hit = luck < (1 - arm.worse) / (1 + np.exp(-odds))
             factor = arm.factor * np.exp(arm.spread * rng.standard_normal())
             p = np.clip(1 / (1 + np.exp(-factor * own)), 1e-9, 1 - 1e-9)
-            for name, (parts, metric) in sums(p, hit).items():
-                values[name].append(metric(parts.mean(axis=0)))
+            for name, summed in sums(p, hit).items():
+                values[name].append(summed.value)
                 if times is not None:
-                    spread[name].append(metric(times @ parts / n))
+                    spread[name].append(summed.drawn(times))
         found.append(
             {
                 name: Measured(np.array(values[name]), np.mean(spread[name], axis=0) if times is not None else None)
@@ -79,23 +80,10 @@ def measured(
     return found
 
 
-def sums(p: np.ndarray, hit: np.ndarray) -> dict:
-    held = np.eye(BINS)[np.minimum((p * BINS).astype(int), BINS - 1)]
-    ranks = np.eye(BINS)[np.argsort(np.argsort(p)) * BINS // len(p)]
-    residual, n = (p - hit)[:, None], len(p)
-
-    def debiased(means: np.ndarray) -> np.ndarray:
-        weight, gap, right = np.split(means, 3, axis=-1)
-        held = np.maximum(weight, 1e-300)
-        noise = right / held * (1 - right / held) / np.maximum(weight * n - 1, 1)
-        return np.where(weight * n > 1, weight * ((gap / held) ** 2 - noise), 0.0).sum(axis=-1)
-
-    return {
-        "error": ((1.0 - hit)[:, None], lambda m: m[..., 0]),
-        "nll": (-np.log(np.where(hit, p, 1 - p))[:, None], lambda m: m[..., 0]),
-        "ece": (held * residual, lambda m: np.abs(m).sum(axis=-1)),
-        "ece2_debiased": (np.hstack([ranks, ranks * residual, ranks * hit[:, None]]), debiased),
-    }
+def sums(p: np.ndarray, hit: np.ndarray) -> dict[str, Sums]:
+    view = BinaryOutcomes(p, 1 - p, hit, None, False, None, values_only=True)
+    rows = {"error": 1.0 - hit, "nll": -np.log(np.where(hit, p, 1 - p))}
+    return {name: means(rows[name]) if name in rows else binned(name, view) for name in METRICS}
 
 
 @functools.cache

@@ -205,3 +205,10 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def samples() -> Path:
+    """Where the sample data lie: in the package, or beside it in a clone."""
+    here = Path(__file__).parent
+    inside = here / "sample_data"
+    return inside if inside.is_dir() else here.parent / "sample_data"

@@ -233,6 +233,17 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     assert experiment.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
 
 
+def test_the_digits_are_those_that_travel_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a clone beside the package, in a wheel inside it."""
+    from calibcli import files
+
+    assert work.sample("digits") == ROOT / "sample_data" / "digits.npz"
+    (tmp_path / "sample_data").mkdir()
+    (tmp_path / "sample_data" / "digits.npz").touch()
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    assert work.sample("digits") == tmp_path / "sample_data" / "digits.npz"
+
+
 # runs -----------------------------------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import calibcli
 from calibcli.cli.run import takes
 from calibcli.errors import Exit, UsageError
+from calibcli.files import samples
 from calibcli.spec import option
 
 PANEL = "Inspect"
-HERE = Path(calibcli.__file__).parent
 SAMPLES = ("digits.npz", "model.safetensors", "model.pt", "validation.npz", "test.npz", "calib.toml")
 TOUR = """
 metrics {0}/test.npz -o {1}/reliability.png -o {1}/reliability.svg -o {1}/metrics.json
@@ -54,12 +53,6 @@ def command(
             return code
     print(f"\nfiles and pictures: {save}")
     return int(Exit.OK)
-
-
-def samples() -> Path:
-    """Where the sample data lie: in the package, or beside it in a clone."""
-    inside = HERE / "sample_data"
-    return inside if inside.is_dir() else HERE.parent / "sample_data"
 
 
 def _step(arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from calibcli.metrics import paired
 from calibcli.numerics import student_quantile, two_sided
 from calibcli.predictions import Floats
 
@@ -205,15 +206,16 @@ def close_to(a: Measured, low: float, high: float, level: float = 0.95) -> Verdi
 
 def holm(found: Mapping[str, Verdict], level: float = 0.95) -> dict[str, Verdict]:
     """The verdicts of a study with their p-values corrected for their number (Holm 1979)."""
-    judged = sorted((v.p, key) for key, v in found.items() if v.word in ("holds", "reversed"))
-    count = sum(v.word in ("holds", "reversed", "undecided") for v in found.values())
-    kept, worst = dict(found), 0.0
-    for rank, (p, key) in enumerate(judged):
-        worst = max(worst, min(1.0, p * (count - rank)))
-        verdict = replace(found[key], p=worst)
-        if worst >= 1 - level:
-            verdict = replace(verdict, word="undecided", why=f"not after correction for {count} claims")
-        kept[key] = verdict
+    judged = [key for key, v in found.items() if v.word in ("holds", "reversed", "undecided")]
+    worded = [found[key].word != "undecided" for key in judged]
+    adjusted = paired.holm([found[key].p if said else 1.0 for key, said in zip(judged, worded, strict=True)])
+    kept = dict(found)
+    for key, said, p in zip(judged, worded, adjusted.tolist(), strict=True):
+        if said:
+            kept[key] = replace(found[key], p=p)
+            if p >= 1 - level:
+                why = f"not after correction for {len(judged)} claims"
+                kept[key] = replace(kept[key], word="undecided", why=why)
     return kept
 
 

@@ -37,26 +37,34 @@ def sums(name: str, found: Columns) -> Sums:
     Bins stay where they are on the rows themselves.
     """
     view = Sample.of(found).view()
-    if name == "ece":
-        index = view.width_bins(BINS, "right").index
-        assert index is not None
-        return Sums(_gaps(view, index.astype(np.int64)), _total)
-    if name in ("adaece", "ece2_debiased"):
-        rank = np.empty(view.n, np.int64)
-        rank[view.stable_order] = np.arange(view.n)
-        index = rank * BINS // view.n
-        if name == "adaece":
-            return Sums(_gaps(view, index), _total)
-        held = np.eye(BINS)[index]
-        parts = np.hstack([held, held * view.residual[:, None], held * view.hit[:, None]])
-        return Sums(parts, lambda means: _debiased(means, view.n))
     each: dict[str, Floats] = {
         "error": np.asarray(~found.correct, np.float64),
         "nll": found.nll,
         "brier": found.brier,
         "confidence_gap": view.residual,
     }
-    return Sums(np.asarray(each[name][:, None], np.float64), lambda means: np.asarray(means[..., 0]))
+    return means(each[name]) if name in each else binned(name, view)
+
+
+def means(rows: Floats) -> Sums:
+    """The mean of a number of each row."""
+    return Sums(np.asarray(rows[:, None], np.float64), lambda found: np.asarray(found[..., 0]))
+
+
+def binned(name: str, view: BinaryOutcomes) -> Sums:
+    """`ece`, `adaece` or `ece2_debiased` of probabilities and what came true."""
+    if name == "ece":
+        index = view.width_bins(BINS, "right").index
+        assert index is not None
+        return Sums(_gaps(view, index.astype(np.int64)), _total)
+    rank = np.empty(view.n, np.int64)
+    rank[view.stable_order] = np.arange(view.n)
+    index = rank * BINS // view.n
+    if name == "adaece":
+        return Sums(_gaps(view, index), _total)
+    held = np.eye(BINS)[index]
+    parts = np.hstack([held, held * view.residual[:, None], held * view.hit[:, None]])
+    return Sums(parts, lambda found: _debiased(found, view.n))
 
 
 NAMES = ("error", "nll", "brier", "confidence_gap", "ece", "adaece", "ece2_debiased")

@@ -16,7 +16,7 @@ from typing import Any
 
 from calibcli.api.networks import curvature, train
 from calibcli.errors import InputError, UsageError, printable
-from calibcli.files import atomic, sha256
+from calibcli.files import atomic, samples, sha256
 from calibcli.study.experiment import DIGITS, Arm, Study
 
 FORMAT = 1  # of a run: a change of it trains again
@@ -59,7 +59,7 @@ def sample(name: str) -> Path:
     Raises:
         InputError: the package was installed without.
     """
-    path = Path(__file__).parent.parent.parent / "sample_data" / f"{name}.npz"
+    path = samples() / f"{name}.npz"
     if not path.is_file():
         raise InputError("the sample data are not installed", "pass --data PATH")
     return path
