@@ -70,7 +70,7 @@ def against(name: str, scaler: Any, fit: Predictions, weight: np.ndarray, bias: 
 
 def measured(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
     rows = calibcli.from_arrays(np.maximum(p, 1e-38), labels, kind="probabilities")
-    found = calibcli.measure(rows, metrics=["nll", "ece", "accuracy"])
+    found = calibcli.measure(rows, "nll", "ece", "accuracy")
     return np.array([found[name].value for name in ("nll", "ece", "accuracy")])
 
 
