@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from calibcli import headline
 from calibcli.api.measuring import Scores, from_arrays, is_path, read
 from calibcli.errors import UsageError, check_keywords
 from calibcli.files import atomic, known_suffix
@@ -226,7 +227,7 @@ def partly(
         found.update(str(path), progress=progress, **asked)
     result = found.result(*specs, diagram=True, **how)
     found.save(save)
-    said = f"{found.rows:,} rows are measured, and {save.name} keeps what calib merge needs of them."
+    said = f"{headline.of(result)} {save.name} keeps what calib merge needs of {found.rows:,} rows.".strip()
     return dataclasses.replace(result, facts={**result.facts, "headline": said})
 
 
@@ -259,7 +260,8 @@ def merged(
     if save is not None:
         found.save(save)
     inputs = [Source(path).entry() for path in files]
-    said = f"{len(files)} states of {found.rows:,} rows are measured as one."
+    count = f"{found.rows:,} rows in {len(files)} state{'s' * (len(files) != 1)}"
+    said = f"{headline.of(result)} Measured of {count}.".strip()
     return dataclasses.replace(
         result,
         command="merge",
