@@ -12,7 +12,7 @@ import pytest
 import calibcli
 from calibcli.cli.app import main
 from calibcli.predictions import Predictions
-from calibcli.scalers.labels import fit_labels
+from calibcli.scalers.per_label import fit_labels
 from calibcli.scalers.ranking import Options
 
 NAMES = ["cat", "dog/\nowl", "rare"]

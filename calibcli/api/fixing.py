@@ -105,9 +105,7 @@ def apply(
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
     if how.get("multilabel"):
-        if not (isinstance(calibrator, str | Path) and is_path(scores)):
-            raise UsageError("multilabel is for a folder of calibrators and a file of scores", "pass their paths")
-        from calibcli.api.labels import apply_labels
+        from calibcli.api.label_maps import apply_labels
 
         return apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
     target, files = known_suffix(Path(save), SUFFIXES, "scores"), []

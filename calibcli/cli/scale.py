@@ -102,19 +102,19 @@ def _labels(
 ) -> Result:
     """A map for each label of a multi-label problem."""
     from calibcli.inputs.scores import multilabel, recorded
-    from calibcli.scalers import labels
+    from calibcli.scalers import per_label
 
     if save is not None:
-        labels.may_save(save)
+        per_label.may_save(save)
     parts, held_out = multilabel.read(files, **how), multilabel.read(test, **how) if test else None
     if held_out is not None and list(held_out) != list(parts):
         raise InputError("--test has other labels than the rows to fit on", "pass the same labels, in the same order")
-    made = labels.fit_labels(parts, options, held_out, run.progress("fitting"))
+    made = per_label.fit_labels(parts, options, held_out, run.progress("fitting"))
     n = next(iter(parts.values())).n
     where = f"rows of --test, fitted on {n:,}" if held_out else f"{n:,} rows, each mapped by a fit that did not see it"
-    result = labels.report(made, options, where)
+    result = per_label.report(made, options, where)
     if save is not None:
-        labels.save_labels(made, save)
+        per_label.save_labels(made, save)
     return dataclasses.replace(
         result,
         artefacts={} if save is None else {"calibrators": str(save)},

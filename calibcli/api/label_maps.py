@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 
 from calibcli import headline
-from calibcli.errors import InputError
+from calibcli.api.measuring import is_path
+from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic, known_suffix, may_write, sha256
 from calibcli.inputs.scores import multilabel, recorded
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 from calibcli.scalers import Scaler, check_classes
-from calibcli.scalers.labels import load_labels
+from calibcli.scalers.per_label import load_labels
 from calibcli.scalers.output import array_file, put
 
 SUFFIXES = (".npz", ".npy")
 
 
 def apply_labels(
-    folder: str | Path, scores: Any, target: str | Path, kind_out: str, dtype: str, progress: Progress | None, how: Any
+    folder: Any, scores: Any, target: str | Path, kind_out: str, dtype: str, progress: Progress | None, how: Any
 ) -> Result:
     """Write (N, L) calibrated probabilities, or log-odds, of labels, each through its own map.
 
@@ -29,6 +30,8 @@ def apply_labels(
         InputError: other labels than those of the fit, or inputs that are refused.
         UsageError: a path that cannot be.
     """
+    if not (isinstance(folder, str | Path) and is_path(scores)):
+        raise UsageError("multilabel is for a folder of calibrators and a file of scores", "pass their paths")
     path = known_suffix(Path(target), SUFFIXES, "scores of labels")
     may_write([path], [folder, *(scores if isinstance(scores, list | tuple) else [scores])])
     made = load_labels(Path(folder))

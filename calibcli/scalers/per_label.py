@@ -51,9 +51,10 @@ def fit_labels(
         UsageError: several methods, or an unknown one.
         InputError: rows that cannot be fitted; scores of several kinds.
     """
-    if len(how.methods) > 1 or how.methods[0].strip().lower() == "all":
+    methods = how.methods or ("platt",)
+    if len(methods) > 1 or methods[0].strip().lower() == "all":
         raise UsageError("--multilabel fits one method to every label", "pass one --method; rank them on one label")
-    spec = SCALERS.choose(how.methods[0]).spec
+    spec = SCALERS.choose(methods[0]).spec
     kinds = {p.kind: name for name, p in parts.items()}
     if len(kinds) > 1:
         found = " and ".join(f"{kind.replace('_', '-')} ('{name}')" for kind, name in kinds.items())
