@@ -15,8 +15,8 @@ from calibcli.inputs.scores import multilabel, recorded
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 from calibcli.scalers import Scaler, check_classes
-from calibcli.scalers.per_label import load_labels
 from calibcli.scalers.output import array_file, put
+from calibcli.scalers.per_label import load_labels
 
 SUFFIXES = (".npz", ".npy")
 
