@@ -80,7 +80,7 @@ def test_nothing_to_probe_where_the_logits_are_piecewise_linear(name: str) -> No
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention", "silu", "gru"])
 def test_probes_where_it_bends(name: str) -> None:
-    model, inputs, labels = setup(name)
+    model, inputs, labels = setup(name, n=20)
     h, _, _ = dense(model, inputs, labels, CE)
     found = measure(model, (inputs, labels), "trace:probes=60").get("trace:probes=60")
     assert "60 probes of H - G" in found.how
@@ -262,7 +262,7 @@ def test_seed_level_and_probes_have_an_effect() -> None:
     narrow = options("trace:probes=4", level=0.5).estimates[0]
     assert narrow.low > base.low  # type: ignore[operator]
     assert narrow.level == 0.5
-    model, inputs, labels = setup("attention", n=50)
+    model, inputs, labels = setup("attention", n=24)
     loose, tight = (measure(model, (inputs, labels), f"trace:precision={p}").estimates[0] for p in (0.2, 0.05))
     assert 0 < tight.detail["estimator_se"] < loose.detail["estimator_se"]  # type: ignore[operator]
     assert tight.detail["estimator_se"] < 0.08 * tight.value  # type: ignore[operator]

@@ -37,8 +37,10 @@ def predictions(n: int = 300, k: int = 3, seed: int = 0, **fields: Any) -> Predi
 
 
 @pytest.mark.finding("2.7")
-@pytest.mark.parametrize("spec", ["temperature", "focal_temperature"])
-@pytest.mark.parametrize("groups", [0, 30, 100])
+@pytest.mark.parametrize(
+    ("spec", "groups"),
+    [*(("temperature", groups) for groups in (0, 30, 100)), ("focal_temperature", 0), ("focal_temperature", 30)],
+)
 def test_intervals_of_t_cover(spec: str, groups: int) -> None:
     """A short form of benchmarks/scale_coverage.py, which has every cell."""
     from scale_coverage import cell, truth

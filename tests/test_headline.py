@@ -114,7 +114,7 @@ def numbers_of(text: str) -> list[float]:
     return [float(x) for x in re.findall(r"-?\d+\.\d+", text)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
     null = data.draw(st.sampled_from([None, 0.01, 0.5, 2.0]))
@@ -157,7 +157,7 @@ def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
     assert {*numbers_of(said)} <= known
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_scale_claims_no_more_than_its_intervals(data: Any) -> None:
     words = {"nll": "NLL", "ece": "ECE", "brier": "Brier score", "accuracy": "accuracy"}
@@ -186,7 +186,7 @@ def test_scale_claims_no_more_than_its_intervals(data: Any) -> None:
     assert "predictions unchanged" not in said.lower() or keeps
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_compare_claims_no_more_than_its_intervals(data: Any) -> None:
     words = {"nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
@@ -210,7 +210,7 @@ def test_compare_claims_no_more_than_its_intervals(data: Any) -> None:
                 assert verdict in ("not shown", "unknown") or not (wins or loses)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_curvature_and_fit_claim_no_more_than_their_intervals(data: Any) -> None:
     a, b = (data.draw(estimate("lambda_max", scope)) for scope in ("", "loss=focal"))
@@ -230,7 +230,7 @@ def test_curvature_and_fit_claim_no_more_than_their_intervals(data: Any) -> None
         assert above(runs["y" if best == "x" else "x"], runs[best].high)  # type: ignore[arg-type]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_check_says_the_verdict_and_no_other(data: Any) -> None:
     outcomes = data.draw(st.lists(st.sampled_from(["pass", "fail", "inconclusive", "not_run"]), min_size=1, max_size=4))
@@ -259,7 +259,7 @@ def test_check_says_the_verdict_and_no_other(data: Any) -> None:
         assert (word in re.findall(r"INCONCLUSIVE|NOT RUN|PASS|FAIL", said)) <= (word in there)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_no_result_is_too_odd_for_a_sentence(data: Any) -> None:
     command = data.draw(st.sampled_from([*COMMANDS, "strange"]))
