@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.numerics import TIE
+from calibcli.numerics import TIE, quantiles
 from calibcli.predictions import Floats, Ints
 
 Score = Literal["brier", "log"]
@@ -216,8 +216,8 @@ class Cells:
 
     def band(self, level: float) -> tuple[Floats, Floats]:
         """(C,) where the regression of a calibrated model lies, pointwise, with chance `level`."""
-        ends = np.quantile(self.drawn[1], [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return ends[0], ends[1]
+        low, high = quantiles(self.drawn[1], [(1 - level) / 2, (1 + level) / 2])
+        return low, high
 
 
 def log_gain(share: Floats, fitted: Floats, p: Floats) -> Floats:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.numerics import TIE, parts
+from calibcli.numerics import TIE, counted, parts
 from calibcli.predictions import Floats, Ints
 
 Hits = npt.NDArray[np.bool_]
@@ -80,7 +80,7 @@ class Ranked:
         """
         at = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
         low, high = self.position[at - 1], self.position[at]
-        ranks = np.unique(self.ends[np.append(at - 1, at)])
+        ranks = counted(self.ends[np.append(at - 1, at)])[0]
         pieces = [slice(a, b) for a, b in pairwise([0, *ranks.tolist()])]
         r, w = self.residual, self.weights
         sums = np.cumsum([r(p).sum() if w is None else w[p] @ r(p) for p in pieces])
