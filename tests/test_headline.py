@@ -318,7 +318,7 @@ def test_study_counts_its_verdicts(words: list[Any], seeds: int) -> None:
     said = judgement._headline(cast(Any, SimpleNamespace(seeds=seeds)), judged)
     for word in judgement.OUTCOMES:
         n, many = words.count(word), "hold" if word == "holds" and words.count(word) > 1 else word
-        assert (f" {n} {many}" in said) == (n > 0), said
+        assert (f" {n} {many} (" in said) == (n > 0), said
 
 
 @settings(max_examples=50, deadline=None)
