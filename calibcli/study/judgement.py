@@ -108,7 +108,7 @@ def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, 
                     values.setdefault(name + suffix, []).append(summed.value)
                     spread.setdefault(name + suffix, []).append(summed.drawn(times))
         complete[arm.name] = {
-            name: Measured(np.array(of), np.mean(spread[name], axis=0) if name in spread else None)
+            name: Measured(np.array(of), np.stack(spread[name]) if name in spread else None)
             for name, of in values.items()
         }
     return complete, lost
