@@ -74,6 +74,7 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
         "check": [TEST, "--max", "ece=0.2"],
         "compare": [TEST, str(tmp_path / "new.npz")],
         "plan": ["--max", "ece=0.05"],
+        "ood": [TEST, VALIDATION],
         "inspect": [TEST],
     }
     saved, state = str(tmp_path / "t.safetensors"), str(tmp_path / "state.npz")
