@@ -125,6 +125,7 @@ def test_a_shell_completes_commands_options_and_specs(line: str, first: list[str
         ("check", TEST, "--max", "ece=0.2"),
         ("plan", "--max", "ece=0.05"),
         ("inspect", TEST),
+        ("ood", TEST, VALIDATION),
         ("watch", f"{tempfile.mkdtemp()}/state.json", TEST, "--max", "ece=0.2"),
     ],
     ids=lambda argv: " ".join(Path(a).name for a in argv),

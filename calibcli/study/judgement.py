@@ -327,4 +327,4 @@ def _headline(study: Study, judged: dict[str, Verdict]) -> str:
     counts = {word: sum(v.word == word for v in judged.values()) for word in OUTCOMES}
     told = ", ".join(f"{n} {'hold' if word == 'holds' and n > 1 else word}" for word, n in counts.items() if n)
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
-    return f"{len(judged)} claims at {seeds}: {told or 'none'}."
+    return f"{len(judged)} claim{'s' * (len(judged) != 1)} at {seeds}: {told or 'none'}."
