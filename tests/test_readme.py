@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 pytestmark = pytest.mark.docs
+FILE = re.compile(r'```\w+ title="([\w.]+)"\n(.*?)```', re.S)
 BLOCK = re.compile(r"```console\n(.*?)```", re.S)
 ALL = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES = [page for page in ALL if BLOCK.search(page.read_text(encoding="utf-8"))]
@@ -37,6 +38,9 @@ def filled(text: str, folder: Path) -> str:
     (folder / "out").mkdir(exist_ok=True)
     if not (folder / "sample_data").exists():
         (folder / "sample_data").symlink_to(ROOT / "sample_data")
+
+    for name, content in FILE.findall(text):  # what the page has the reader write
+        (folder / name).write_text(content, encoding="utf-8")
 
     def block(match: re.Match[str]) -> str:
         commands = [line[2:] for line in match[1].splitlines() if line.startswith("$ ")]

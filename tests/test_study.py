@@ -19,7 +19,7 @@ from scipy import stats
 import calibcli
 from calibcli import scalers
 from calibcli.columns import columns
-from calibcli.errors import UsageError
+from calibcli.errors import InputError, UsageError
 from calibcli.links import log_softmax
 from calibcli.study import claims, experiment, panels, parsing, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
@@ -377,7 +377,7 @@ def outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert process.returncode == 0, err.decode()
     found: dict[str, Any] = json.loads(out)
     found.pop("provenance")
-    found["facts"].pop("hours")
+    found["facts"].pop("spent")
     return found
 
 
@@ -401,7 +401,7 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     for found in map(outcome, both):
         kept = json.loads(wanted.to_json())
         kept.pop("provenance")
-        kept["facts"].pop("hours")
+        kept["facts"].pop("spent")
         assert found == kept
     assert not list((tmp_path / "other").rglob("run.lock"))
     for path in (tmp_path / "whole").rglob("test.npz"):
@@ -440,3 +440,43 @@ def test_a_dead_workers_claim_is_taken(tmp_path: Path) -> None:
     with work.claimed(tmp_path) as free:
         assert free
     assert not (tmp_path / "run.lock").exists()
+
+
+OWN = """
+import torch
+
+class Halved(torch.nn.Module):
+    def forward(self, logits, labels):
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
+
+class Mean(torch.nn.Module):
+    def forward(self, logits, labels):
+        return torch.nn.functional.cross_entropy(logits, labels)
+"""
+
+
+def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from calibcli import losses
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_losses.py").write_text(OWN)
+    text = LITTLE.replace('loss = "ce"', 'loss = "own_losses:Halved"', 1)
+    with pytest.raises(UsageError, match="names code to run: own_losses:Halved"):
+        parsing.parse(text, "own.toml")
+    with pytest.raises(UsageError, match="unknown loss"):  # that a file names it is not enough anywhere
+        losses.objective("own_losses:Halved")
+    study = parsing.parse(text, "own.toml", trust=True)
+    made = losses.objective("own_losses:Halved+mmce:weight=2")
+    assert made.spec == "own_losses:Halved+mmce:weight=2"
+    logits, labels = torch.randn(7, 4), torch.arange(7) % 4
+    wanted = torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
+    assert torch.allclose(losses.objective(study.arms[0].loss).loss(logits, labels), wanted)
+    with pytest.raises(InputError, match=r"gives \(\) for 3 rows"):
+        parsing.parse(text.replace("Halved", "Mean"), "own.toml", trust=True)
+    with pytest.raises(UsageError, match="has no 'Halve'"):
+        parsing.parse(text.replace("Halved", "Halve"), "own.toml", trust=True)
+    with pytest.raises(UsageError, match=r"names code to run: torch.nn:Linear"):
+        parsing.parse(LITTLE.replace("mlp:hidden=8", "torch.nn:Linear,in_features=64,out_features=10"), "own.toml")

@@ -35,6 +35,7 @@ def command(
     report_only: bool = option(False, "Judge what is there, train nothing."),
     dry_run: bool = option(False, "List the runs, train nothing."),
     show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
+    trust: bool = option(False, "Run code that the recipe names: module:factory of a network, a loss or rows."),
     expect: bool = option(False, "Exit with 1 or 3 where a claim is reversed or undecided."),
     run: Run,
 ) -> int:
@@ -54,10 +55,10 @@ def command(
     if (Path(what) / parsing.FILE).is_file():
         save = Path(what)
         text, source = (save / parsing.FILE).read_text("utf-8"), str(save / parsing.FILE)
-        study = parsing.parse(text, source, data=data, seeds=seeds or 0)
+        study = parsing.parse(text, source, data=data, seeds=seeds or 0, trust=trust)
     else:
         text, source = experiment.text_of(what)
-        study = parsing.parse(text, source, size if source in experiment.built_in() else "", data, seeds or 0)
+        study = parsing.parse(text, source, size if source in experiment.built_in() else "", data, seeds or 0, trust)
     if show:
         sys.stdout = run.stdout
         print(text, end="")
@@ -72,7 +73,7 @@ def command(
         raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
     parsing.keep(study, save)
     if not report_only:
-        others = [_other(save, seeds, until) for _ in range(jobs - 1)]
+        others = [_other(save, seeds, until, trust) for _ in range(jobs - 1)]
         end = None if until is None else time.monotonic() + 60 * until
         try:
             work.work(study, save, run.progress(study.name), end)
@@ -90,9 +91,13 @@ def command(
     return run.finish(found)
 
 
-def _other(save: Path, seeds: int | None, until: int | None) -> subprocess.Popen[bytes]:
+def _other(save: Path, seeds: int | None, until: int | None, trust: bool) -> subprocess.Popen[bytes]:
     """Another process at work on the folder, which says nothing."""
-    more = [*(["--seeds", str(seeds)] if seeds else []), *(["--until", str(until)] if until else [])]
+    more = [
+        *(["--seeds", str(seeds)] if seeds else []),
+        *(["--until", str(until)] if until else []),
+        *["--trust"] * trust,
+    ]
     argv = [sys.executable, "-m", "calibcli", "study", str(save), "-q", *more]
     return subprocess.Popen(argv, stdout=subprocess.DEVNULL)
 

@@ -12,6 +12,7 @@ from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.experiment import Arm, Claim, Study
 
 LEVEL = 0.95
+POINTS = 100  # of the curve of a log
 Found = Mapping[str, Mapping[str, Mapping[str, Measured]]]  # by network, arm and metric
 
 
@@ -111,8 +112,9 @@ def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], f
             for arm, lines in runs.items():
                 length = min(map(len, lines))
                 each = np.array([[number(line.get(name)) for line in one[:length]] for one in lines])
-                x = [float(i + 1) for i in range(length)]
-                curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)))
+                at = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
+                x = [float(i + 1) for i in at]
+                curves.append(Curve(label=arm, kind="line", x=x, y=each.mean(axis=0)[at]))
             title = f"{name} of validation rows" + (f", {arch}" if len(found) > 1 else "")
             plots.append(Plot(name=f"log {name} {arch}", title=title, xlabel="epoch", ylabel=name, curves=curves))
     return plots

@@ -16,10 +16,11 @@ from typing import Any
 from calibcli import losses
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic
+from calibcli.inputs.code import NAMES_CODE
 from calibcli.scalers.scaler import SCALERS as METHODS
 from calibcli.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Claim, Study
 from calibcli.study.redraws import NAMES
-from calibcli.training.recipe import Recipe
+from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Training
 
 SCHEMA = 1
@@ -42,7 +43,7 @@ def keep(study: Study, save: Path) -> None:
     path = save / FILE
     save.mkdir(parents=True, exist_ok=True)
     if path.is_file():
-        held = parse(path.read_text("utf-8"), str(path))
+        held = parse(path.read_text("utf-8"), str(path), trust=True)
         differing = [
             f.name
             for f in dataclasses.fields(Study)
@@ -79,12 +80,13 @@ def _toml(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0) -> Study:
+def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0, trust: bool = False) -> Study:
     """A study of its TOML.
 
     Args:
         size: which of the tables `[size.NAME]` replaces keys.  data: rows in place of those written, `PATH`, whose
-            parts are `PATH#train` and so on.  seeds: in place of those written.
+            parts are `PATH#train` and so on.  seeds: in place of those written.  trust: whether code that it
+            names may run.
 
     Raises:
         UsageError: not TOML, a key that is not known, an arm or a claim that cannot be.
@@ -131,8 +133,20 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
         **fields,
         differs=tuple(about.get("differs", ())),
     )
+    _check_code(study, where, trust)
     _check(study, where)
     return study
+
+
+def _check_code(study: Study, where: _Where, trust: bool) -> None:
+    """Code of the user's own, `module:factory`, is loaded where whoever runs the study says so; a file alone cannot."""
+    heads = [name.partition(",")[0] for name in (*study.arch, *(getattr(study, part) for part in PARTS))]
+    losses_named = [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
+    named = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])] + losses_named
+    if named and not trust:
+        raise UsageError(f"{where.source} names code to run: {', '.join(named)}", "read that code, and pass --trust")
+    for spec in losses_named:
+        own_loss(spec)
 
 
 @dataclass(frozen=True)
