@@ -24,7 +24,7 @@ from calibcli.result import Result
 from calibcli.training import state, summary
 from calibcli.training.data import Parts, open_parts, standardised
 from calibcli.training.one_model import Fitted, Start, fit
-from calibcli.training.recipe import Recipe
+from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Progress, Setup, Training
 from calibcli.training.split import Split
 
@@ -43,6 +43,8 @@ def run_all(setup: Setup) -> Result:
     where = devices.pick(setup.device)
     devices.set_threads(setup.threads)
     losses_asked = (setup.loss,) if isinstance(setup.loss, str) else setup.loss or ("ce",)
+    for spec in losses_asked:
+        own_loss(spec)
     recipes = list({r.loss: r for r in (recipe(setup, spec) for spec in losses_asked)}.values())
     if len(recipes) > 1 and isinstance(setup.model, nn.Module):
         raise UsageError(f"{len(recipes)} losses for one module", "train a copy with each, or pass a checkpoint")

@@ -69,7 +69,8 @@ class Given:
     missing_classes: bool = option(False, "Allow classes without training or validation rows.")
     loss: str | tuple[str, ...] = option(
         ("ce",),
-        "ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), and penalties: ce+mmce. Repeat to compare.",
+        "ce, focal:gamma=3, FLA-53, brier, ... (calib list losses), your own module:factory, and penalties: ce+mmce. "
+        "Repeat to compare.",
         kind=tuple[str, ...],
     )
     penalty: tuple[str, ...] = option(
