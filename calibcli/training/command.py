@@ -23,7 +23,7 @@ from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.result import Result
 from calibcli.training import state, summary
 from calibcli.training.data import Parts, open_parts, standardised
-from calibcli.training.one_model import Fitted, Start, fit
+from calibcli.training.one_model import Fitted, Start, fit, snapshot_name
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Progress, Setup, Training
 from calibcli.training.split import Split
@@ -173,15 +173,20 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
     if folder is None:
         if setup.resume:
             raise UsageError("--resume needs the folder of the run", "pass --save DIR")
+        if setup.snapshot:
+            raise UsageError("--snapshot needs a folder", "pass --save DIR")
         return
+    if late := [epoch for epoch in setup.snapshot if epoch > setup.epochs]:
+        raise UsageError(f"--snapshot {late[0]} is beyond the {setup.epochs} epochs", "lower it, or raise --epochs")
     if setup.resume and setup.overwrite:
         raise UsageError("--resume and --overwrite were both given", "pass one of them")
     try:  # in every process: one that went on alone would wait for the others in vain
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
-    may_write([folder / name for name in (*MADE, *RUN)], named(setup))
+    may_write([folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)], named(setup))
     made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
+    made += folder.glob(snapshot_name("[0-9]*"))
     if made and not held:
         raise UsageError(f"{folder} holds a {made[0].name} that is of no run in it", "name another --save folder")
     if held and setup.overwrite:
