@@ -293,6 +293,13 @@ def bin_index(values: Floats, bins: int, edges: str = "right", precision: float 
 
 
 CHUNK = 1 << 15  # rows whose numbers stay in the cache
+
+
+def parts(n: int) -> Iterator[slice]:
+    """Of n rows, some at a time: what is worked out of them stays in the cache, and takes no memory to speak of."""
+    return (slice(start, start + CHUNK) for start in range(0, n, CHUNK))
+
+
 TIE = 1e-12  # confidences that differ by less are the same: softmax of classes in another order differs by an ulp
 
 

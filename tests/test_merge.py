@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import evals_written as written
 import numpy as np
 import pytest
 import torch
@@ -391,6 +392,31 @@ def states(tmp_path: Path) -> list[Path]:
         found.append(tmp_path / f"state-{i}.npz")
         assert main(["metrics", str(tmp_path / f"part-{i}.npz"), "--partial", str(found[-1]), "-q"]) == 0
     return found
+
+
+@pytest.mark.parametrize("given", ["folder", "files", "python"])
+def test_tasks_are_not_parts(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Evaluations of two tasks are added up only where that is said."""
+    folder = tmp_path / "evals"
+    folder.mkdir()
+    for name, rows in (("a-1", 120), ("a-2", 130), ("b-1", 110)):
+        header = {**written.HEADER, "eval": {"task": name[0]}}
+        samples = written.inspect_samples(written.questions(rows, False, seed=rows))
+        (folder / f"{name}.eval").write_bytes(written.eval_log(samples, header=header))
+    paths, state = sorted(map(str, folder.glob("*.eval"))), str(tmp_path / "state.npz")
+    if given == "python":
+        kept = Accumulator().update(paths[0])
+        with pytest.raises(InputError, match="files of 2 tasks: a, b"):
+            kept.update(folder)
+        assert kept.rows == 120
+        assert kept.update(paths[1]).update(paths[2], shards=True).rows == 360
+        return
+    named = [str(folder)] if given == "folder" else paths
+    assert main(["metrics", *named, "--partial", state, "-q"]) == Exit.REFUSED
+    assert "files of 2 tasks: a, b" in capsys.readouterr().err
+    assert not Path(state).exists()
+    assert main(["metrics", *named, "--partial", state, "-q", "--shards"]) == Exit.OK
+    assert Accumulator.load(state).rows == 360
 
 
 def test_the_command_line_merges(states: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

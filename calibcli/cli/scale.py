@@ -56,7 +56,7 @@ def command(
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
     run.claim([*files, *test, *named(reading)], *([save] if save else []))
     options = ranking.Options(
-        methods=method or ("temperature",),
+        methods=method,
         specs=metric or None,
         folds=5 if folds is None else folds,
         split_seed=split_seed or 0,

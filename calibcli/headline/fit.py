@@ -39,7 +39,7 @@ def _best(result: Result, losses: list[str]) -> str:
     if len(apart) == len(found) - 1:
         return f"{said}, by intervals that do not meet"
     others = [loss for loss in found if loss != best and loss not in apart]
-    return f"{said} ({value(least)}); no difference shown to {listed(others)}"
+    return f"{said} ({value(least)}); not told apart from {listed(others)}"
 
 
 def _beyond(e: Estimate, least: Estimate) -> bool:

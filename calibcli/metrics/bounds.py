@@ -233,7 +233,8 @@ def table_bounds(
     upper = min(1.0, score_bound(value, z, unseen, float(np.abs(covariance).sum())))
     if method == "sharp":
         assert table.index is not None
-        fourth = view.sums(table.index, len(d), np.square(np.square(view.residual)), 4)
+        residual = view.residual
+        fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(residual[part])), 4)
         upper = sharp_upper(value, upper, d, table.gap_variance, fourth, unseen, alpha)
         variance = np.maximum(table.gap_variance, null)
         whole = norm_quantile(np.diag(variance), 1 - alpha / family * WHOLE, table.seed)

@@ -133,7 +133,7 @@ def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
     cell = np.minimum((view.p * CELLS).astype(np.int64), CELLS - 1)
     weight = view.sums(cell, CELLS)
     hit, confidence = view.sums(cell, CELLS, view.hit), view.sums(cell, CELLS, view.p)
-    square, square_hit = view.sums(cell, CELLS, 1.0, 2), view.sums(cell, CELLS, view.hit, 2)
+    square, square_hit = view.sums(cell, CELLS, power=2), view.sums(cell, CELLS, view.hit, 2)
     t: Any = np.linspace(0, 1, POINTS)
     centre = (np.arange(CELLS) + 0.5) / CELLS
     kernel = np.zeros((POINTS, CELLS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -86,7 +86,7 @@ class Isotonic:
         p, share = view.p[order], view.shares[order]
         ends = np.concatenate([[0], np.flatnonzero(np.diff(p) > TIE) + 1, [len(p)]])
         weight, hits, said = (np.add.reduceat(share * v, ends[:-1]) for v in (1.0, view.hit[order], p))
-        return cls(view, order, ends, weight, hits, said / weight)
+        return cls(replace(view), order, ends, weight, hits, said / weight)  # not `view`, which keeps this
 
     @cached_property
     def blocks(self) -> Blocks:

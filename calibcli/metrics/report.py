@@ -117,7 +117,9 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
     bins = view.width_bins(shown.bins, options.edges or "right")
     plots: list[Plot] = []
     if options.diagram:
-        plots += reliability(view, bins, seed=options.seed, event=predictions.event, curve=options.curve)
+        plots += reliability(
+            view, bins, seed=options.seed, event="" if predictions.top_only else predictions.event, curve=options.curve
+        )
     if options.top_k:
         edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))

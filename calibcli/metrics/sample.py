@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,6 +91,15 @@ class Sample(Once):
         c = self.columns
         how = False, self.seed, c.precision
         return BinaryOutcomes(p, complement, hit, self.weights, self.counts, c.groups, *how)
+
+    @cached_property
+    def own(self) -> Sample:
+        """The same, for what is kept here to refer to: a way back to this one would leave all rows to the garbage
+        collector, which may let several measurements pass before it frees their memory.
+        """
+        found = replace(self)
+        vars(found).update({name: getattr(self, name) for name in ("top", "positive")[: 1 + (self.columns.k == 2)]})
+        return found
 
     def view(self, of: Of = "auto") -> BinaryOutcomes:
         """What every command measures: the one place where `auto` becomes the event or the top label."""
@@ -226,7 +235,7 @@ def _estimate(sample: Sample, choice: Choice, level: float, scope: str) -> Estim
 
 
 def _statistic(sample: Sample, choice: Choice) -> Statistic:
-    found: Statistic = choice(sample)
+    found: Statistic = choice(sample.own)
     return found
 
 

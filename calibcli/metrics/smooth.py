@@ -193,12 +193,13 @@ class Noises(Once):
 
     def __init__(self, view: BinaryOutcomes) -> None:
         size = Noise.CELLS
-        cell = np.minimum((view.p * (size * (1 + view.precision))).astype(np.int64), size - 1)  # an edge stays one
-        variance = view.sums(cell, size, view.residual**2, 2)
-        null = view.sums(cell, size, view.p * view.complement, 2)
+        scale = size * (1 + view.precision)  # an edge stays one
+        cell = lambda part: np.minimum((view.p[part] * scale).astype(np.int64), size - 1)  # noqa: E731
+        variance = view.sums(cell, size, lambda part: view.residual[part] ** 2, 2)
+        null = view.sums(cell, size, lambda part: view.p[part] * view.complement[part], 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
         self.null = Noise(np.sqrt(null), view.seed)
-        self.unseen, self.variance = float(view.sums(cell, size, 1.0, 2).sum()), float(variance.sum())
+        self.unseen, self.variance = float(view.sums(cell, size, power=2).sum()), float(variance.sum())
 
     def calibrated(self, level: float, sigma: float | None) -> float:
         """Quantile of the error that a calibrated model shows, at σ* or at a given σ."""

@@ -86,13 +86,14 @@ def on_top(rows: Predictions) -> list[str]:
 
 
 def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]:
-    """Canonical specs, each once; `all` stands for every method for these predictions.
+    """Canonical specs, each once; `all` stands for every method for these predictions; of none the usual one.
 
     Raises:
         UsageError: unknown method or option.
     """
     every = applicable(predictions.k, predictions.top_only)
-    asked = (every if method.strip().lower() == "all" else [method] for method in methods)
+    usual = ("platt" if predictions.top_only else "temperature",)
+    asked = (every if method.strip().lower() == "all" else [method] for method in methods or usual)
     return [*dict.fromkeys(SCALERS.choose(spec).spec for specs in asked for spec in specs)]
 
 

@@ -76,7 +76,7 @@ def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Par
         cuts = np.cumsum(parameters["knots"])[:-1]
         curves = list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
         if "top" in parameters:
-            return _share(logits, lambda c: read(c, *curves[0]))
+            return share(logits, lambda c, top: read(c, *curves[0]))
         if logits.shape[1] == 2:
             one = read(_probabilities(logits)[:, 1], *curves[0])
             return np.log(np.stack([1 - one, one], axis=1))
@@ -87,15 +87,16 @@ def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Par
     return apply
 
 
-def _share(logits: Array, function: Callable[[Array], Array]) -> Array:
-    """The top probability through `function`; the others keep their proportions, and none of them passes the top.
+def share(logits: Array, function: Callable[[Array, Any], Array]) -> Array:
+    """The top probability through `function` (of it and its class); the others keep their proportions, and none of them
+    passes the top.
 
     With r = p₂ / (1 - p₁) the share of the second in what is left, it overtakes the top below r / (1 + r): the
     confidence stops there, just above it where the first of two equal classes would be another.
     """
     log_p = log_softmax(logits)
     rows, top = np.arange(len(log_p)), logits.argmax(axis=1)
-    mapped = function(np.exp(log_p[rows, top]))
+    mapped = function(np.exp(log_p[rows, top]), top)
     log_p[rows, top] = -np.inf
     alone = np.isneginf(log_p).all(axis=1)  # nothing is left to others: what the map leaves them is shared evenly
     log_p[alone] = 0.0
@@ -111,7 +112,7 @@ def _share(logits: Array, function: Callable[[Array], Array]) -> Array:
     return others
 
 
-def _bin(p: Array, x: Array, y: Array) -> Array:
+def in_bins(p: Array, x: Array, y: Array) -> Array:
     """Value of the bin (x[b], x[b + 1]] that p falls in; the first and the last reach to the ends."""
     return np.asarray(y[np.clip(np.searchsorted(x, p, side="left") - 1, 0, len(y) - 1)])
 
@@ -161,7 +162,7 @@ def isotonic_top(predictions: Predictions, job: Job) -> Fitted:
 
 @SCALERS.add(
     preserves_accuracy=lambda options: options["of"] == "top",
-    apply=_apply_curves(_bin),
+    apply=_apply_curves(in_bins),
     form=CURVES,
     of_confidence=True,
 )
@@ -173,22 +174,24 @@ def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = 
     >>> calibcli.fit_scaler(logits, labels, "histogram:bins=10").predict_proba(logits)[0].round(2)
     array([0.02, 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.01, 0.82])
     """
-    curves = []
-    for p, hit in _targets(predictions, of):
-        w = np.ones(len(p)) if predictions.weights is None else predictions.weights
-        order = np.argsort(p, kind="stable")
-        mass = np.cumsum(w[order])
-        inner = np.searchsorted(mass, mass[-1] * np.arange(1, bins) / bins)
-        ordered = p[order]
-        last = np.unique(ordered[np.minimum(inner, len(p) - 1)])
-        after = np.searchsorted(ordered, last + TIE, side="right")
-        between = after < len(p)  # an edge lies between two rows, so that rounding moves no row across it
-        edges = np.unique((last[between] + ordered[after[between]]) / 2)
-        edges = np.concatenate([[-np.inf], edges])
-        index = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, len(edges) - 1)
-        count, positive = np.bincount(index, w, len(edges)), np.bincount(index, w * hit, len(edges))
-        curves.append((np.maximum(edges, -1.0), (positive + 1) / (count + 2)))
-    return packed(curves, 0.0, of)
+    return packed([bin_curve(p, hit, predictions.weights, bins) for p, hit in _targets(predictions, of)], 0.0, of)
+
+
+def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[Array, Array]:
+    """Lower edges of equal-mass bins of p, and the value (n₊ + 1) / (n + 2) of each."""
+    w = np.ones(len(p)) if weights is None else weights
+    order = np.argsort(p, kind="stable")
+    mass = np.cumsum(w[order])
+    inner = np.searchsorted(mass, mass[-1] * np.arange(1, bins) / bins)
+    ordered = p[order]
+    last = np.unique(ordered[np.minimum(inner, len(p) - 1)])
+    after = np.searchsorted(ordered, last + TIE, side="right")
+    between = after < len(p)  # an edge lies between two rows, so that rounding moves no row across it
+    edges = np.unique((last[between] + ordered[after[between]]) / 2)
+    edges = np.concatenate([[-np.inf], edges])
+    index = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, len(edges) - 1)
+    count, positive = np.bincount(index, w, len(edges)), np.bincount(index, w * hit, len(edges))
+    return np.maximum(edges, -1.0), (positive + 1) / (count + 2)
 
 
 def _apply_beta(parameters: Parameters, logits: Array) -> Array:

@@ -19,7 +19,7 @@ from calibcli.ship.comparison import Inexact
 Array = NDArray[Any]
 T = TypeVar("T")
 FAR = 1e30  # stands for infinity in differences
-STEEP = ("isotonic", "isotonic_top", "histogram", "focal", "focal_temperature")
+STEEP = ("isotonic", "isotonic_top", "histogram", "top_label", "focal", "focal_temperature")
 """Maps with jumps, steep knots or 1 - p: float32 is off by up to .07, so their programs work in float64."""
 
 
@@ -127,13 +127,31 @@ def temperature(o: Ops, p: Any, z: Any) -> Any:
 
 
 def affine(o: Ops, p: Any, z: Any) -> Any:
-    weight, k = p["weight"], len(p["bias"])
+    k = len(p["bias"])
     if "log_probabilities" in p:
         x = o.most(normalised(o, z), o.const(-1e3))
     else:
         finite = o.most(z, o.max(z) - o.const(1e3))
         x = finite - o.sum(finite) / o.const(float(k))
+    return linear(o, p, x)
+
+
+def linear(o: Ops, p: Any, x: Any) -> Any:
+    weight = p["weight"]
     return (x @ o.const(weight.T) if weight.ndim == 2 else x * o.const(weight)) + o.const(p["bias"])
+
+
+def structured(o: Ops, p: Any, z: Any) -> Any:
+    even = float(p["even"])
+    q = o.exp(normalised(o, temperature(o, p, z))) * o.const(1 - even) + o.const(even / o.classes)
+    return linear(o, p, o.log(q))
+
+
+def ensemble(o: Ops, p: Any, z: Any) -> Any:
+    left = o.number(o.const(-FAR) < z)
+    parts = o.exp(normalised(o, temperature(o, p, z))), o.exp(normalised(o, z)), left / o.sum(left)
+    tempered, plain, uniform = (o.const(float(p[name])) for name in ("tempered", "plain", "uniform"))
+    return o.log(parts[0] * tempered + parts[1] * plain + parts[2] * uniform)
 
 
 def both(o: Ops, z: Any) -> tuple[Any, Any]:
@@ -222,6 +240,11 @@ def curves(o: Ops, p: Any, z: Any, steps: bool = False) -> Any:
     return o.log(read(o, p, probabilities, steps))
 
 
+def top_label(o: Ops, p: Any, z: Any) -> Any:
+    top, zero, steps = is_top(o, z), o.const(0.0), "linear" not in p
+    return share(o, z, lambda c: o.sum(o.where(top, read(o, p, c, steps), zero)))
+
+
 def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
     """Each column of x through its curve: linear between knots, constant beyond them; or steps between edges."""
     cuts = np.cumsum(p["knots"].astype(np.int64))[:-1]
@@ -267,4 +290,7 @@ PROGRAMS: dict[str, Any] = {
     **dict.fromkeys(("focal", "focal_temperature"), focal),
     **dict.fromkeys(("isotonic", "isotonic_top"), curves),
     "histogram": lambda o, p, z: curves(o, p, z, steps=True),
+    **dict.fromkeys(("sms", "svs"), structured),
+    "ensemble_temperature": ensemble,
+    "top_label": top_label,
 }

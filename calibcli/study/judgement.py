@@ -107,7 +107,7 @@ def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, 
                     values.setdefault(name + suffix, []).append(summed.value)
                     spread.setdefault(name + suffix, []).append(summed.drawn(times))
         complete[arm.name] = {
-            name: Measured(np.array(of), np.mean(spread[name], axis=0) if name in spread else None)
+            name: Measured(np.array(of), np.stack(spread[name]) if name in spread else None)
             for name, of in values.items()
         }
     return complete, lost
@@ -329,4 +329,4 @@ def _headline(study: Study, judged: dict[str, Verdict]) -> str:
     counts = {word: sum(v.word == word for v in judged.values()) for word in OUTCOMES}
     told = ", ".join(f"{n} {'hold' if word == 'holds' and n > 1 else word}" for word, n in counts.items() if n)
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
-    return f"{len(judged)} claims at {seeds}: {told or 'none'}."
+    return f"{len(judged)} claim{'s' * (len(judged) != 1)} at {seeds}: {told or 'none'}."

@@ -225,15 +225,23 @@ class Digests:
         self.sources, self.stop = sources, threading.Event()
         self.found: list[dict[str, str]] = []
         self.failed: BaseException | None = None
-        self.thread = threading.Thread(target=self._work)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
+        if any(isinstance(source, Source) for source in sources):
+            self.thread = threading.Thread(target=self._work)
+            self.thread.start()
+        else:
+            self._work()
 
     def __enter__(self) -> Digests:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()
-        self.thread.join()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self.thread is not None:
+            self.thread.join()
 
     def _work(self) -> None:
         try:
@@ -245,7 +253,7 @@ class Digests:
 
     def files(self) -> list[dict[str, str]]:
         """Path and digest of each file, when all are done."""
-        self.thread.join()
+        self._wait()
         if self.failed is not None:
             raise self.failed
         return self.found

@@ -146,7 +146,7 @@ def predictions(
         parts = [predictions(*each, one, progress) for each in files]
         return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
     if len(contents) > 1 and not reading.shards:
-        tasks.refuse_several(contents, sources)
+        tasks.refuse_several(tasks.named(c, s) for c, s in zip(contents, sources))
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
@@ -159,8 +159,7 @@ def _one(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None
 ) -> Predictions:
     """One data set, of one file or of its parts."""
-    where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
-    first = contents[0]
+    first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = keys.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading, name)
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
@@ -219,6 +218,7 @@ def _one(
             "repeated_rows": found.repeated.count,
             "files": files,
             "evaluation": dict(first.facts),
+            "task": tasks.named(first, sources[0]),
             "choices_vary": ragged and found.nonfinite.masked.count > 0,
             "folded": keys.folded(first),
         },
