@@ -102,7 +102,9 @@ def test_rows_widen_and_decide_what_is_needed() -> None:
     undecided = claims.less(two, loud)
     assert (undecided.word, undecided.seeds_needed) == ("undecided", None)
     assert undecided.rows_times == pytest.approx(16 * rows.var() * 1.959964**2, rel=0.01)
-    own = np.random.default_rng(2).normal(0, 0.5, (3, 4000))  # what the rows do to each seed by itself is in the seeds' part
+    own = np.random.default_rng(2).normal(
+        0, 0.5, (3, 4000)
+    )  # what the rows do to each seed by itself is in the seeds' part
     assert Mean.of(Measured(one.values, own)).rows < 0.1 * own.var() / 3
     few = claims.less(arm(0.0, 0.9, -0.4), arm(1.0, 0.8, 0.4))
     assert few.word == "undecided"

@@ -164,7 +164,11 @@ class BinaryOutcomes(Once):
         return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
 
     def sums(
-        self, index: Rowwise | npt.NDArray[Any], bins: int, values: Rowwise | npt.NDArray[Any] | None = None, power: int = 1
+        self,
+        index: Rowwise | npt.NDArray[Any],
+        bins: int,
+        values: Rowwise | npt.NDArray[Any] | None = None,
+        power: int = 1,
     ) -> Floats:
         """Σ share^power · values per bin (None: 1); counts enter once however large the power.
 

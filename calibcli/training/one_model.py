@@ -42,6 +42,7 @@ class Start:
         architecture: canonical spec, or a description where the network is not built in.
         fresh: drawn at random rather than read from a checkpoint.
         classes: class names, or None.  source: what the user named.  sha256: of the checkpoint, or "".
+        vectors: sha256 of the file that the vectors of words are from, or "".
     """
 
     model: nn.Module
@@ -50,6 +51,7 @@ class Start:
     classes: list[str] | None = None
     source: str = ""
     sha256: str = ""
+    vectors: str = ""
 
 
 @dataclass
@@ -243,7 +245,8 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
         }
         for role, d in parts.items()
     }
-    return {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+    found = {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+    return {**found, "vectors": start.vectors} if start.vectors else found
 
 
 def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
