@@ -225,12 +225,9 @@ class Digests:
         self.sources, self.stop = sources, threading.Event()
         self.found: list[dict[str, str]] = []
         self.failed: BaseException | None = None
-        self.thread: threading.Thread | None = None
-        if any(isinstance(source, Source) for source in sources):
-            self.thread = threading.Thread(target=self._work)
-            self.thread.start()
-        else:
-            self._work()
+        self.thread = threading.Thread(target=self._work)
+        begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
+        begin()
 
     def __enter__(self) -> Digests:
         return self
@@ -240,7 +237,7 @@ class Digests:
         self._wait()
 
     def _wait(self) -> None:
-        if self.thread is not None:
+        if self.thread.is_alive():
             self.thread.join()
 
     def _work(self) -> None:
@@ -305,8 +302,8 @@ def suffixes(name: str) -> tuple[str, ...]:
 
 
 def by_suffix(suffix: str) -> str:
-    """The format whose files end in `suffix`, or ""; the one of that name is asked first."""
-    likely = [name for name in NAMES if f".{name}" == suffix]
+    """The format whose files end in `suffix`, or ""; the one of that name is asked first, and that of most files."""
+    likely = [*(name for name in NAMES if f".{name}" == suffix), "numpy"]
     return next((name for name in (*likely, *NAMES) if suffix in suffixes(name)), "")
 
 
