@@ -74,6 +74,7 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
         "check": [TEST, "--max", "ece=0.2"],
         "compare": [TEST, str(tmp_path / "new.npz")],
         "plan": ["--max", "ece=0.05"],
+        "ood": [TEST, VALIDATION],
         "inspect": [TEST],
     }
     saved, state = str(tmp_path / "t.safetensors"), str(tmp_path / "state.npz")
@@ -318,7 +319,7 @@ def test_study_counts_its_verdicts(words: list[Any], seeds: int) -> None:
     said = judgement._headline(cast(Any, SimpleNamespace(seeds=seeds)), judged)
     for word in judgement.OUTCOMES:
         n, many = words.count(word), "hold" if word == "holds" and words.count(word) > 1 else word
-        assert (f" {n} {many}" in said) == (n > 0), said
+        assert (f" {n} {many} (" in said) == (n > 0), said
 
 
 @settings(max_examples=50, deadline=None)

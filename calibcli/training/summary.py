@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibcli import metrics, scalers
+from calibcli.columns import columns
+from calibcli.metrics.paired import differences
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Result, Table
@@ -56,7 +58,10 @@ def calibration(run: Fitted, prefix: str, seed: int, split_seed: int) -> list[Es
         after = scalers.cross_fit("temperature", run.validation, seed=seed, split_seed=split_seed)
     run.notes += fitted.notes
     (t,) = (dataclasses.replace(e, scope=prefix.strip()) for e in fitted.estimates if e.name == "temperature")
-    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed)]
+    samples = (metrics.Sample.of(columns(rows, class_bins=())) for rows in (judged, after))
+    changed = (e for e in differences(*samples, level=0.95) if e.name in METRICS[1:])
+    moved = [dataclasses.replace(e, scope=f"{prefix}{e.scope}") for e in changed]
+    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed), *moved]
 
 
 def estimates(predictions: Predictions, scope: str, seed: int) -> list[Estimate]:
