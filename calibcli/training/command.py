@@ -21,7 +21,7 @@ from calibcli.errors import UsageError, WriteError
 from calibcli.files import may_write, sha256
 from calibcli.inputs import checkpoint, opening
 from calibcli.inputs.checkpoint.factory import is_built_in
-from calibcli.inputs.dataset.words import vectors
+from calibcli.inputs.dataset.vocabulary import vectors
 from calibcli.result import Result
 from calibcli.training import state, summary
 from calibcli.training.data import Parts, open_parts, standardised

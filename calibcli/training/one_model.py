@@ -40,9 +40,8 @@ class Start:
     Attributes:
         model: the weights to start from; every run trains its own copy.
         architecture: canonical spec, or a description where the network is not built in.
-        fresh: drawn at random rather than read from a checkpoint.
-        classes: class names, or None.  source: what the user named.  sha256: of the checkpoint, or "".
-        vectors: sha256 of the file that the vectors of words are from, or "".
+        fresh: drawn at random rather than read from a checkpoint.  classes: class names, or None.
+        source: what the user named.  sha256, vectors: of the checkpoint and of a file of word vectors, or "".
     """
 
     model: nn.Module
@@ -297,8 +296,7 @@ def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
         return 0.0, []
     if report_link != "phi":
         raise UsageError(f"--report-link {report_link} is not a choice", "pass none or phi")
-    gamma = losses.final(recipe.loss).link_gamma
-    if gamma is None:
+    if (gamma := losses.final(recipe.loss).link_gamma) is None:
         return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
     note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
     return gamma, [f"{note}; the saved model is the network alone"]
@@ -311,7 +309,7 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
     train = parts.train
     found: dict[str, Any] = {
         **({} if train.prepared else {"preprocess": train.preprocess.as_dict()}),  # a library's is not ours to write
-        "data": {role: _relative(d.source, folder) for role, d in parts.items() if _is_file(d.source)},
+        "data": {role: _relative(d.source, folder) for role, d in parts.items() if Path(_path(d.source)).exists()},
         "training": {
             **fitted.recipe.as_dict(),
             "rows": len(train),
@@ -329,8 +327,7 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
         found["architecture"] = start.architecture
     else:
         fitted.notes.append(f"the network is not built in: {_how_to_load(start)}")
-    names = start.classes or train.classes
-    if names:
+    if names := start.classes or train.classes:
         found["classes"] = list(names)
     return found
 
@@ -344,10 +341,10 @@ def _how_to_load(start: Start) -> str:
     return f"load the checkpoint with --arch {start.architecture}"
 
 
-def _is_file(source: str) -> bool:
-    return Path(source.rpartition("#")[0] or source).exists() or Path(source).exists()
+def _path(source: str) -> str:
+    """Without `#SPLIT`, where no file has that in its name."""
+    return source if Path(source).exists() else source.rpartition("#")[0] or source
 
 
 def _relative(source: str, folder: Path) -> str:
-    path, mark, split = source.rpartition("#") if not Path(source).exists() else (source, "", "")
-    return os.path.relpath(Path(path).resolve(), folder.resolve()) + mark + split
+    return os.path.relpath(Path(path := _path(source)).resolve(), folder.resolve()) + source[len(path) :]
