@@ -192,6 +192,7 @@ def test_a_snapshot_is_the_checkpoint_of_a_shorter_run(tmp_path: Path, capsys: A
         (["--snapshot", "0", "--save", "{folder}"], 2, "out of range"),
         (["--log-every", "2", "--keep", "best"], 2, "--log-every 2 leaves out epochs"),
         (["--log-every", "2", "--patience", "1"], 2, "--log-every 2 leaves out epochs"),
+        (["--amp", "bf16", "--dtype", "float64"], 2, "--amp bf16 with --dtype float64"),
         (["--log-rows", "tests"], 2, "did you mean 'test'"),
         (["--log-rows", "test", "{bare}"], 2, "there are no test rows"),
     ],

@@ -203,6 +203,9 @@ def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
         known = inference.check(data, model)
         if role == "train" and parts.classes > known:
             raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
+    if recipe.amp != "off" and any(p.dtype == torch.float64 for p in model.parameters()):
+        problem = f"--amp {recipe.amp} with --dtype float64, which autocast leaves as it is"
+        raise UsageError(problem, "leave one of them out")
     if recipe.head_only and (recipe.augment or recipe.freeze):
         raise UsageError(
             "--head-only trains on features computed once", "leave --augment and --freeze out, or use --freeze alone"
