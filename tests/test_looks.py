@@ -213,7 +213,7 @@ def test_snapshots_that_the_disk_cannot_hold_are_refused(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 3000})
-    monkeypatch.setattr("calibcli.training.one_model.shutil.disk_usage", lambda folder: usage)
+    monkeypatch.setattr("calibcli.training.looks.shutil.disk_usage", lambda folder: usage)
     code = main(["fit", *SMALL, "--epochs", "2", "--snapshot", "1", "--snapshot", "2", "--save", str(tmp_path / "run")])
     assert code == 2
     assert "2 snapshots take" in capsys.readouterr().err

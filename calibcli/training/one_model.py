@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import hashlib
 import os
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli import losses
-from calibcli.errors import InputError, UsageError, WriteError
+from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
@@ -26,7 +25,7 @@ from calibcli.predictions import Predictions
 from calibcli.training import head, state
 from calibcli.training.batches import Loader
 from calibcli.training.data import Parts
-from calibcli.training.looks import Looks
+from calibcli.training.looks import Looks, room, snapshot_name
 from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Kept, Progress
@@ -161,7 +160,7 @@ def _looks(
         test = Loader(parts.test, where, dtype)
         rows["test"] = head.features(fitted.model, test) if fitted.recipe.head_only else test
     if fitted.folder is not None and kept.snapshot:
-        _room(fitted.model, fitted.folder, len(set(kept.snapshot)))
+        room(fitted.model, fitted.folder, len(set(kept.snapshot)))
     return Looks(
         every=kept.log_every,
         rows=rows,
@@ -171,10 +170,6 @@ def _looks(
     )
 
 
-def snapshot_name(epoch: int | str) -> str:
-    return f"epoch-{epoch}.safetensors"
-
-
 def _snapshot(fitted: Fitted, start: Start, parts: Parts, epoch: int) -> None:
     """Keep the weights as they are after an epoch, as a checkpoint that says so."""
     if fitted.folder is None or devices.rank():
@@ -182,19 +177,6 @@ def _snapshot(fitted: Fitted, start: Start, parts: Parts, epoch: int) -> None:
     now = dataclasses.replace(fitted, epochs=epoch, best_epoch=epoch, notes=[])
     path = fitted.folder / snapshot_name(epoch)
     checkpoint.save(path, fitted.model, metadata(now, start, parts, fitted.folder))
-
-
-def _room(model: nn.Module, folder: Path, count: int) -> None:
-    """Refuse snapshots that the disk cannot hold.
-
-    Raises:
-        WriteError: it has less room than they take.
-    """
-    needed = count * sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        problem = f"{count} snapshots take {needed / 1e9:.3g} GB, and {folder} has room for {free / 1e9:.3g}"
-        raise WriteError(problem, "keep fewer (--snapshot), or name another --save folder")
 
 
 def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
