@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import hashlib
 import os
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli import losses
-from calibcli.errors import InputError, UsageError, WriteError
+from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
@@ -26,7 +25,7 @@ from calibcli.predictions import Predictions
 from calibcli.training import head, state
 from calibcli.training.batches import Loader
 from calibcli.training.data import Parts
-from calibcli.training.looks import Looks
+from calibcli.training.looks import Looks, room, snapshot_name
 from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Kept, Progress
@@ -160,7 +159,7 @@ def _looks(
         test = Loader(parts.test, where, dtype)
         rows["test"] = head.features(fitted.model, test) if fitted.recipe.head_only else test
     if fitted.folder is not None and kept.snapshot:
-        _room(fitted.model, fitted.folder, len(set(kept.snapshot)))
+        room(fitted.model, fitted.folder, len(set(kept.snapshot)))
     return Looks(
         every=kept.log_every,
         rows=rows,
@@ -168,10 +167,6 @@ def _looks(
         train=train,
         keep=lambda epoch: _snapshot(fitted, start, parts, epoch),
     )
-
-
-def snapshot_name(epoch: int | str) -> str:
-    return f"epoch-{epoch}.safetensors"
 
 
 def _snapshot(fitted: Fitted, start: Start, parts: Parts, epoch: int) -> None:
@@ -183,25 +178,15 @@ def _snapshot(fitted: Fitted, start: Start, parts: Parts, epoch: int) -> None:
     checkpoint.save(path, fitted.model, metadata(now, start, parts, fitted.folder))
 
 
-def _room(model: nn.Module, folder: Path, count: int) -> None:
-    """Refuse snapshots that the disk cannot hold.
-
-    Raises:
-        WriteError: it has less room than they take.
-    """
-    needed = count * sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        problem = f"{count} snapshots take {needed / 1e9:.3g} GB, and {folder} has room for {free / 1e9:.3g}"
-        raise WriteError(problem, "keep fewer (--snapshot), or name another --save folder")
-
-
 def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
     """Notes on what does not quite go together; what does not at all is refused."""
     for role, data in parts.items():
         known = inference.check(data, model)
         if role == "train" and parts.classes > known:
             raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
+    if recipe.amp != "off" and any(p.dtype == torch.float64 for p in model.parameters()):
+        problem = f"--amp {recipe.amp} with --dtype float64, which autocast leaves as it is"
+        raise UsageError(problem, "leave one of them out")
     if recipe.head_only and (recipe.augment or recipe.freeze):
         raise UsageError(
             "--head-only trains on features computed once", "leave --augment and --freeze out, or use --freeze alone"
