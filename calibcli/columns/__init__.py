@@ -136,6 +136,7 @@ def columns(
         progress: called with (fraction done, text).
         double: in double precision however many the scores are.
     """
+    predictions = predictions.plain
     n, k = predictions.n, predictions.k
     cells = Cells(k, predictions.top_only) if n > MANY else None
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
