@@ -20,8 +20,9 @@ ENGINES := 'dask[dataframe]' 'ray[data]' pyspark
 demo: .venv/.ready
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh sample_data/demo.sh
 
+# with bytecode, also where the environment forbids it: tests start some hundred processes
 test: .venv/.ready
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
 # on a CUDA device: the real one, or a pretended one that is built once (a minute); in a process of its own
 test-device: .venv/.ready

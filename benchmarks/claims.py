@@ -1,20 +1,24 @@
 """Verdicts of a study on simulated runs: coverage of the intervals, and how often a verdict is false.
 
-    python benchmarks/claims.py [--runs 400] [--short]
+    python benchmarks/claims.py [--runs 400] [--short] [--save FILE]
 
-S seeds train two arms; all are measured on the same n rows. A row is right with a chance of its own, by luck that the
-runs share in part; a seed moves its arm's confidence and adds noise row by row. The truth is the mean over
-thousands of seeds and draws of rows: at this n for `ece`, whose bias the arms may not share, and of 20,000 rows for the
-debiased one. `less` is judged by both, as in a study; with arms that are alike every verdict is false.
+20 seeds train each arm, of which the first 3, 5, 10 or all are judged; all are measured on the same n rows. A row is
+right with a chance of its own, by luck that the runs share in part; a seed moves its arm's confidence and adds noise
+row by row. The truth is the mean over thousands of seeds and draws of rows: at this n for `ece`, whose bias the arms
+may not share, and of 20,000 rows for the debiased one. Verdicts are counted where they are false: of arms that are
+alike, or at the very border of what the claim says, where a false one is likeliest. What is done is in FILE, and is not
+done again.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,10 +30,14 @@ import numpy as np  # noqa: E402 (after the number of threads is set)
 
 from calibcli.metrics.reliability import BinaryOutcomes  # noqa: E402
 from calibcli.numerics import clopper_pearson  # noqa: E402
-from calibcli.study.claims import DRAWS, Mean, Measured, both, less, preserved  # noqa: E402
+from calibcli.study import claims  # noqa: E402
+from calibcli.study.claims import DRAWS, Mean, Measured, Verdict  # noqa: E402
 from calibcli.study.redraws import Sums, binned, draws, means  # noqa: E402
 
 METRICS = ("error", "nll", "ece", "ece2_debiased")
+SEEDS = (3, 5, 10, 20)
+PART = 20  # runs between savings
+LOW, HIGH, FALSE, SURE = 0.92, 0.98, 0.06, 0.999
 
 
 class Arm(NamedTuple):
@@ -41,42 +49,40 @@ class Arm(NamedTuple):
     worse: float = 0.0
 
 
-PAIRS = {
-    "alike, calibrated": (Arm(1.0), Arm(1.0)),
-    "alike, overconfident": (Arm(1.6), Arm(1.6)),
-    "calibrated; overconfident": (Arm(1.0), Arm(1.5)),
+FAMILIES: dict[str, tuple[Arm, ...]] = {
+    "alike, calibrated": (Arm(1.0),) * 3,
+    "alike, overconfident": (Arm(1.6),) * 3,
+    "alike, seeds differ much": (Arm(1.3, 0.3),) * 3,
+    "alike, no noise of a row": (Arm(1.3, 0.05, 0.0),) * 3,
     "over; more so": (Arm(1.4), Arm(1.7)),
-    "alike, seeds differ much": (Arm(1.3, 0.3), Arm(1.3, 0.3)),
+    "calibrated; overconfident": (Arm(1.0), Arm(1.5)),
     "one point worse": (Arm(1.0), Arm(1.0, worse=0.01)),
+    "falls, then flat": (Arm(1.8), Arm(1.3), Arm(1.3)),
 }
+Found = dict[str, Measured]
 
 
 def measured(
-    arms: tuple[Arm, Arm], seeds: int, n: int, rng: np.random.Generator, times: np.ndarray | None
-) -> list[dict]:
-    """Values and draws of every metric of both arms."""
+    arms: tuple[Arm, ...], seeds: int, n: int, rng: np.random.Generator, times: np.ndarray | None
+) -> list[Found]:
+    """Every metric of each arm."""
     odds = rng.normal(2.0, 1.5, n)
-    shared = rng.random(n)
+    chance, shared = 1 / (1 + np.exp(-odds)), rng.random(n)
     found = []
     for arm in arms:
-        values: dict[str, list] = {name: [] for name in METRICS}
-        spread: dict[str, list] = {name: [] for name in METRICS}
+        values: dict[str, list[float]] = {name: [] for name in METRICS}
+        spread: dict[str, list[np.ndarray]] = {name: [] for name in METRICS}
         for _ in range(seeds):
             own = odds + arm.noise * rng.standard_normal(n)
             luck = np.where(rng.random(n) < 0.7, shared, rng.random(n))
-            hit = luck < (1 - arm.worse) / (1 + np.exp(-odds))
+            hit = luck < (1 - arm.worse) * chance
             factor = arm.factor * np.exp(arm.spread * rng.standard_normal())
             p = np.clip(1 / (1 + np.exp(-factor * own)), 1e-9, 1 - 1e-9)
             for name, summed in sums(p, hit).items():
                 values[name].append(summed.value)
                 if times is not None:
                     spread[name].append(summed.drawn(times))
-        found.append(
-            {
-                name: Measured(np.array(values[name]), np.mean(spread[name], axis=0) if times is not None else None)
-                for name in METRICS
-            }
-        )
+        found.append({m: Measured(np.array(values[m]), np.stack(spread[m]) if spread[m] else None) for m in METRICS})
     return found
 
 
@@ -87,74 +93,126 @@ def sums(p: np.ndarray, hit: np.ndarray) -> dict[str, Sums]:
 
 
 @functools.cache
-def truth(arms: tuple[Arm, Arm], n: int) -> dict[str, float]:
-    rng = np.random.default_rng(1)
-    many = [measured(arms, 10, n, rng, None) for _ in range(400 if n < 5000 else 100)]
-    large = [measured(arms, 10, 20_000, rng, None) for _ in range(20)]
-    return {
-        name: float(
-            np.mean([b[name].values.mean() - a[name].values.mean() for a, b in (large if "2" in name else many)])
-        )
-        for name in METRICS
-    }
+def truth(arm: Arm, n: int) -> dict[str, float]:
+    """The mean of each metric; arms with the same one have the same stream, so that of alike arms it is the same."""
+    rng = np.random.default_rng([1, n])
+
+    def mean(rows: int, times: int) -> dict[str, float]:
+        many = [measured((arm,), 10, rows, rng, None)[0] for _ in range(times)]
+        return {name: float(np.mean([one[name].values for one in many])) for name in METRICS}
+
+    own, large = mean(n, 400_000 // n), mean(20_000, 30)
+    return {name: large[name] if name == "ece2_debiased" else own[name] for name in METRICS}
 
 
-def cell(arms: tuple[Arm, Arm], seeds: int, n: int, runs: int) -> dict[str, float]:
-    """Shares in which an interval covers (with and without the rows' part), and in which a verdict is given."""
-    wanted, counts = truth(arms, n), dict[str, int]()
-    rng = np.random.default_rng([seeds, n])
+def judged(family: str, found: list[Found], wanted: list[dict[str, float]]) -> dict[str, tuple[Verdict, bool, bool]]:
+    """Claims, and whether each is false where it holds and where it is reversed."""
+    a, b, last = found[0], found[1], found[-1]
+    alike = family.startswith("alike")
 
-    def count(key: str, yes: bool) -> None:
-        counts[key] = counts.get(key, 0) + bool(yes)
+    def twice(judge: object, *arms: Found) -> Verdict:
+        return claims.both(judge([arm["ece"] for arm in arms]), judge([arm["ece2_debiased"] for arm in arms]))  # type: ignore[operator]
 
-    for run in range(runs):
-        a, b = measured(arms, seeds, n, rng, draws(n, DRAWS, run))
-        for name in METRICS:
-            found = Mean.of(b[name] - a[name])
-            off = abs(found.value - wanted[name])
-            count(f"{name} covered", off <= found.half(0.95))
-            count(f"{name} by seeds alone", off <= found.half(0.95, rows=False))
-        verdict = both(less(b["ece"], a["ece"]), less(b["ece2_debiased"], a["ece2_debiased"]))
-        count("less: holds", verdict.word == "holds")
-        count("less: reversed", verdict.word == "reversed")
-        kept = preserved(b["error"], a["error"], 0.01)
-        count("within a point: holds", kept.word == "holds")
-        count("within a point: reversed", kept.word == "reversed")
-    return {key: value / runs for key, value in counts.items()}
+    made = {}
+    if alike:
+        level = [Measured(np.full_like(a["ece"].values, i), np.full_like(a["ece"].draws, i)) for i in range(3)]
+        gap, back = a["nll"] - b["nll"], b["nll"] - last["nll"]
+        made["less"] = (twice(lambda arms: claims.less(*arms), b, a), True, True)
+        made["less, one estimator"] = (claims.less(a["nll"], b["nll"]), True, True)
+        made["decreasing"] = (twice(claims.decreasing, a, b, last), True, True)
+        made["interior_minimum"] = (twice(claims.interior_minimum, a, b, last), True, True)
+        made["crosses"] = (claims.crosses(gap, back), True, True)
+        made["slope"] = (claims.slope(level, [arm["ece"] for arm in found], 1), True, True)
+    if family == "falls, then flat":
+        made["decreasing"] = (claims.decreasing([arm["nll"] for arm in found]), True, False)
+        made["interior_minimum"] = (claims.interior_minimum([arm["nll"] for arm in reversed(found)]), True, False)
+        made["crosses"] = (claims.crosses(b["nll"] - a["nll"], b["nll"] - last["nll"]), True, False)
+    margin = wanted[1]["error"] - wanted[0]["error"]
+    if margin > 0:
+        kept = claims.preserved(b["error"], a["error"], margin)
+        made["preserved, from outside"], made["preserved, from inside"] = (kept, True, False), (kept, False, True)
+    near = claims.close_to(a["nll"], wanted[0]["nll"], 10 * wanted[0]["nll"])
+    made["close_to, from outside"], made["close_to, from inside"] = (near, True, False), (near, False, True)
+    return made
+
+
+def part(family: str, n: int, number: int) -> Counter[str]:
+    """Counts of `PART` runs: of intervals that cover, with and without the rows, and of false verdicts."""
+    arms = FAMILIES[family]
+    wanted = [truth(arm, n) for arm in arms]
+    rng = np.random.default_rng([number, n, [*FAMILIES].index(family)])
+    counts: Counter[str] = Counter()
+    for run in range(PART):
+        whole = measured(arms, max(SEEDS), n, rng, draws(n, DRAWS, PART * number + run))
+        for seeds in SEEDS:
+            found = [{m: Measured(v.values[:seeds], v.draws[:seeds]) for m, v in one.items()} for one in whole]
+            for name in METRICS:
+                mean = Mean.of(found[1][name] - found[0][name])
+                off = abs(mean.value - (wanted[1][name] - wanted[0][name]))
+                counts[f"{seeds} {name} covered"] += bool(off <= mean.half(0.95))
+                counts[f"{seeds} {name} alone"] += bool(off <= mean.half(0.95, rows=False))
+            for name, (verdict, holds, turned) in judged(family, found, wanted).items():
+                counts[f"{seeds} {name} false"] += (holds and verdict.word == "holds") or (
+                    turned and verdict.word == "reversed"
+                )
+    return counts
+
+
+def shown(family: str, n: int, seeds: int, counts: Counter[str], runs: int) -> tuple[str, int]:
+    """A line of the table, and how many of its numbers are surely out of bounds."""
+    wrong, cells = 0, []
+    for name in METRICS:
+        covered = counts[f"{seeds} {name} covered"]
+        low, high = clopper_pearson(covered, runs, (1 - SURE) / 2)
+        wrong += high < LOW or low > HIGH
+        cells.append(f"{100 * covered / runs:.1f} ({100 * counts[f'{seeds} {name} alone'] / runs:.1f})")
+    told = []
+    for key in sorted(counts):
+        if key.startswith(f"{seeds} ") and key.endswith(" false"):
+            wrong += clopper_pearson(counts[key], runs, (1 - SURE) / 2)[0] > FALSE
+            told.append(f"{key.removeprefix(f'{seeds} ').removesuffix(' false')} {100 * counts[key] / runs:.1f}")
+    return f"| {family} | {n:,} | {seeds} | {' | '.join(cells)} | {'; '.join(told)} |", wrong
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
-    parser.add_argument("--short", action="store_true", help="a minute: 1,000 rows, 60 runs, two pairs")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1000, 10_000])
+    parser.add_argument("--short", action="store_true", help="seconds: 500 rows, 20 runs, two families")
+    parser.add_argument("--save", type=Path, help="JSON lines, one for each part that is done")
     args = parser.parse_args()
-    sizes, pairs, runs = ((1000, 10_000), [*PAIRS], args.runs) if not args.short else ((1000,), [*PAIRS][:2], 60)
+    rows, families, runs = ([500], [*FAMILIES][:2], PART) if args.short else (args.rows, [*FAMILIES], args.runs)
+    kept: dict[tuple[str, int, int], Counter[str]] = {}
+    if args.save and args.save.exists():
+        for line in map(json.loads, args.save.read_text().splitlines()):
+            kept[line["family"], line["rows"], line["part"]] = Counter(line["counts"])
+    for n in rows:  # every family by turns, so that a run that is stopped has some of each
+        for number in range(-(-runs // PART)):
+            for family in families:
+                key = (family, n, number)
+                if key not in kept:
+                    kept[key] = part(*key)
+                    if args.save:
+                        with args.save.open("a") as file:
+                            line = {"family": family, "rows": n, "part": number, "counts": kept[key]}
+                            file.write(json.dumps(line) + "\n")
     wrong = 0
+    print("| arms | rows | seeds | " + " | ".join(f"{m} covered" for m in METRICS) + " | false verdicts, % |")
+    print("|" + "---|" * (4 + len(METRICS)))
+    for family in families:
+        for n in rows:
+            done = [counts for (name, size, _), counts in kept.items() if (name, size) == (family, n)]
+            total: Counter[str] = sum(done, Counter())
+            for seeds in SEEDS:
+                text, out = shown(family, n, seeds, total, PART * len(done))
+                wrong += out
+                print(text)
+    least = min(sum(PART for key in kept if key[:2] == (f, n)) for f in families for n in rows)
     print(
-        "| arms | rows | seeds | "
-        + " | ".join(f"{m} covered (seeds alone)" for m in METRICS)
-        + " | less | within .01 |"
+        f"\n{least} runs a line or more; {wrong} numbers surely ({SURE:.1%}) "
+        f"outside {LOW:.0%} to {HIGH:.0%} or above {FALSE:.0%};"
     )
-    print("|" + "---|" * (5 + len(METRICS)))
-    for name in pairs:
-        for n in sizes:
-            for seeds in (3, 5, 10, 20):
-                found = cell(PAIRS[name], seeds, n, runs)
-                shown = [f"{found[f'{m} covered']:.3f} ({found[f'{m} by seeds alone']:.3f})" for m in METRICS]
-                shown += [
-                    f"{found[f'{k}: holds']:.3f}, reversed {found[f'{k}: reversed']:.3f}"
-                    for k in ("less", "within a point")
-                ]
-                print(f"| {name} | {n:,} | {seeds} | " + " | ".join(shown) + " |", flush=True)
-                for metric in METRICS:
-                    low, high = clopper_pearson(round(found[f"{metric} covered"] * runs), runs, 0.0005)
-                    wrong += high < 0.92 or low > 0.98
-                if name.startswith("alike"):
-                    false = round((found["less: holds"] + found["less: reversed"]) * runs)
-                    wrong += clopper_pearson(false, runs, 0.0005)[0] > 0.06
-    print(
-        f"\n{runs} runs a cell, {wrong} of them surely outside 92 to 98 % or above 6 %; {time.process_time():.0f} CPU s"
-    )
+    print(f"{time.process_time():.0f} CPU s")
     return int(wrong > 0)
 
 

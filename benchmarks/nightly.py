@@ -2,10 +2,11 @@
 
     python benchmarks/nightly.py [--data DIR] [--out FOLDER] [--short] [NAME ...]
 
-The full simulations; `coverage`, the share of lines that the tests run; `oldest`, the tests that need no torch with the
-oldest versions that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to
-FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs
-the simulations with few draws, which says that they start and no more.
+The full simulations; `coverage`, the share of lines that the tests run; `edits`, 25 times as
+many damaged files and random edits as in `make test`; `oldest`, the tests that need no torch with the oldest versions
+that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to FOLDER/NAME.txt, the
+gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs the simulations with
+few draws, which says that they start and no more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ RUNS = {
     "gate-plan": ["gate_plan.py"],
     "power": ["power.py"],
     "watch": ["watch.py", "--looks", "1000", "--only", "wrong"],
+    "slices": ["slices.py"],
     "coverage-of-intervals": ["coverage.py", "--save", "{out}/coverage.json"],
     "coverage-of-confidences": ["coverage.py", "--confidence", "--save", "{out}/confidences.json"],
     "scale-coverage": ["scale_coverage.py"],
@@ -39,6 +41,7 @@ SHORT = {
     "gate-plan": ["--runs", "20"],
     "power": ["--runs", "5"],
     "watch": ["--short"],
+    "slices": ["--runs", "4"],
     "coverage-of-intervals": ["--replications", "2", "--rows", "500"],
     "coverage-of-confidences": ["--replications", "2", "--rows", "500"],
     "scale-coverage": ["--runs", "4"],
@@ -60,6 +63,8 @@ def commands(name: str, out: Path, data: str | None, short: bool = False) -> Com
     if name == "coverage":
         run = [*python, "-m", "coverage", "run", "--source", "calibcli", "-m", "pytest"]
         return [run, [*python, "-m", "coverage", "report", "--skip-covered", "--fail-under", str(LEAST)]]
+    if name == "edits":
+        return [["env", "CALIB_EDITS=5000", *python, "-m", "pytest", "-k", "edited or damaged_files", "tests"]]
     if name == "oldest" or name in PYTHONS:
         return elsewhere(out / f"env-{name}", sys.executable if name == "oldest" else name, oldest=name == "oldest")
     if name == "zoo" and EXTRA.exists():
@@ -96,7 +101,7 @@ def there(python: str) -> bool:
 
 
 def main() -> int:
-    known = [*RUNS, "coverage", "oldest", *PYTHONS]
+    known = [*RUNS, "coverage", "edits", "oldest", *PYTHONS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of " + ", ".join(known))
     parser.add_argument("--data", help="folder of recorded outputs")

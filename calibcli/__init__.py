@@ -6,6 +6,7 @@ The public functions are loaded when they are first used, so that `import calibc
     Accumulator                                    calibcli.api.accumulating
     fit_scaler apply load_scaler save_scaler       calibcli.api.fixing
     find_slices                                    calibcli.api.finding
+    ood                                            calibcli.api.detecting
     check compare                                  calibcli.api.gating
     report                                         calibcli.api.reporting
     scorer Calibrator                              calibcli.api.estimator
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from calibcli.api.accumulating import Accumulator
+    from calibcli.api.detecting import ood
     from calibcli.api.estimator import Calibrator, scorer
     from calibcli.api.finding import find_slices
     from calibcli.api.fixing import apply, fit_scaler, load_scaler, save_scaler
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "calibcli.api.accumulating": "Accumulator",
+    "calibcli.api.detecting": "ood",
     "calibcli.api.estimator": "Calibrator scorer",
     "calibcli.api.finding": "find_slices",
     "calibcli.api.fixing": "apply fit_scaler load_scaler save_scaler",
@@ -73,6 +76,7 @@ __all__ = [
     "load_scaler",
     "loss",
     "measure",
+    "ood",
     "read",
     "report",
     "save_scaler",

@@ -132,8 +132,11 @@ def has_interval(e: Estimate) -> bool:
 
 
 def percent(share: float | None) -> str:
-    """0.95 as `95 %`."""
-    return "" if share is None else f"{round(share * 100, 6):g} %"
+    """0.95 as `95 %`; of a long fraction as many decimals as tell it from 100 %."""
+    if share is None:
+        return ""
+    places = 2 if share < 0.999 else 6
+    return f"{round(share * 100, places):.8g} %"
 
 
 def short(text: str, length: int) -> str:

@@ -120,7 +120,7 @@ class Predictions:
         classes: K names.
         ids: (N,) names of rows.
         weights: (N,) float64 >= 0.  weight_kind: `sampling` (inverse inclusion probability) or `count` (frequency).
-        groups: (N,) int64 codes of rows that belong together (patients, documents).
+        groups: (N,) int64 codes of rows that belong together (patients, documents).  group_names: their names, by code.
         slices: column name to (N,) str, for `--by`.
         predicted: (N,) int64 predicted classes where they are not the argmax of `scores`: an accuracy-preserving
             map keeps those of the raw logits, which rounding could otherwise change at a tie.
@@ -138,6 +138,7 @@ class Predictions:
     weights: Floats | None = None
     weight_kind: Literal["sampling", "count"] = "sampling"
     groups: Ints | None = None
+    group_names: Array | None = None
     slices: Mapping[str, Array] = field(default_factory=dict)
     predicted: Ints | None = None
     top_only: bool = False

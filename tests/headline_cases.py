@@ -60,7 +60,7 @@ def check(*checks: Check) -> Result:
 def compare(*rows: tuple[Estimate, str]) -> Result:
     cells = [[e.name, e.scope, None, None, verdict] for e, verdict in rows]
     table = Table(name="differences", columns=["metric", "difference", "p", "p (Holm)", "verdict"], rows=cells)
-    return Result(command="compare", estimates=[e for e, _ in rows], tables=[table])
+    return Result(command="compare", estimates=[e for e, _ in rows], tables=[table], facts={"comparisons": 8})
 
 
 def differs(name: str, value: float, low: float | None, high: float | None, scope: str = "new - old") -> Estimate:
@@ -152,7 +152,7 @@ def _scale() -> dict[str, Result]:
 def _gates() -> dict[str, Result]:
     low, mid, high = ece(0.01, 0.0, 0.02, 0.02), ece(0.06, 0.0459, 0.08, 0.02), ece(0.3, 0.25, 0.35, 0.02)
     passed = rule("pass", low, 0.05)
-    short = "the bounds hold the limit; about 3602 rows would decide"
+    short = "the limit lies between the bounds; about 3602 rows would decide"
     open_ = rule("inconclusive", mid, 0.05, short, n_needed=3602)
     failed = rule("fail", high, 0.05, "surely above the limit", scope="site=A")
     none = rule("not_run", None, 0.05, "12 rows are fewer than min_n = 200")
@@ -187,6 +187,7 @@ def _models() -> dict[str, Result]:
     other = [t(0.8, 0.6, 1.0, "brier"), *trained(0.35, "brier before"), *trained(0.29, "brier after")]
     apart = [t(0.8, 0.6, 1.0, "brier"), *trained(0.5, "brier before"), *trained(0.4, "brier after")]
     one = [t(1.3, 0.9, 2.0), *trained(0.30, "before"), *trained(0.28, "after")]
+    one.append(number("nll", -0.02, -0.03, -0.01, unit="nats", better="lower", scope="after minus before"))
     return {
         "better": compare((nll, "new is better"), (near, "not shown")),
         "mixed": compare((nll, "new is better"), (lost, "new is worse"), (near, "not shown")),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from curvature_models import MODELS, Focal, setup
+from forks import ended, ranks
 from torch import nn
 
+from calibcli import device
+from calibcli.hessian import engine, measure
 from calibcli.hessian.certificate import Record, Sketch, certify
 from calibcli.hessian.density import density, quadrature
 from calibcli.hessian.indexed_data import Layout, Tensors, normal, signs
@@ -25,6 +26,7 @@ from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import Problem
 from calibcli.losses import CrossEntropy
+from calibcli.result import Result
 
 
 class Planted:
@@ -61,7 +63,7 @@ def test_lanczos_finds_the_ends_and_no_ghosts() -> None:
 
 def test_products_of_the_run_certify_as_a_true_product_does() -> None:
     model, inputs, labels = setup("cnn", n=64)
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=4)
+    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=16)
     operator = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
     record = Record(operator, most=30)
     lanczos = Lanczos(record, lambda k: normal(problem.size, 0, k))
@@ -283,47 +285,29 @@ def test_both_ways_to_the_norm_of_an_outer_product() -> None:
         assert torch.allclose(outer(a, d), torch.einsum("nlo,nli->noi", d, a).square().sum((1, 2)))
 
 
-RANKS = """
-import sys, torch
-sys.path.insert(0, {tests!r})
-from curvature_models import setup, Focal
-from calibcli import device
-from calibcli.hessian import measure
-from calibcli.render import stream
-model, inputs, labels = setup("silu", n=290)
-with device.process_group(torch.device("cpu")):
-    specs = ("lambda_max", "top:k=2", "trace:probes=2", "trace_ggn", "density:steps=8", "grad_norm")
-    found = measure(model, (inputs, labels), *specs, loss=Focal(2.0))
-if device.rank() == 0:
-    stream.put(found.to_json())
-"""
+def alone_and_together(work: Callable[[], Result], tmp_path: Path) -> tuple[Result, Result]:
+    """What one process finds, and what the first of two does."""
+
+    def write() -> None:
+        with device.process_group(torch.device("cpu")):
+            (tmp_path / f"{device.rank()}.json").write_text(work().to_json())
+
+    alone = work()
+    assert [ended(child) for child in ranks(write)] == [0, 0]
+    one, other = (Result.from_json((tmp_path / f"{rank}.json").read_bytes()) for rank in range(2))
+    assert one == other
+    assert one.facts["ranks"] == 2
+    return alone, one
 
 
-def started(script: Path) -> list[subprocess.Popen[str]]:
-    """A script alone, and as two ranks."""
-
-    def start(rank: int, world: int, port: int) -> subprocess.Popen[str]:
-        root = str(Path(__file__).parent.parent)
-        names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        env = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **{k: str(v) for k, v in names.items()}}
-        return subprocess.Popen([sys.executable, str(script)], env=env, stdout=subprocess.PIPE, text=True)
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return [start(0, 1, 0), start(0, 2, port), start(1, 2, port)]
-
-
-@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
-    from calibcli.result import Result
+    def work() -> Result:
+        model, inputs, labels = setup("silu", n=290)
+        specs = ("lambda_max", "top:k=2", "trace:probes=2", "trace_ggn", "density:steps=8", "grad_norm")
+        return measure(model, (inputs, labels), *specs, loss=Focal(2.0))
 
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS.format(tests=str(Path(__file__).parent)))
-    single, double, silent = (process.communicate(timeout=120)[0] for process in started(script))
-    assert silent == ""
-    one, two = Result.from_json(single), Result.from_json(double)
-    assert two.facts["ranks"] == 2
+    one, two = alone_and_together(work, tmp_path)
     for a, b in zip(one.estimates, two.estimates, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-12), a.name
         assert a.low == pytest.approx(b.low, rel=1e-9), a.name
@@ -352,31 +336,16 @@ def test_one_pass_gives_logits_and_what_the_heaviest_pairs_weigh() -> None:
     assert bool(read(problem, (loss, labels, RowNorms(problem)))[1].isnan().all())
 
 
-UNEQUAL = """
-import sys, torch
-sys.path.insert(0, {tests!r})
-from curvature_models import setup
-from calibcli import device
-from calibcli.hessian import engine, measure
-from calibcli.render import stream
-model, inputs, labels = setup("mlp", n=64)
-engine.free_bytes = lambda where: 4 * 8 * 43 * (10 if device.rank() or device.world() == 1 else 16)
-with device.process_group(torch.device("cpu")):
-    found = measure(model, (inputs, labels), "lambda_min:tol=1e-7", "lambda_max")
-if device.rank() == 0:
-    stream.put(found.to_json())
-"""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_ranks_with_unequal_memory_take_the_same_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def free(where: torch.device) -> int:
+        return 4 * 8 * 43 * (10 if device.rank() or device.world() == 1 else 16)
 
-
-@pytest.mark.slow
-def test_ranks_with_unequal_memory_take_the_same_products(tmp_path: Path) -> None:
-    from calibcli.result import Result
-
-    script = tmp_path / "unequal.py"
-    script.write_text(UNEQUAL.format(tests=str(Path(__file__).parent)))
-    one, two, other = (process.communicate(timeout=120)[0] for process in started(script))
-    assert other == ""
-    found, wanted = (Result.from_json(text) for text in (two, one))
+    monkeypatch.setattr(engine, "free_bytes", free)
+    model, inputs, labels = setup("mlp", n=64)
+    wanted, found = alone_and_together(
+        lambda: measure(model, (inputs, labels), "lambda_min:tol=1e-7", "lambda_max"), tmp_path
+    )
     assert found.facts["krylov_basis"] == wanted.facts["krylov_basis"]
     for a, b in zip(found.estimates, wanted.estimates, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-9)

@@ -37,7 +37,7 @@ def prober(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Problem, t
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "attention", "silu", "gru"])
 def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
-    model, inputs, labels = setup(name, n=37)
+    model, inputs, labels = setup(name, n=33)
     problem, probe = prober(model, inputs, labels)
     assert probe.forward == (name != "gru")  # a recurrent layer is one operation without a rule
     count, n = 3, problem.layout.n
@@ -47,7 +47,7 @@ def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
         none = torch.zeros(-(-n // cell), dtype=torch.long)
         with second_order(problem.device):
             found = {layers: probe(none, none + count, cell, whole=layers) for layers in (True, False)}
-        for index in (0, 7, 18):
+        for index in (0, 16):  # of two rows, the last has one
             start, stop = index * cell, min((index + 1) * cell, n)
             h, g, _ = dense(model, inputs[start:stop], labels[start:stop], CE)
             r = (h - g) * (stop - start)
@@ -65,7 +65,7 @@ def test_forms_are_those_of_the_explicit_matrix(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "attention", "silu"])
 def test_both_ways_give_one_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, inputs, labels = setup(name, n=40)
+    model, inputs, labels = setup(name, n=20)
     h, _, _ = dense(model, inputs, labels, CE)
     found = []
     for worth in (0, 1 << 60):
@@ -265,7 +265,7 @@ def test_the_noise_of_probes_is_taken_out_of_the_spread_of_groups() -> None:
 
 
 def test_an_interrupt_leaves_the_rounds_before_it() -> None:
-    model, inputs, labels = setup("attention", n=64)
+    model, inputs, labels = setup("attention", n=32)
     texts: list[str] = []
 
     def interrupt(fraction: float, text: str) -> None:

@@ -43,6 +43,10 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("{folder}/state.json {test} --margin nll=9 --baseline {validation} --night 2026-03-01", ("baseline",)),
     ],
     "slices": [("{test} --by ink", ("files",))],
+    "ood": [
+        ("{test} {validation} --with {calibrator}", ("inside", "outside", "calibrator")),
+        ("{test} {validation} --against {test_b} --against {validation_b}", ("against",)),
+    ],
     "inspect": [("{test}", ("files",))],
     "logits": [
         ("{model} --data {digits}#test --save {folder}/free.npz", ("model", "data")),
@@ -68,6 +72,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "study": [("{recipe} --data {digits} --dry-run", ("what", "data"))],
     "fit": [
         ("{model} --data {digits}#train --validation {vals} --test {tests}", ("model", "data", "validation", "test")),
+        ("text_cnn --data {digits}#train --embeddings {names}", ("embeddings",)),
         ("mlp:hidden=8 --arch-file {code}:make --data {digits}#train", ("arch_file",)),
     ],
 }
@@ -80,6 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files = {name: Path(shutil.copy(SAMPLES / f"{name}.npz", folder)) for name in ("test", "validation", "digits")}
     files["model"] = Path(shutil.copy(SAMPLES / "model.safetensors", folder))
     files["vals"], files["tests"] = (Path(shutil.copy(files["digits"], folder / f"{n}.npz")) for n in ("vals", "tests"))
+    files |= {f"{n}_b": Path(shutil.copy(SAMPLES / f"{n}.npz", folder / f"{n}_b.npz")) for n in ("test", "validation")}
     files["labels"], files["names"] = folder / "labels.npy", folder / "names.txt"
     np.save(files["labels"], np.load(files["test"])["labels"])
     files["names"].write_text("\n".join("abcdefghij"))

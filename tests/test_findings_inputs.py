@@ -204,7 +204,7 @@ BOMBS = {
     "tuples": pickle.dumps([nested(60, tuple)], 2),
     "lists": pickle.dumps({"a": nested(60, list)}, 2),
     "dictionaries": wide(),
-    "opcodes": b"\x80\x02" + b"N0" * 1_500_000 + b"N.",
+    "opcodes": b"\x80\x02" + b"N0" * 200_000 + b"N.",
     "keys": b"\x80\x02}K\x01K\x02\x86"
     + b"q\x00h\x00\x86" * 60
     + b"Ns.",  # hashed as they are read: {((a,a),(a,a)): None}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import ended, forked
 
 from calibcli.cli.app import main
 from calibcli.errors import UsageError
@@ -96,22 +97,22 @@ def test_signals_save_what_a_run_has(number: int, code: int, said: str, tmp_path
     np.savez(tmp_path / "rows.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
     argv = ["fit", "mlp:hidden=4", "--data", str(tmp_path / "rows.npz"), "--epochs", "100000"]
     argv += ["--batch-size", "32", "--save", str(tmp_path / "run")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    running = subprocess.Popen(
-        [sys.executable, "-m", "calibcli", *argv],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # tests in the background
-    )
+    said_there = tmp_path / "stderr"
+
+    def fit() -> None:
+        with said_there.open("w") as sys.stderr:
+            code = main(argv)
+        os._exit(code)
+
+    running = forked(fit)
     steps = tmp_path / "run" / "steps.jsonl"
     limit = time.monotonic() + 100
     while not (steps.exists() and len(steps.read_text().splitlines()) > 5):
         assert time.monotonic() < limit
         time.sleep(0.05)
-    running.send_signal(number)
-    _, err = running.communicate(timeout=100)
-    assert running.returncode == code, err
+    os.kill(running, number)
+    found, err = ended(running), said_there.read_text()
+    assert found == code, err
     assert f"error: {said}" in err
     assert "the same command with --resume goes on from there" in err
     assert (tmp_path / "run" / "state.pt").exists()

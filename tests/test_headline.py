@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import headline_cases as cases
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibcli
 from calibcli import headline, numbers, render
+from calibcli.api import accumulating
 from calibcli.cli.app import main
 from calibcli.cli.run import COMMANDS
 from calibcli.result import Check, Estimate, Result, Table
+from calibcli.ship import verifying
+from calibcli.ship.comparison import Compared
+from calibcli.slices import find
+from calibcli.study import judgement
+from calibcli.study.claims import Verdict
+from calibcli.watch import told
 
 GOLDEN = Path(__file__).parent / "golden" / "headlines.txt"
 SAMPLE = Path(__file__).parent.parent / "sample_data"
@@ -64,13 +74,28 @@ def test_every_command_has_one_of_its_own_or_writes_it(tmp_path: Path, capsys: p
         "check": [TEST, "--max", "ece=0.2"],
         "compare": [TEST, str(tmp_path / "new.npz")],
         "plan": ["--max", "ece=0.05"],
+        "ood": [TEST, VALIDATION],
         "inspect": [TEST],
     }
-    for name, argv in lines.items():
-        main([name, *argv, "--json", "-q"])
+    saved, state = str(tmp_path / "t.safetensors"), str(tmp_path / "state.npz")
+    own = {  # which the command writes
+        "export": [saved, "--to", "json", "--data", TEST, "-o", str(tmp_path / "t.json")],
+        "verify": [str(tmp_path / "new.npz"), "--with", saved, "--data", TEST],
+        "watch": [str(tmp_path / "nights.json"), TEST, "--max", "ece=0.2"],
+        "slices": [TEST, "--min-n", "100"],
+        "merge": [state],
+    }
+    calibcli.Accumulator().update(np.load(TEST)["logits"], np.load(TEST)["labels"]).save(state)
+    for name, argv in {**lines, **own}.items():
+        main([name, *argv, *([] if name == "export" else ["--json"]), "-q"])
+        if name == "export":
+            assert capsys.readouterr().out.count("max|dp|") >= 1
+            continue
         result = Result.from_json(capsys.readouterr().out)
-        assert result.facts["headline"] == headline.of(result) != "", name
-    assert {*lines, "curvature", "fit", "logits"} <= {*COMMANDS}
+        assert result.facts["headline"], name
+        assert name in own or result.facts["headline"] == headline.of(result), name
+    others = {"curvature", "fit", "logits", "study", "report", "list", "demo"}  # in files of their own; no result
+    assert {*lines, *own, *others} == {*COMMANDS}
 
 
 def test_python_results_have_it_and_a_command_may_write_its_own() -> None:
@@ -114,7 +139,7 @@ def numbers_of(text: str) -> list[float]:
     return [float(x) for x in re.findall(r"-?\d+\.\d+", text)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
     null = data.draw(st.sampled_from([None, 0.01, 0.5, 2.0]))
@@ -157,7 +182,7 @@ def test_metrics_claims_no_more_than_its_intervals(data: Any) -> None:
     assert {*numbers_of(said)} <= known
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_scale_claims_no_more_than_its_intervals(data: Any) -> None:
     words = {"nll": "NLL", "ece": "ECE", "brier": "Brier score", "accuracy": "accuracy"}
@@ -186,7 +211,7 @@ def test_scale_claims_no_more_than_its_intervals(data: Any) -> None:
     assert "predictions unchanged" not in said.lower() or keeps
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_compare_claims_no_more_than_its_intervals(data: Any) -> None:
     words = {"nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
@@ -210,7 +235,7 @@ def test_compare_claims_no_more_than_its_intervals(data: Any) -> None:
                 assert verdict in ("not shown", "unknown") or not (wins or loses)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_curvature_and_fit_claim_no_more_than_their_intervals(data: Any) -> None:
     a, b = (data.draw(estimate("lambda_max", scope)) for scope in ("", "loss=focal"))
@@ -230,7 +255,7 @@ def test_curvature_and_fit_claim_no_more_than_their_intervals(data: Any) -> None
         assert above(runs["y" if best == "x" else "x"], runs[best].high)  # type: ignore[arg-type]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_check_says_the_verdict_and_no_other(data: Any) -> None:
     outcomes = data.draw(st.lists(st.sampled_from(["pass", "fail", "inconclusive", "not_run"]), min_size=1, max_size=4))
@@ -259,7 +284,66 @@ def test_check_says_the_verdict_and_no_other(data: Any) -> None:
         assert (word in re.findall(r"INCONCLUSIVE|NOT RUN|PASS|FAIL", said)) <= (word in there)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
+@given(outcomes=st.lists(st.sampled_from(["pass", "fail", "inconclusive", "not_run"]), max_size=5))
+def test_watch_claims_what_its_verdicts_do(outcomes: list[Any]) -> None:
+    checks = [
+        Check(rule=f"ece <= 0.{i}", outcome=o, scope=f"site={i}", message="since then") for i, o in enumerate(outcomes)
+    ]
+    said = told.headline(cast(Any, SimpleNamespace(nights=3, rows=300)), checks)
+    failed = [c for c in checks if c.outcome == "fail"]
+    assert said.startswith("Alarm" if failed else "No alarm")
+    claimed = {c.rule for c in checks if c.rule in said}
+    assert claimed <= {c.rule for c in failed or checks if c.outcome in ("fail", "pass")}
+    assert bool(claimed) == bool(failed or "pass" in outcomes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(real=st.lists(st.booleans(), max_size=6), find_what=st.sampled_from(["gap", "error"]))
+def test_slices_claims_what_was_confirmed(real: list[bool], find_what: Any) -> None:
+    shown = {"value": 0.1, "low": 0.05, "high": 0.15, "level": 0.95, "n": 300}
+    found = [
+        Estimate(name="confidence_gap", scope=f"c{i}", **shown, detail={"confirmed": r}) for i, r in enumerate(real)
+    ]
+    said = find._headline(found, find.Search(find=find_what), 0.05, (0.2, 0.05), 1000)
+    assert said.startswith("Surely") == any(real)
+    for e in found:
+        assert (f"{e.scope} (0.1000 [0.0500, 0.1500]" in said) <= e.detail["confirmed"]
+    assert any(real) or not any(e.scope in said for e in found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(words=st.lists(st.sampled_from([*judgement.OUTCOMES]), max_size=6), seeds=st.integers(1, 9))
+def test_study_counts_its_verdicts(words: list[Any], seeds: int) -> None:
+    judged = {str(i): Verdict(word) for i, word in enumerate(words)}
+    said = judgement._headline(cast(Any, SimpleNamespace(seeds=seeds)), judged)
+    for word in judgement.OUTCOMES:
+        n, many = words.count(word), "hold" if word == "holds" and words.count(word) > 1 else word
+        assert (f" {n} {many} (" in said) == (n > 0), said
+
+
+@settings(max_examples=50, deadline=None)
+@given(most=st.floats(0, 2e-6), changed=st.integers(0, 3))
+def test_verify_claims_what_was_measured(most: float, changed: int) -> None:
+    compared = Compared(n=100, most=most, row=0, limit=1e-6, changed=changed)
+    job = cast(Any, SimpleNamespace(path=Path("new.npz"), scaler=SimpleNamespace(choice=SimpleNamespace(name="platt"))))
+    said = verifying._headline(job, compared, {})
+    assert ("does not give" in said) == (most > 1e-6)
+    assert ("no predicted class" in said) == (changed == 0)
+    assert "100 rows" in said
+
+
+def test_merge_says_what_metrics_says(tmp_path: Path) -> None:
+    z, y = (np.load(TEST)[key] for key in ("logits", "labels"))
+    for i in range(2):
+        calibcli.Accumulator().update(z[i::2], y[i::2]).save(tmp_path / f"{i}.npz")
+    found = accumulating.merged([tmp_path / "0.npz", tmp_path / "1.npz"])
+    said = headline.of(dataclasses.replace(found, command="metrics"))
+    assert found.facts["headline"] == f"{said} Measured of 997 rows in 2 states."
+    assert said.startswith("Overconfident: ECE 0.06")
+
+
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_no_result_is_too_odd_for_a_sentence(data: Any) -> None:
     command = data.draw(st.sampled_from([*COMMANDS, "strange"]))

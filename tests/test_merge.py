@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import evals_written as written
 import numpy as np
 import pytest
 import torch
@@ -110,7 +111,7 @@ def agree(found: Any, wanted: Any, specs: Sequence[str]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_merged_parts_are_the_file(data: st.DataObject) -> None:
     kind, k = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from((2, 3, 10)))
     n = data.draw(st.integers(2, 600))
@@ -167,6 +168,13 @@ def test_bounds_of_merged_rows_are_those_of_the_file() -> None:
     assert found["nll"].high == pytest.approx(wanted["nll"].high, rel=1e-3)
 
 
+def ends_by(at: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest of the values in each place."""
+    order = np.argsort(at, kind="stable")
+    starts = np.flatnonzero(np.diff(at[order], prepend=-1))
+    return np.minimum.reduceat(values[order], starts), np.maximum.reduceat(values[order], starts)
+
+
 def test_cells_do_not_cross_edges() -> None:
     """Every row lies in a place that no edge of a usual number of bins divides; an edge is a place of its own."""
     rng = np.random.default_rng(0)
@@ -179,13 +187,10 @@ def test_cells_do_not_cross_edges() -> None:
     assert (np.diff(inside) >= 0).all()  # places rise with the confidence
     for bins in (10, 15, 20, 100):
         for edges in ("left", "right"):
-            index = condense.bin_index(confidence, bins, edges)
-            for one in np.unique(at):
-                assert len(np.unique(index[at == one])) == 1 if (at == one).sum() > 1 else True
-    fine = rest < 2.0**-12
-    for one in np.unique(at[fine]):
-        here = rest[at == one]
-        assert here.max() <= here.min() * 2 ** (1 / condense.STEPS) * (1 + 1e-9)
+            least, most = ends_by(at, condense.bin_index(confidence, bins, edges))
+            assert (least == most).all()
+    least, most = ends_by(at[np.isin(at, at[rest < 2.0**-12])], rest[np.isin(at, at[rest < 2.0**-12])])
+    assert (most <= least * 2 ** (1 / condense.STEPS) * (1 + 1e-9)).all()
     assert CELLS % 15 == CELLS % 20 == CELLS % 100 == 0
 
 
@@ -391,6 +396,31 @@ def states(tmp_path: Path) -> list[Path]:
         found.append(tmp_path / f"state-{i}.npz")
         assert main(["metrics", str(tmp_path / f"part-{i}.npz"), "--partial", str(found[-1]), "-q"]) == 0
     return found
+
+
+@pytest.mark.parametrize("given", ["folder", "files", "python"])
+def test_tasks_are_not_parts(given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Evaluations of two tasks are added up only where that is said."""
+    folder = tmp_path / "evals"
+    folder.mkdir()
+    for name, rows in (("a-1", 120), ("a-2", 130), ("b-1", 110)):
+        header = {**written.HEADER, "eval": {"task": name[0]}}
+        samples = written.inspect_samples(written.questions(rows, False, seed=rows))
+        (folder / f"{name}.eval").write_bytes(written.eval_log(samples, header=header))
+    paths, state = sorted(map(str, folder.glob("*.eval"))), str(tmp_path / "state.npz")
+    if given == "python":
+        kept = Accumulator().update(paths[0])
+        with pytest.raises(InputError, match="files of 2 tasks: a, b"):
+            kept.update(folder)
+        assert kept.rows == 120
+        assert kept.update(paths[1]).update(paths[2], shards=True).rows == 360
+        return
+    named = [str(folder)] if given == "folder" else paths
+    assert main(["metrics", *named, "--partial", state, "-q"]) == Exit.REFUSED
+    assert "files of 2 tasks: a, b" in capsys.readouterr().err
+    assert not Path(state).exists()
+    assert main(["metrics", *named, "--partial", state, "-q", "--shards"]) == Exit.OK
+    assert Accumulator.load(state).rows == 360
 
 
 def test_the_command_line_merges(states: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

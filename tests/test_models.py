@@ -99,6 +99,23 @@ def convnext() -> Any:
     return t.ConvNextForImageClassification(config), t.ConvNextImageProcessor(size={"shortest_edge": 64})
 
 
+def swin() -> Any:
+    import transformers as t
+
+    config = labelled(
+        t.SwinConfig, image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    return t.SwinForImageClassification(config), t.ViTImageProcessor(size={"height": 32, "width": 32}, resample=3)
+
+
+def resnet() -> Any:
+    """With statistics of its normalisation in the buffers."""
+    import transformers as t
+
+    config = labelled(t.ResNetConfig, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    return t.ResNetForImageClassification(config), t.ConvNextImageProcessor(size={"shortest_edge": 224}, crop_pct=0.9)
+
+
 def efficientnet() -> Any:
     """Rescaled with an offset, normalised twice: what calib's own reading of the file refuses."""
     import transformers as t
@@ -128,7 +145,7 @@ def own_pipeline(folder: str, task: str, rows: Sequence[Any], **options: Any) ->
     return np.array(found)
 
 
-@pytest.mark.parametrize("make", [vit, vit_pil, convnext, efficientnet, clip_like])
+@pytest.mark.parametrize("make", [vit, vit_pil, convnext, swin, resnet, efficientnet, clip_like])
 @pytest.mark.parametrize("given", ["m", "m/model.safetensors"])
 def test_pictures_of_transformers(make: Callable[[], Any], given: str, pictures: list[Path]) -> None:
     model, processor = make()

@@ -260,6 +260,97 @@ def test_histogram_counts(of: str, bins: int) -> None:
         assert not scaler.preserves_accuracy
 
 
+def by_structured(p: Predictions, full: bool, n: float | None = None) -> np.ndarray:
+    """Structured scaling by L-BFGS on deviations from the identity."""
+    k, n = p.k, n or p.n
+    x = np.log((n * by_temperature(p) + 1 / k) / (n + 1))
+    w = np.full(p.n, 1 / p.n) if p.weights is None else p.weights / p.weights.sum()
+    size = np.full((k, k + 1), k * (k - 1) / n)
+    size[:, k] = size[np.arange(k), np.arange(k)] = k / n
+    used = np.ones((k, k + 1)) if full else np.eye(k, k + 1) + (np.arange(k + 1) == k)
+    design = np.column_stack([x, np.ones(p.n)])
+
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        d = theta.reshape(k, k + 1) * used
+        log_q = log_softmax(design @ (np.eye(k, k + 1) + d).T)
+        residual = (np.exp(log_q) - np.eye(k)[p.labels]) * w[:, None]
+        value = -float(w @ log_q[np.arange(p.n), p.labels]) + float((size * d * d).sum())
+        return value, ((residual.T @ design + 2 * size * d) * used).ravel()
+
+    options = {"ftol": 1e-16, "gtol": 1e-10, "maxiter": 10_000}
+    found = minimize(objective, np.zeros(k * (k + 1)), jac=True, method="L-BFGS-B", options=options)
+    return softmax(design @ (np.eye(k, k + 1) + found.x.reshape(k, k + 1) * used).T, axis=1)
+
+
+def noisy(n: int = 1500, k: int = 4) -> Predictions:
+    """Too sure by two kinds of rows: calibrated ones, and a tenth whose label is anything."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((n, k)) * 3
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    lost = rng.uniform(size=n) < 0.15
+    return Predictions.of(z * np.where(rng.uniform(size=(n, 1)) < 0.5, 2, 1), np.where(lost, rng.integers(0, k, n), y))
+
+
+def test_ensemble_temperature_is_the_best_mixture() -> None:
+    p = noisy()
+    parts = np.stack([by_temperature(p), probabilities(p), np.full((p.n, 4), 0.25)])
+    own = parts[:, np.arange(p.n), p.labels]
+    rule = {"type": "eq", "fun": lambda s: s.sum() - 1}
+    options = {"ftol": 1e-14, "maxiter": 1000}
+    found = minimize(
+        lambda s: -np.log(s @ own).mean(), [0.4, 0.3, 0.3], bounds=[(0, 1)] * 3, constraints=rule, options=options
+    )
+    given = scalers.fit("ensemble_temperature", p).scaler.parameters
+    shares = np.array([given[name] for name in ("tempered", "plain", "uniform")])
+    assert shares.sum() == pytest.approx(1, abs=1e-14)
+    assert (shares[1:] > 0.02).all(), "a case in which T alone is best shows nothing"
+    assert shares == pytest.approx(found.x, abs=2e-4)
+    assert -np.log(shares @ own).mean() <= found.fun + 1e-12
+    got = np.exp(scalers.fit("ensemble_temperature", p).scaler(p.logits))
+    np.testing.assert_allclose(got, np.tensordot(shares, parts, 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("by", ["histogram", "isotonic"])
+def test_top_label_has_a_map_for_each_predicted_class(by: str, k: int) -> None:
+    p = predictions(700, k)
+    skewed = Predictions.of(p.logits + np.append({2: -7.5, 5: -4.0}[k], np.zeros(k - 1)), p.labels)
+    q = probabilities(skewed)
+    top = q.argmax(1)
+    assert 0 < (top == 0).sum() < 50 <= np.bincount(top)[1:].min()
+    done = scalers.fit(f"top_label:by={by}", skewed)
+    expected = np.empty(p.n)
+    for c in range(k):
+        rows = np.flatnonzero(top == c)
+        on = np.arange(p.n) if c == 0 else rows  # too few of class 0: all rows
+        score, hit = q[on].max(1), top[on] == p.labels[on]
+        if by == "isotonic":
+            model = IsotonicRegression(out_of_bounds="clip").fit(score, hit)
+            expected[rows] = np.clip(model.predict(q[rows].max(1)), 1 / (len(on) + 2), 1 - 1 / (len(on) + 2))
+            continue
+        bins, order = len(on) // 50, np.argsort(score)
+        edges = [int(np.ceil(len(on) * b / bins)) for b in range(bins + 1)]
+        for first, last in itertools.pairwise(edges):
+            inside = (q[rows].max(1) >= score[order[first]]) & (q[rows].max(1) <= score[order[last - 1]])
+            expected[rows[inside]] = (hit[order[first:last]].sum() + 1) / (last - first + 2)
+    got = np.exp(done.scaler(skewed.logits))
+    np.testing.assert_allclose(got[np.arange(p.n), top], np.maximum(expected, stays_on_top(q)), rtol=1e-10)
+    np.testing.assert_allclose(got.sum(1), 1)
+    assert done.scaler.preserves_accuracy
+    assert done.notes == [f"1 of {k} classes are predicted in fewer than 50 rows and share one map: 0"]
+
+
+@pytest.mark.parametrize("spec", ["sms", "svs", "ensemble_temperature", "top_label", "top_label:by=isotonic"])
+def test_counts_are_repeated_rows(spec: str) -> None:
+    p = noisy(400)
+    w = np.resize([1, 2, 0, 3], 400)
+    counted = Predictions.of(p.logits, p.labels, weights=w.astype(float), weight_kind="count")
+    repeated = Predictions.of(p.logits.repeat(w, 0), p.labels.repeat(w))
+    a, b = (scalers.fit(spec, q).scaler for q in (counted, repeated))
+    rows = p.logits[w > 0]
+    np.testing.assert_allclose(np.exp(a(rows)), np.exp(b(rows)), rtol=1e-5)
+
+
 def test_binary_maps_are_of_the_positive_class() -> None:
     p = predictions(500, 2)
     q = probabilities(p)[:, 1]
@@ -332,6 +423,8 @@ PROBABILITIES: dict[str, Callable[[Predictions], np.ndarray]] = {
     "temperature": by_temperature,
     "focal": by_focal_map,
     "focal_temperature": by_both,
+    "sms": lambda p: by_structured(p, True),
+    "svs": lambda p: by_structured(p, False),
 }
 ABOVE = {
     "vector": test_vector_and_bcts_minimise_the_penalised_nll,
@@ -343,6 +436,8 @@ ABOVE = {
     "isotonic": test_isotonic_of_classes_and_of_the_top_label,
     "isotonic_top": test_isotonic_of_classes_and_of_the_top_label,
     "histogram": test_histogram_counts,
+    "ensemble_temperature": test_ensemble_temperature_is_the_best_mixture,
+    "top_label": test_top_label_has_a_map_for_each_predicted_class,
 }
 
 

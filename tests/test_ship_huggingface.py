@@ -13,7 +13,10 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs import checkpoint
+from calibcli.links import log_softmax
 from calibcli.scalers import Scaler
+from calibcli.ship import verifying
+from calibcli.ship.target import Job
 
 pytestmark = pytest.mark.extra
 K = 6
@@ -115,3 +118,28 @@ def test_the_card_is_one_that_the_hub_reads(tmp_path: Path) -> None:
     assert by["ece"].metric_args["null95"] == pytest.approx(after["ece"].null_high)
     assert "## Calibration" in text
     assert json.dumps("my model") in text
+
+
+def test_verify_prepares_pictures_as_logits_does(tmp_path: Path) -> None:
+    """By the folder's image processor: the gate judges the same logits before and after."""
+    from PIL import Image
+    from transformers import ViTImageProcessor
+
+    model, _ = folder(tmp_path)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(model)
+    rng = np.random.default_rng(0)
+    for i in range(24):
+        (tmp_path / "pictures" / f"c{i % K}").mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "pictures" / f"c{i % K}" / f"{i}.png")
+    pictures, raw, cal, made = (str(tmp_path / n) for n in ("pictures", "raw.npz", "c.safetensors", "made"))
+    assert main(["logits", str(model), "--data", pictures, "--save", raw, "-q"]) == 0
+    assert main(["scale", raw, "--save", cal, "-q"]) == 0
+    argv = ["export", cal, "--to", "checkpoint", "--model", str(model), "--data", pictures, "-o", made, "-q"]
+    assert main(argv) == 0
+    fit = calibcli.load_scaler(cal)
+    rows, deployed = verifying._networks(Job(scaler=fit, path=Path(made), data=pictures), model)
+    recorded = calibcli.read(raw)
+    assert rows.labels.tolist() == recorded.labels.tolist()
+    np.testing.assert_allclose(rows.logits, log_softmax(recorded.logits.astype(float)), atol=1e-4)
+    np.testing.assert_allclose(deployed, fit.predict_proba(recorded.logits), atol=1e-5)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forks import ended, forked, ranks
 from torch import nn
 
 from calibcli import device, losses
@@ -24,25 +23,6 @@ from calibcli.training.recipe import Recipe
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-
-
-def forked(work: Callable[[], None], **environment: str) -> int:
-    """The process id of a child that does the work; exit 0, or 1 where it raised."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        os.environ |= environment
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-        work()
-    except BaseException as error:
-        os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
-    os._exit(0)
-
-
-def ended(child: int) -> int:
-    """Its exit code, or minus the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def small(kind: str = "layer") -> tuple[nn.Module, Loader]:
@@ -66,11 +46,7 @@ def test_two_processes_are_one(tmp_path: Path, loss: str) -> None:
         if device.rank() == 0:
             torch.save(model.state_dict(), tmp_path / out)
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    children = [forked(lambda: work("two.pt"), RANK=str(rank), **address) for rank in range(2)]
+    children = ranks(lambda: work("two.pt"))
     work("one.pt")
     assert [ended(child) for child in children] == [0, 0]
     one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one.pt", "two.pt"))

@@ -386,6 +386,19 @@ def test_groups_count_as_one_row_each() -> None:
     assert result["accuracy"].value == pytest.approx(right.mean())
 
 
+def test_a_group_that_comes_again_is_refused() -> None:
+    """Its rows are not independent of those before, with ids of their own or without; one whole night is."""
+    groups = [f"p{i // 9}" for i in range(900)]
+    for ids in (None, IDS[:900]):
+        watch = calibcli.Watch(min={"accuracy": 0.5})
+        for rows in (slice(0, 450), slice(450, 720)):
+            own = None if ids is None else ids[rows]
+            watch.update(Z[rows], Y[rows], group=groups[rows], ids=own, night=night(rows.start // 450))
+        with pytest.raises(InputError, match=r"2 groups of .* in the state already; nothing was counted"):
+            watch.update(Z[702:900], Y[702:900], group=groups[702:900], night=night(2))
+        assert watch.result().checks[0].estimate.n == 80
+
+
 def test_counts_are_rows_and_sampling_weights_are_refused() -> None:
     w = np.random.default_rng(0).integers(1, 4, 500)
     watch = calibcli.Watch(min={"accuracy": 0.5}, max={"ece": 0.3})

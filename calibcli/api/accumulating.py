@@ -10,13 +10,14 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from calibcli import headline
 from calibcli.api.measuring import Scores, from_arrays, is_path, read
 from calibcli.errors import UsageError, check_keywords
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.files.arrays import whole
 from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import opened
+from calibcli.inputs.scores import opened, tasks
 from calibcli.metrics import report as reports
 from calibcli.metrics.partial import State
 from calibcli.metrics.partial_file import arrays_of, state_of
@@ -56,6 +57,7 @@ class Accumulator:
         self.specs, self.threads = specs, threads
         self._how: dict[str, Any] = how
         self._state: State | None = None
+        self._tasks: set[str] = set()
 
     @property
     def rows(self) -> int:
@@ -92,17 +94,21 @@ class Accumulator:
         if isinstance(scores, list | tuple) and is_path(scores):
             raise TypeError("update takes one file: one after the other is how several are added")
         if is_path(scores) and len(files := opened.files_of(str(scores), Reading())) > 1:
+            made = Accumulator(*self.specs, threads=self.threads, **self._how)
             for file in files:
-                self.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
-            return self
+                made.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
+            return self.merge(made)
         rows = _rows(scores, labels, {**self._how, **how}, progress)
+        found = {*self._tasks, rows.facts.get("task", "")}
+        if not how.get("shards"):
+            tasks.refuse_several(found)
         state = self._state
         if state is None:
             asked = choose([*(self.specs or ["default"])], rows.k, rows.top_only)
             usual = [] if rows.top_only else choose(["classwise_ece"], rows.k)
             state = State(needed_class_bins([*usual, *asked], rows.k))
         state.update(rows, part, self.threads or None, progress)
-        self._state = state
+        self._state, self._tasks = state, found
         return self
 
     def merge(self, *others: Accumulator) -> Self:
@@ -214,14 +220,14 @@ def partly(
     """
     known_suffix(save, SUFFIXES, "a state")
     found = Accumulator(*specs, threads=threads)
-    asked = {key: value for key, value in reading.items() if key not in ("shards", "tasks")}
+    asked = {key: value for key, value in reading.items() if key != "tasks"}
     if reading.get("tasks"):
         raise UsageError("--partial adds up all rows, --tasks measures each task", "pass one of them")
     for path in paths:
         found.update(str(path), progress=progress, **asked)
     result = found.result(*specs, diagram=True, **how)
     found.save(save)
-    said = f"{found.rows:,} rows are measured, and {save.name} keeps what calib merge needs of them."
+    said = f"{headline.of(result)} {save.name} keeps what calib merge needs of {found.rows:,} rows.".strip()
     return dataclasses.replace(result, facts={**result.facts, "headline": said})
 
 
@@ -254,7 +260,8 @@ def merged(
     if save is not None:
         found.save(save)
     inputs = [Source(path).entry() for path in files]
-    said = f"{len(files)} states of {found.rows:,} rows are measured as one."
+    count = f"{found.rows:,} rows in {len(files)} state{'s' * (len(files) != 1)}"
+    said = f"{headline.of(result)} Measured of {count}.".strip()
     return dataclasses.replace(
         result,
         command="merge",

@@ -73,7 +73,9 @@ class Piece:
     @property
     def least(self) -> Array:
         """(n,) smallest score of each row."""
-        return np.asarray(self.by_class.min(axis=0) if self.narrow else self.z.min(axis=1))
+        if self.narrow:
+            return np.asarray(self.by_class.min(axis=0))
+        return np.asarray(self.z[np.arange(len(self)), self.z.argmin(axis=1)])  # faster than `min` of each row
 
     @property
     def sums(self) -> Floats:

@@ -133,7 +133,8 @@ class Block:
         z_top = z_flat[at_top]
         np.subtract(z_top, z_flat[here + self.labels[rows]], out=gap, dtype=np.float64)
         if not self.lean:
-            np.subtract(z_top, z.min(axis=1), out=deep, dtype=np.float64)
+            lowest = z_flat[here + z.argmin(axis=1)]  # several times as fast as `min` over few classes
+            np.subtract(z_top, lowest, out=deep, dtype=np.float64)
         if z_top.min() >= -SAFE and z_top.max() <= SAFE:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:

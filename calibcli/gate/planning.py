@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from calibcli import numbers
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline, limits
@@ -134,7 +135,7 @@ def _notes(found: Sequence[Estimate], a: Assumptions) -> list[str]:
 def _rows(need: Need, a: Assumptions) -> Estimate:
     """The planned rows, from the 10 to the 90 % quantile over the pilots that could have been drawn."""
     n = need.rows(a.power)
-    how = f"{need.verdict} with a chance of {a.power:.0%}; {need.assumed}"
+    how = f"{need.verdict} with a chance of {numbers.percent(a.power)}; {need.assumed}"
     common: dict[str, Any] = {"name": "n", "scope": need.rule, "unit": "rows"}
     found = sorted(need.rows(a.power, chance) or math.inf for chance in need.others)
     low, high = (found[round(share * (len(found) - 1))] if found else math.inf for share in (0.1, 0.9))
@@ -250,7 +251,7 @@ def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:
         Curve(label="PASS", kind="line", role="model", x=grid, y=[p for p, _ in chances]),
         Curve(label="FAIL", kind="line", role="gap", x=grid, y=[f for _, f in chances]),
         Curve(label="INCONCLUSIVE", kind="line", role="null", x=grid, y=[1 - p - f for p, f in chances]),
-        Curve(label=f"{a.power:.0%}", kind="hline", role="ideal", y=[a.power]),
+        Curve(label=numbers.percent(a.power), kind="hline", role="ideal", y=[a.power]),
     ]
     if estimate.value is not None:
         curves.append(Curve(label="planned n", kind="vline", role="best", x=[estimate.value]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+from functools import cache
 
 from calibcli.result import Result
 
@@ -22,10 +23,15 @@ def of(result: Result) -> str:
     >>> of(calibcli.measure(logits, labels, "ece", "confidence_gap")).split(":")[0]
     'Overconfident'
     """
-    if result.command not in {m.name for m in pkgutil.iter_modules(__path__)} - {"phrases"}:
+    if result.command not in _commands():
         return ""
     said = importlib.import_module(f"calibcli.headline.{result.command}").say(result)
     return " ".join(str(said).split())
+
+
+@cache
+def _commands() -> set[str]:
+    return {m.name for m in pkgutil.iter_modules(__path__)} - {"phrases"}
 
 
 def headed(result: Result) -> Result:

@@ -19,12 +19,12 @@ def say(result: Result) -> str:
     rest = [f"{sum(c.outcome == o for c in result.checks)} {WORDS[o]}" for o in WORST_FIRST if o != verdict]
     rest = [text for text in rest if not text.startswith("0 ")]
     if verdict == "pass":
-        many = "" if len(own) == 1 else f"all {len(own)} rules hold, "
+        many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
         return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
-    said = f"{WORDS[verdict]}: {_numbers(own[0])}{_why(own[0])}"
+    excused = "" if any(c.fatal for c in own) else " (only warns)"
+    said = f"{WORDS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
     others = [f"{len(own) - 1} more {WORDS[verdict]}"] if len(own) > 1 else []
-    excused = "these only warn" if not any(c.fatal for c in own) else ""
-    return told(said, "; ".join(filter(None, [", ".join(others + rest), excused])), _advice(own[0]))
+    return told(said, ", ".join(others + rest), _advice(own[0]))
 
 
 def _numbers(check: Check) -> str:
@@ -49,7 +49,7 @@ def _why(check: Check) -> str:
         sure = f" (with {numbers.percent(level)} confidence)" if isinstance(level, float) else _sure([check])
         return f", {check.message.removeprefix('surely ')}{sure}" if check.message else ""
     if check.outcome == "inconclusive":
-        return ", whose bounds hold the limit" if check.n_needed else f", {check.message}"
+        return ", with the limit between its bounds" if check.n_needed else f", {check.message}"
     return f": {check.message}" if check.message and check.rule != NO_RULE else check.message
 
 
@@ -67,7 +67,7 @@ def _advice(check: Check) -> str:
         done.append("sharper bounds may (--bounds sharp)")
     done.append("see calib plan --from FILE")
     if check.fatal:
-        done.append("--on-inconclusive warn lets it be")
+        done.append("--on-inconclusive warn lets it through")
     return upper("; ".join(done))
 
 

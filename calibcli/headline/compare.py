@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import base, listed, name, named, side, told
+from calibcli.headline.phrases import base, count, listed, name, named, side, told
 from calibcli.result import Estimate, Result
 
-FIRST = ("nll", "ece", "accuracy", "brier", "brier_top", "temperature_gain", "auc", "lambda_max", "trace")
+FIRST = ("nll", "ece", "accuracy", "brier", "brier_top", "auc", "lambda_max", "trace")
 SHOWN = 2  # differences with their numbers
 
 
@@ -36,13 +36,16 @@ def _one(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> st
     real = [e for e in own if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
     worse = [e for e in real if e not in better and e.better in ("lower", "higher")]
+    alone = [e for e in own if e not in real and side(e) != "open"]
+    many = f"not shown as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}" if alone else ""
     if not real:
-        said = f"{scope}: no difference shown"
-        return f"{said} ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else said
+        near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
+        return "; ".join(filter(None, [f"{_subject(scope)}: no difference shown{near}", many]))
     parts = [f"{word} in {_with_numbers(some)}" for word, some in (("better", better), ("worse", worse)) if some]
     if not parts:
         parts = [f"another {_with_numbers(real)}"]
-    open_ = [e for e in own if e not in real and e.better in ("lower", "higher")]
+    open_ = [e for e in own if e not in [*real, *alone] and e.better in ("lower", "higher")]
+    parts += [many] if many else []
     parts += [f"no difference shown in {listed((name(e.name) for e in open_), 2)}"] if open_ else []
     return f"{_subject(scope)}: {'; '.join(parts)}"
 

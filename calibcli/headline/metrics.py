@@ -60,7 +60,7 @@ def direction(result: Result, scope: str = "") -> str:
     event = result.facts.get("event")
     if event is None or result.facts.get("kind") == "confidence" or (gap is not None and "of=top" in gap.name):
         return {"above": "overconfident", "below": "underconfident"}[where]
-    return f"probabilities too {'high' if where == 'above' else 'low'}"
+    return f"P({event}) too {'high' if where == 'above' else 'low'}"
 
 
 def _calibration(result: Result) -> str:
@@ -74,12 +74,18 @@ def _calibration(result: Result) -> str:
         way = "miscalibrated" + _bend(result)
     if way and not chance:
         return f"{way}: {named(error)}"
+    if way and beyond:
+        return f"{way}: {named(error)} where a calibrated model would show at most {chance} (95 %)"
+    if way and gap is not None and side(gap) != "open":
+        return f"{way}: {named(gap)}, though {named(error)} alone is within chance (up to {chance}, 95 %)"
     if way:
-        what = "where a calibrated model would show at most" if beyond else "though a calibrated model may show up to"
-        return f"{way}: {named(error)} {what} {chance} (95 %)"
+        rest = f"leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
+        return f"{way}, barely: {named(error)} {rest}"
+    if beyond and error.low is None:
+        return f"{named(error)} is more than a calibrated model would show ({chance}, 95 %)"
     if beyond:
         rest = f"is more than a calibrated model would show ({chance}, 95 %), but its bounds do not exclude it"
-        return f"undecided: {named(error)} {rest}" if error.low is not None else f"{named(error)} {rest}"
+        return f"undecided: {named(error)} {rest}"
     said = f"no miscalibration shown: {named(error)}"
     said += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
     if error.n is not None and error.n < FEW:

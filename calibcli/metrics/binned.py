@@ -32,7 +32,11 @@ from calibcli.metrics.gap_norms import (
 from calibcli.metrics.intervals import Bare, Interval, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Equal
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Of, Sample
+<<<<<<< HEAD
 from calibcli.numerics import TIE, normal_quantile, score_bound
+=======
+from calibcli.numerics import normal_quantile, parts, score_bound
+>>>>>>> main
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
@@ -232,10 +236,10 @@ class Classwise(Statistic):
             return Interval(reason=ECE_HAS, **how)
         if self.norm == "l2":
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
-        share = view.shares
-        square = share * (1 / view.total if view.counts else share)
-        rest = 2 * -np.expm1(-columns.nll) / columns.k
-        unseen, variance = 2 / columns.k / view.effective, float(np.sum(square * rest**2))
+        unseen, variance = 2 / columns.k / view.effective, 0.0
+        for part in parts(view.n):
+            share, rest = view.shares[part], np.expm1(-columns.nll[part]) * 2 / columns.k
+            variance += float((share * rest * (1 / view.total if view.counts else share)) @ rest)
         return Interval(
             high=min(1.0, score_bound(self.value, normal_quantile(level), unseen, variance)),
             level=level,

@@ -233,7 +233,8 @@ def table_bounds(
     upper = min(1.0, score_bound(value, z, unseen, float(np.abs(covariance).sum())))
     if method == "sharp":
         assert table.index is not None
-        fourth = view.sums(table.index, len(d), np.square(np.square(view.residual)), 4)
+        residual = view.residual
+        fourth = view.sums(table.index, len(d), lambda part: np.square(np.square(residual[part])), 4)
         upper = sharp_upper(value, upper, d, table.gap_variance, fourth, unseen, alpha)
         variance = np.maximum(table.gap_variance, null)
         whole = norm_quantile(np.diag(variance), 1 - alpha / family * WHOLE, table.seed)
@@ -295,7 +296,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         return quantile(norms, level)
     # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
     steepest = math.sqrt(float(np.abs(covariance).sum()))
-    return float(np.median(norms)) + steepest * normal_quantile(level)
+    return quantile(norms, 0.5) + steepest * normal_quantile(level)
 
 
 @lru_cache(maxsize=8)

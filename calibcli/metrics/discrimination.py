@@ -138,45 +138,31 @@ def few(n: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Concordance(Ranking):
-    """P(p of a hit > p of a miss) + P(equal) / 2, with DeLong's components.
-
-    The interval is the score form: at each θ the variance that binormal scores would have there, as a multiple of what
-    DeLong's is of theirs at the estimate (method 5 of Newcombe 2006, who takes the multiple as 1). It holds where all
-    hits lie above all misses, and reaches at least as far as a share of hits, or of misses, that no row shows.
-    """
+class TwoSamples(Ranking):
+    """A functional of how the hits and the misses are ranked among each other, each a sample by itself."""
 
     @cached_property
     def _sums(self) -> tuple[float, float]:
         return float(self.ties.hits.sum()), float(self.ties.misses.sum())
 
-    @cached_property
-    def _components(self) -> tuple[Floats, Floats]:
-        """(T,) share of misses below a hit of this tie, and of hits above a miss; ties half."""
-        t, (hits, misses) = self.ties, self._sums
-        below, above = np.cumsum(t.misses) - t.misses / 2, hits - np.cumsum(t.hits) + t.hits / 2
-        return below / misses, above / hits
-
-    @cached_property
-    def value(self) -> float:
-        hits, misses = self._sums
-        if hits <= 0 or misses <= 0:
-            return math.nan
-        return float(self.ties.hits @ self._components[0]) / hits
+    @property
+    def parts(self) -> tuple[Floats, Floats]:
+        """(T,) what one more hit, and one more miss, in a tie would move; each of mean 0 over its sample."""
+        raise NotImplementedError
 
     @cached_property
     def influence(self) -> Floats:
         view, t, sums = self.view, self.ties, self._sums
         hit = view.hit[t.order]
         parts = [
-            (part[t.tie] - self.value) / total * (1.0 if view.groups is not None else few(n))
-            for part, total, n in zip(self._components, sums, self._effective, strict=True)
+            part[t.tie] / total * (1.0 if view.groups is not None else few(n))
+            for part, total, n in zip(self.parts, sums, self._effective, strict=True)
         ]
         found = np.where(hit, *parts)
         return self.row_order(found if view.weights is None else found * view.weights[t.order])
 
     @cached_property
-    def _sides(self) -> tuple[Rows, Rows]:
+    def sides(self) -> tuple[Rows, Rows]:
         """The hits and the misses."""
         v = self.view
         rows = Rows(v.p, v.weights, v.counts, v.groups)
@@ -194,23 +180,52 @@ class Concordance(Ranking):
     @property
     def _effective(self) -> tuple[float, float]:
         """Rows of each outcome."""
-        hits, misses = self._sides
+        hits, misses = self.sides
         return hits.effective, misses.effective
 
     @property
     def lacking(self) -> str:
         if math.isnan(self.value):
             return "every row came out the same way: there is nothing to rank"
-        fewest = min(side.units for side in self._sides)
+        fewest = min(side.units for side in self.sides)
         if self.rows.lacking or fewest >= FEWEST:
             return self.rows.lacking
         what = "rows" if self.view.groups is None else "groups"
         return f"{fewest:.3g} effective {what} of one outcome, and bounds need {FEWEST}"
 
+
+@dataclass(frozen=True, eq=False)
+class Concordance(TwoSamples):
+    """P(p of a hit > p of a miss) + P(equal) / 2, with DeLong's components.
+
+    The interval is the score form: at each θ the variance that binormal scores would have there, as a multiple of what
+    DeLong's is of theirs at the estimate (method 5 of Newcombe 2006, who takes the multiple as 1). It holds where all
+    hits lie above all misses, and reaches at least as far as a share of hits, or of misses, that no row shows.
+    """
+
+    @cached_property
+    def _components(self) -> tuple[Floats, Floats]:
+        """(T,) share of misses below a hit of this tie, and of hits above a miss; ties half."""
+        t, (hits, misses) = self.ties, self._sums
+        below, above = np.cumsum(t.misses) - t.misses / 2, hits - np.cumsum(t.hits) + t.hits / 2
+        return below / misses, above / hits
+
+    @cached_property
+    def value(self) -> float:
+        hits, misses = self._sums
+        if hits <= 0 or misses <= 0:
+            return math.nan
+        return float(self.ties.hits @ self._components[0]) / hits
+
+    @property
+    def parts(self) -> tuple[Floats, Floats]:
+        below, above = self._components
+        return below - self.value, above - self.value
+
     def interval(self, level: float) -> Interval:
         if math.isnan(self.value):
             return Interval(reason=self.lacking)
-        m, n = (side.units for side in self._sides)
+        m, n = (side.units for side in self.sides)
         what = "rows" if self.view.groups is None else "groups"
         detail = {f"hits_{what}": round(m, 1), f"misses_{what}": round(n, 1)}
         if self.lacking:
@@ -223,7 +238,7 @@ class Concordance(Ranking):
             return (self.value - theta) ** 2 - t * t * ratio * binormal(theta, m, n)
 
         low, high = bisect(far, 0.0, self.value, 60)[0], 1 - bisect(lambda x: far(1 - x), 0.0, 1 - self.value, 60)[0]
-        unseen = min(1.0, -math.log((1 - level) / 2) * max(side.unseen for side in self._sides))
+        unseen = min(1.0, -math.log((1 - level) / 2) * max(side.unseen for side in self.sides))
         low, high = min(low, self.value * (1 - unseen)), max(high, self.value + (1 - self.value) * unseen)
         clustered = "" if self.view.groups is None else ", sums over groups"
         how = f"score form of DeLong's variance, unseen rows{clustered}"

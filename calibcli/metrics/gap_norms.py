@@ -205,15 +205,13 @@ class DebiasedSquare(GapNorm):
         A cut at the share q moves as the empirical share of rows below it, a Brownian bridge of variance q (1 - q) / n,
         and carries with it rows whose mean residual is that of the rows it passes.
         """
-        table, ranked, n = self.table, self.view.ranked, self.view.effective
-        w, ends = ranked.weights, ranked.ends  # between tied rows there is no place: their order must not matter
-        sums = np.cumsum(ranked.residual if w is None else w * ranked.residual)
-        sums = np.append(0.0, sums[ends[1:] - 1]) / self.view.total
-        below = ranked.before(ends) / self.view.total
+        table, n, total = self.table, self.view.effective, self.view.total
         q = np.cumsum(table.weight)[:-1]
         reach = np.maximum(np.sqrt(np.maximum(q * (1 - q), 0) / n), 1 / n)
         low, high = (np.clip(q + sign * reach, 0, 1) for sign in (-1, 1))
-        passed = (np.interp(high, below, sums) - np.interp(low, below, sums)) / (high - low)
+        # between tied rows there is no place: their order must not matter
+        below, above = (self.view.ranked.residuals_before(total * end) / total for end in (low, high))
+        passed = (above - below) / (high - low)
         steps = normals((DRAWS, len(table.weight)), table.seed + 1) * np.sqrt(table.weight / n)
         bridge = np.cumsum(steps, axis=1)[:, :-1] - steps.sum(axis=1, keepdims=True) * q
         return np.diff(np.pad(bridge * passed, ((0, 0), (1, 1))), axis=1)

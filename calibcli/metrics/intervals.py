@@ -16,6 +16,7 @@ from calibcli.numerics import (
     clopper_pearson,
     effective_groups,
     effective_rows,
+    parts,
     score_bound,
     student_quantile,
     two_sided,
@@ -160,21 +161,23 @@ class Rows:
         """
         if self.total <= 0:
             return math.nan
-        centred = self.values - self.value
         if self.groups is not None:
             count, member = self._member
             if count < 2:
                 return math.nan
+            centred = self.values - self.value
             u: npt.NDArray[Any] = np.bincount(member, centred if self.weights is None else self.weights * centred)
             left = np.maximum(1 - self.shares, 1e-9)
             return math.sqrt(float(np.sum((u / left) ** 2)) * (count - 1) / count) / self.total
         if self.effective < 1 + 1e-9:
             return math.nan
-        if self.weights is None:
-            u = centred
-        else:
-            u = centred * (np.sqrt(self.weights) if self.counts else self.weights)
-        return math.sqrt(float(u @ u) * self.effective / (self.effective - 1)) / self.total
+        square = 0.0
+        for part in parts(len(self.values)):
+            u = self.values[part] - self.value
+            if self.weights is not None:
+                u *= np.sqrt(self.weights[part]) if self.counts else self.weights[part]
+            square += float(u @ u)
+        return math.sqrt(square * self.effective / (self.effective - 1)) / self.total
 
     @property
     def lacking(self) -> str:

@@ -125,7 +125,7 @@ def difference(
     if all(isinstance(one, GapNorm) and one.norm is l1 for one in statistics):
         return _binned(*statistics, level)
     if all(isinstance(one, Ranking) for one in statistics):
-        return _ranked(*statistics, level)
+        return ranked(*statistics, level)
     change = _change(*statistics)
     if change is None:
         return None
@@ -194,7 +194,7 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
     return SAME if values is None else Paired(*values, "joint spread of the gaps, centred whatever their signs")
 
 
-def _ranked(before: Ranking, after: Ranking, level: float) -> Paired | str:
+def ranked(before: Ranking, after: Ranking, level: float) -> Paired | str:
     """The test of DeLong et al. (1988), of which influences of rows (or sums of groups) are the components."""
     lacking = before.lacking or after.lacking
     if lacking:
@@ -202,7 +202,7 @@ def _ranked(before: Ranking, after: Ranking, level: float) -> Paired | str:
     value, units = after.value - before.value, before.rows.units
     se = math.sqrt(variance(before.view, after.influence - before.influence))
     if se <= ROUNDING:
-        return SAME
+        return SAME if before.influence.any() else "both rank every row right"
     half = student_quantile((1 + level) / 2, units - 1) * se
     p = two_sided(abs(value) / se, units - 1)
     how = "differences of the influences of rows (DeLong)" + before.rows.clustered.replace(

@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from calibcli.errors import UsageError
 from calibcli.metrics.ranked import Ranked, residual
-from calibcli.numerics import CHUNK, DOUBLE, bin_index, effective_rows, ties
+from calibcli.numerics import DOUBLE, bin_index, effective_rows, parts, ties
 from calibcli.predictions import Floats, Ints
 from calibcli.spec import Edges
 
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
 T = TypeVar("T")
+Rowwise = Callable[[slice], npt.NDArray[Any]]
 DRAWS = 2_000
 
 
@@ -162,13 +163,30 @@ class BinaryOutcomes(Once):
         """(N,) w / W."""
         return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
 
-    def sums(self, index: npt.NDArray[np.integer], bins: int, values: Any = 1.0, power: int = 1) -> Floats:
-        """Σ share^power · values per bin; counts enter once however large the power."""
-        if self.weights is None:
-            plain: Floats = np.bincount(index, None if np.isscalar(values) else values, bins).astype(np.float64)
-            return plain / self.total**power
-        w = self.weights if power == 1 or self.counts else self.weights**power
-        return np.bincount(index, w * values, bins).astype(np.float64) / self.total**power
+    def sums(
+        self,
+        index: Rowwise | npt.NDArray[Any],
+        bins: int,
+        values: Rowwise | npt.NDArray[Any] | None = None,
+        power: int = 1,
+    ) -> Floats:
+        """Σ share^power · values per bin (None: 1); counts enter once however large the power.
+
+        Functions of a slice of the rows take no memory for all of them.
+        """
+        found = np.zeros(bins)
+        for part in parts(self.n):
+            w = None if self.weights is None else self.weights[part]
+            if w is not None and power > 1 and not self.counts:
+                w = w**power
+            v = values(part) if callable(values) else None if values is None else values[part]
+            both = v if w is None else w if v is None else w * v
+            found += np.bincount(index(part) if callable(index) else index[part], both, bins)
+        return found / self.total**power
+
+    def mean(self, values: Floats, times: Floats) -> float:
+        """Σ share · values · times."""
+        return float(values @ times) / self.n if self.weights is None else float((self.shares * values) @ times)
 
     def width_bins(self, bins: int, edges: Edges) -> Bins:
         """Equal-width bins of [0, 1]."""
@@ -209,8 +227,7 @@ def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
     size = bins + (edges == "torchmetrics")
     grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
     index = np.empty(view.n, np.int32)
-    for start in range(0, view.n, CHUNK):
-        part = slice(start, start + CHUNK)
+    for part in parts(view.n):
         index[part] = bin_index(view.p[part], bins, edges, view.precision)
     return replace(_table(view, index, grid[:size], grid[1 : size + 1]), index=index)
 
@@ -265,37 +282,35 @@ def _divided(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
 
 def _whole(view: BinaryOutcomes, bins: int) -> Bins:
     """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
-    ranked, cuts = view.ranked, view.cuts(bins)
-    position, ends = ranked.before(ranked.ends), ranked.ends
-    inner = np.searchsorted((position[1:] + position[:-1]) / 2, cuts[1:-1])
-    first = ends[np.concatenate([[0], inner, [len(ends) - 1]])]
-    at = np.minimum(np.searchsorted(position[1:], cuts, side="right"), len(ends) - 2)
+    ranked, cuts, ends = view.ranked, view.cuts(bins), view.ranked.ends
+    position, last = ranked.position, len(ends) - 1
+    inner = np.clip(ranked.find(cuts[1:-1], "left"), 1, last)
+    inner -= (position[inner - 1] + position[inner]) / 2 >= cuts[1:-1]
+    first = ends[np.concatenate([[0], inner, [last]])]
+    at = np.minimum(ranked.find(cuts, "right") - 1, last - 1)
     return _stretches(view, first, np.append(ranked.p[ends[at[:-1]]], ranked.p[-1]))
 
 
 def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
     """Sums over the rows by rank from each of `first` to the next; (bins + 1,) edges."""
-    ranked, filled, total = view.ranked, np.diff(first) > 0, view.total
-    w = ranked.weights
-    w2 = None if w is None else w if view.counts else w * w
-
-    def sums(values: npt.NDArray[Any] | None, w: Floats | None) -> Floats:
-        found = np.zeros(len(filled))
-        weighted = values if w is None else w if values is None else w * values
-        if weighted is None:
-            return np.diff(first).astype(np.float64)
-        found[filled] = np.add.reduceat(weighted, first[:-1][filled], dtype=np.float64)
-        return found
-
-    gaps = ranked.residual
-    weight, hits, gap = (sums(values, w) / total for values in (None, ranked.hit, gaps))
-    weight_variance = sums(None, w2) / total**2
-    gap_variance, null_variance = np.zeros(len(filled)), np.zeros(len(filled))
-    if not view.values_only:
-        squares = gaps * gaps, ranked.p * ranked.complement
-        gap_variance, null_variance = (sums(values, w2) / total**2 for values in squares)
-    variances = weight_variance, gap_variance, null_variance
+    ranked, total = view.ranked, view.total
     rows = np.diff(first)
+    found = np.zeros((6, len(rows)))
+    for b in np.flatnonzero(rows):
+        part = slice(first[b], first[b + 1])
+        gap, hit = ranked.residual(part), ranked.hit[part]
+        squares = () if view.values_only else ((gap, gap), (ranked.p[part], ranked.complement[part]))
+        if ranked.weights is None:
+            sums = [rows[b], np.count_nonzero(hit), gap.sum(), rows[b], *(x @ y for x, y in squares)]
+        else:
+            w = ranked.weights[part]
+            w2 = w if view.counts else w * w
+            sums = [w.sum(), w @ hit, w @ gap, w2.sum(), *((w2 * x) @ y for x, y in squares)]
+        found[: len(sums), b] = sums
+    found[:3] /= total
+    found[3:] /= total**2
+    weight, hits, gap, weight_variance, gap_variance, null_variance = found
+    variances = weight_variance, gap_variance, null_variance
     return Bins(edge[:-1], edge[1:], rows, weight, gap + hits, hits, gap, *variances, view.effective, view.seed)
 
 
@@ -314,8 +329,7 @@ def _table(view: BinaryOutcomes, index: npt.NDArray[np.integer], lower: Floats, 
     size = len(lower)
     rows, sums = np.zeros(2 * size, np.int64), np.zeros((6, size))
     weight, hits, gap, weight_variance, gap_variance, null_variance = sums
-    for start in range(0, view.n, CHUNK):
-        part = slice(start, start + CHUNK)
+    for part in parts(view.n):
         here, hit, r = index[part], view.hit[part], view.residual[part]
         rows += np.bincount(2 * here + hit, minlength=2 * size)
         w = w2 = None if view.weights is None else view.weights[part]

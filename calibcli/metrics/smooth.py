@@ -42,17 +42,16 @@ class Smoothed(Once):
 
     def __init__(self, p: Floats, residual: Floats, exact: int = EXACT) -> None:
         """p: (N,) in [0, 1]; residual: (N,), already divided by N (or times w / Σw)."""
-        self.p, self.residual = p, residual
         self.exact = len(p) <= exact
+        if self.exact:
+            self.p, self.residual = p, residual
+        else:
+            self._binned = cosine_sums(spread(p, residual, CELLS), CELLS)
         self._known: Floats = np.empty(0)
 
     @classmethod
     def of(cls, view: BinaryOutcomes) -> Smoothed:
         return cls(view.p, view.residual * view.shares)
-
-    @cached_property
-    def _binned(self) -> Floats:
-        return cosine_sums(spread(self.p, self.residual, CELLS), CELLS)
 
     def coefficients(self, terms: int) -> Floats:
         """a_0 .. a_terms."""
@@ -193,12 +192,13 @@ class Noises(Once):
 
     def __init__(self, view: BinaryOutcomes) -> None:
         size = Noise.CELLS
-        cell = np.minimum((view.p * (size * (1 + view.precision))).astype(np.int64), size - 1)  # an edge stays one
-        variance = view.sums(cell, size, view.residual**2, 2)
-        null = view.sums(cell, size, view.p * view.complement, 2)
+        scale = size * (1 + view.precision)  # an edge stays one
+        cell = lambda part: np.minimum((view.p[part] * scale).astype(np.int64), size - 1)  # noqa: E731
+        variance = view.sums(cell, size, lambda part: view.residual[part] ** 2, 2)
+        null = view.sums(cell, size, lambda part: view.p[part] * view.complement[part], 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
         self.null = Noise(np.sqrt(null), view.seed)
-        self.unseen, self.variance = float(view.sums(cell, size, 1.0, 2).sum()), float(variance.sum())
+        self.unseen, self.variance = float(view.sums(cell, size, power=2).sum()), float(variance.sum())
 
     def calibrated(self, level: float, sigma: float | None) -> float:
         """Quantile of the error that a calibrated model shows, at σ* or at a given σ."""

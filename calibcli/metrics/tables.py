@@ -35,16 +35,16 @@ def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
     of p within bins, and twice its covariance with y. The last two are left out of many decompositions, which then do
     not add up.
     """
-    share = view.shares
     p, y = bins.confidence, bins.accuracy
-    base = float(bins.hit.sum())
-    both = float(np.sum((view.p * share)[view.hit]))
+    base, square = float(bins.hit.sum()), view.mean(view.p, view.p)
+    brier = view.mean(view.residual, view.residual)
+    both = (square + base - brier) / 2  # mean of p y
     return {
-        "brier": float(np.sum(view.residual**2 * share)),
+        "brier": brier,
         "reliability": float((bins.weight * bins.gap**2).sum()),
         "resolution": float((bins.weight * (y - base) ** 2).sum()),
         "uncertainty": base * (1 - base),
-        "variance": float(np.sum(view.p**2 * share) - (bins.weight * p**2).sum()),
+        "variance": square - float((bins.weight * p**2).sum()),
         "covariance": 2 * (both - float((bins.weight * p * y).sum())),
     }
 

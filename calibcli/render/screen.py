@@ -13,11 +13,12 @@ from calibcli import numbers
 from calibcli.plots import Plot
 from calibcli.render import sheet
 from calibcli.render.sheet import Column, Sheet
-from calibcli.result import Estimate, Result
+from calibcli.result import Estimate, Result, Table
 
 Detail = Literal["few", "asked", "all"]
 """The few numbers that decide; every number, as they were asked for by name; everything that is known."""
-FEW = {"accuracy", "error", "nll", "ece", "temperature_gain", "temperature", "gamma"}
+GAIN = "temperature_gain"
+FEW = {"accuracy", "error", "nll", "ece", GAIN, "temperature", "gamma"}
 EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
 CONFIDENCE = {"brier_top", "confidence_gap", "auc"}
 CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_norm"}
@@ -25,10 +26,13 @@ PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers 
 PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
 WORK = ("convergence", "layers", "share")  # pictures of how a number was found
 SHORT = ("metrics", "scale", "compare", "curvature", "fit")  # commands that find more than the few
+BEST = 3  # methods of a ranking, beside those that every reader looks for
+USUAL = ("temperature", "none")
 DIFFERENCE = "after minus before"
 HIDDEN = {
     "metrics": {"level", "why"},
-    "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes"},
+    "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"}
+    | {"lambda", "mu", "largest other weight", "norm of other weights"},
     "compare": {"alpha", "comparisons"},
     "curvature": {"model", "data", "container", "tensors", "memory plan", "krylov basis", "ranks"},
     "fit": {"processes"},
@@ -86,11 +90,13 @@ def _few(result: Result) -> Result:
     wanted |= CONFIDENCE if result.facts.get("kind") == "confidence" else set()
     if result.checks or result.command not in SHORT:
         return result
-    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or e.scope == DIFFERENCE]
+    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or _when(e.scope)[1] == DIFFERENCE]
     if result.command == "compare":
-        kept = [e for e in kept if e.name.partition(":")[0] != "temperature_gain"]
+        kept = [e for e in kept if e.name.partition(":")[0] != GAIN]
     if result.command == "scale":
-        kept = [e for e in result.estimates if e in kept or not e.scope]
+        ranked = any(t.name == "ranking" for t in result.tables)
+        kept = [e for e in result.estimates if (e in kept or not e.scope) and not (ranked and e.name == GAIN)]
+        result = _ranked(result)
     if result.command == "metrics" and any(not e.scope for e in kept):
         kept = [e for e in kept if not e.scope or e.name.partition(":")[0] == "ece"]
     if not kept:
@@ -99,37 +105,75 @@ def _few(result: Result) -> Result:
     return dataclasses.replace(result, estimates=kept, tables=tables)
 
 
+def _ranked(result: Result) -> Result:
+    """The best of a ranking, temperature and the scores as they are; then without the parameters of the first."""
+    ranking = next((t for t in result.tables if t.name == "ranking"), None)
+    if ranking is None or len(ranking.rows) <= BEST + len(USUAL):
+        return result
+    rows = [row for i, row in enumerate(ranking.rows) if i < BEST or row[1] in USUAL]
+    title = f"{ranking.title}: {len(rows)} of {len(ranking.rows)}, all with -v or -o"
+    others = [t for t in result.tables if t.name not in ("ranking", "parameters")]
+    return dataclasses.replace(result, tables=[dataclasses.replace(ranking, rows=rows, title=title), *others])
+
+
 def _scale(result: Result) -> list[Sheet]:
-    """The parameters, then before, after and their paired difference side by side."""
-    changes = {e.name: e for e in result.estimates if e.scope == DIFFERENCE}
-    ends = {(e.name, e.scope): e for e in result.estimates if e.scope in ("before", "after")}
-    names = list(dict.fromkeys(name for name, _ in ends))
-    told = ("before", "after", DIFFERENCE)
-    other = [e for e in result.estimates if e.scope not in told and e.name != "nll_difference"]
-    rows = [_moved(ends.get((name, "before")), ends.get((name, "after")), changes.get(name)) for name in names]
+    """The parameters, then before, after and their paired difference side by side, of each loss by itself."""
+    by = {(e.name, *_when(e.scope)): e for e in result.estimates}
+    moved = [e for e in result.estimates if _when(e.scope)[1] == DIFFERENCE]
+    keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
+    other = [e for e in result.estimates if not _when(e.scope)[1] and e.name != "nll_difference"]
+    rows = [[*_moved(*(by.get((name, of, when)) for when in ("before", "after", DIFFERENCE)), of)] for name, of in keys]
     columns = [
         Column("metric", code=True),
+        Column("scope", code=True),
         Column("before", right=True, spare=3),
         Column("after", right=True),
         Column("change", right=True),
-        Column(f"{numbers.level(changes.values())} interval".strip()),
+        Column(f"{numbers.level(moved)} interval".strip()),
         Column("unit", spare=1),
         Column("if calibrated", spare=2),
         Column("why", free=True),
     ]
+    breaks = frozenset(i for i in range(1, len(keys)) if keys[i][1] != keys[i - 1][1])
     made = [sheet.estimates(other, "why")] if other else []
-    size = sheet.size([e for e in ends.values() if e.scope == "after"])
-    made += [sheet.without_empty(Sheet(size, columns, rows))] if rows else []
-    return made + [sheet.of_table(t) for t in result.tables]
+    size = sheet.size([e for (_, _, when), e in by.items() if when == "after"])
+    made += [sheet.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
+    return made + [_ranking(t) if t.name == "ranking" else sheet.of_table(t) for t in result.tables]
 
 
-def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None) -> list[str]:
+def _when(scope: str) -> tuple[str, str]:
+    """What a number is of, and whether it is from before, after, or their difference: `ce`, `after` of `ce after`."""
+    when = next((one for one in (DIFFERENCE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
+    return scope.removesuffix(when).rstrip(), when
+
+
+def _ranking(table: Table) -> Sheet:
+    """Methods in their order, each interval in one column."""
+    cells = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
+    low, high = (numbers.column(cells[name]) for name in ("low", "high"))
+    spans = ["" if a == numbers.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)]
+    ends = {name: numbers.column(cells[name]) for name in ("nll", "difference", "ece", "accuracy")}
+    columns = [
+        Column("method", code=True),
+        Column("nll", right=True),
+        Column("difference", right=True),
+        Column("interval"),
+        Column("ece", right=True, spare=2),
+        Column("accuracy", right=True, spare=1),
+        Column("made worse", free=True),
+    ]
+    methods, worse = ([str(cell) for cell in cells[name]] for name in ("method", "made worse"))
+    rows = zip(methods, ends["nll"], ends["difference"], spans, ends["ece"], ends["accuracy"], worse, strict=True)
+    return sheet.without_empty(Sheet(table.title, columns, [list(row) for row in rows]))
+
+
+def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
     shown = [numbers.shown(e) if e is not None else numbers.Shown(numbers.NONE, "", "") for e in (before, after)]
     moved = numbers.shown(change) if change is not None else numbers.Shown("", "", "")
     unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
     why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
     name = next((e.name for e in (after, before) if e is not None), "")
-    return [name, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
+    return [name, of, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
 
 
 def _compare(result: Result) -> list[Sheet]:
@@ -207,4 +251,4 @@ def _curvature(result: Result) -> list[Sheet]:
     return [made, *(sheet.of_table(t) for t in result.tables if t.name != "errors")]
 
 
-OWN = {"scale": _scale, "compare": _compare, "curvature": _curvature}
+OWN = {"scale": _scale, "fit": _scale, "compare": _compare, "curvature": _curvature}

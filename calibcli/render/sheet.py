@@ -184,9 +184,9 @@ def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
         own = "" if level else numbers.level([e])
         own_size = "" if len(sizes) <= 1 or e.n is None else str(e.n)
         rows.append([e.name, e.scope, value, _unit(e), interval or numbers.NONE, own, null, own_size, _how(e, how)])
-    breaks = {i for i in range(1, len(found)) if found[i].scope != found[i - 1].scope}
-    if len(found) < 2 * len(order):
-        breaks = set()
+    many = {scope for scope, rows_of in Counter(e.scope for e in found).items() if rows_of > 1}
+    ends = ((found[i - 1].scope, found[i].scope) for i in range(1, len(found)))
+    breaks = {i for i, (a, b) in enumerate(ends, 1) if a != b and {a, b} & many}
     musts = frozenset(i for i, e in enumerate(found) if e.reason)
     return without_empty(Sheet(size(found), columns, rows, frozenset(breaks), musts=musts))
 

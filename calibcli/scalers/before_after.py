@@ -86,20 +86,25 @@ def on_top(rows: Predictions) -> list[str]:
 
 
 def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]:
-    """Canonical specs, each once; `all` stands for every method for these predictions.
+    """Canonical specs, each once; `all` stands for every method for these predictions; of none the usual one.
 
     Raises:
         UsageError: unknown method or option.
     """
     every = applicable(predictions.k, predictions.top_only)
-    asked = (every if method.strip().lower() == "all" else [method] for method in methods)
+    usual = ("platt" if predictions.top_only else "temperature",)
+    asked = (every if method.strip().lower() == "all" else [method] for method in methods or usual)
     return [*dict.fromkeys(SCALERS.choose(spec).spec for specs in asked for spec in specs)]
 
 
 def _measure(rows: Predictions, options: Options, scope: str) -> Result:
     """What `calib metrics` says of these rows, marked as before or after."""
     how = measuring.Options(specs=options.specs, level=options.level, seed=options.seed, threads=options.threads)
-    measured = measuring.report(rows, how)
+    return scoped(measuring.report(rows, how), scope, rows.notes)
+
+
+def scoped(measured: Result, scope: str, known: Sequence[str]) -> Result:
+    """A result with all its parts marked as before or after, less the notes that are known."""
     return dataclasses.replace(
         measured,
         estimates=[dataclasses.replace(e, scope=f"{e.scope} {scope}".lstrip()) for e in measured.estimates],
@@ -114,5 +119,5 @@ def _measure(rows: Predictions, options: Options, scope: str) -> Result:
             )
             for p in measured.plots
         ],
-        notes=[f"{scope}: {note}" for note in measured.notes if note not in rows.notes],
+        notes=[f"{scope}: {note}" for note in measured.notes if note not in known],
     )

@@ -16,6 +16,8 @@ from calibcli.scalers.scaler import SCALERS, Fit, Job, Progress, Scaler, keeps_c
 from calibcli.scalers.subsets import FoldedScores, Ints, fold_of_rows, raw_argmax, subset
 from calibcli.shelves import Choice
 
+LEAVES_OUT = {"beta", "gamma", "tempered", "plain", "uniform"}
+"""Parameters of maps that give nothing to a class that was left out (-inf)."""
 KEPT = ("name", "value", "low", "high", "level", "unit", "n", "how", "reason")
 """What a calibrator's file says of an estimate."""
 
@@ -70,7 +72,7 @@ def fit(
     }
     scaler = Scaler(choice.spec, predictions.k, done.parameters, classes, about)
     step(1.0, f"fitted {choice.spec}")
-    if "beta" not in done.parameters:  # T and gamma are estimates
+    if not done.parameters.keys() <= {"beta", "gamma", "phi_first"}:  # T and gamma are estimates
         facts, tables = shown(done.parameters, scaler.classes, scaler.k)
         done = dataclasses.replace(done, tables=[*done.tables, *tables], facts={**done.facts, **facts})
     return Fit(**vars(done), scaler=scaler)
@@ -149,7 +151,7 @@ def _refuse_varying(choice: Choice, predictions: Predictions) -> None:
 
 def _kind(scaler: Scaler, predictions: Predictions) -> Kind:
     """What mapped scores are. T and γ leave out what was left out (-inf); others make a claim of a probability of 0."""
-    left_out = predictions.kind == "logits" and scaler.parameters.keys() <= {"beta", "gamma"}
+    left_out = predictions.kind == "logits" and scaler.parameters.keys() <= LEAVES_OUT
     return "logits" if left_out else "log_probabilities"
 
 

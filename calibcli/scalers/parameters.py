@@ -63,15 +63,21 @@ def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
     return {"weight": Form(weight), "bias": Form("k"), **more}
 
 
-FLAGS = ("top", "phi_first", "log_probabilities")
+FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds")
 
 CURVES = {
-    "x": Form("n", -1, 1 + 1e-9),
+    "x": Form("n", -701, 701),
     "y": Form("n", 0, 1),
     "knots": Form("n", 1, 1e9, whole=True),
     "top": FLAG,
+    "log_odds": FLAG,
 }
-"""Knots (x, y) of one curve per class, or of one for the top label, one after another."""
+"""Knots (x, y) of one curve per class, or of one for the top label, one after another, over p or its log-odds."""
+
+
+CURVES_BY_CLASS = {**CURVES, "knots": Form("k", 1, 1e9, whole=True), "linear": FLAG}
+"""The same for one curve of the top label for each class that it may be; `linear` between knots, or steps."""
+SHARE = Form(low=0, high=1)
 
 
 def problem(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k: int) -> str:
@@ -87,12 +93,12 @@ def problem(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k
         fault = form.problem(parameters[name], k)
         if fault:
             return f"parameter '{name}' {fault}"
-    return _curves(parameters, k) if forms is CURVES else ""
+    return _curves(forms, parameters, k) if "knots" in forms else ""
 
 
-def _curves(parameters: Mapping[str, NDArray[Any]], k: int) -> str:
+def _curves(forms: Mapping[str, Form], parameters: Mapping[str, NDArray[Any]], k: int) -> str:
     x, y, knots = (parameters[name] for name in ("x", "y", "knots"))
-    curves = 1 if "top" in parameters or k == 2 else k
+    curves = k if forms is CURVES_BY_CLASS else 1 if "top" in parameters or k == 2 else k
     if len(knots) != curves:
         return f"{len(knots)} curves for {k} classes"
     if not len(x) == len(y) == knots.sum():

@@ -52,14 +52,14 @@ class Shape:
         product = (residual * x).sum(axis=0)
         return np.append(product if self.kind == "diagonal" else product.sum(), bias).astype(np.float64)
 
-    def penalty(self, lam: float, mu: float) -> Array:
+    def penalty(self, lam: float, mu: float, own: float = BOUND) -> Array:
         """Diagonal Hessian of the ODIR penalty (Kull et al. 2019), λ / (K (K - 1)) Σ_{i≠j} W_ij² + μ / K Σ b_j², and of
         ε / K Σ (W_ii - 1)², without which classes that are separable have no optimum.
         """
-        diagonal = np.append(np.full(self.weights, 2 * BOUND / self.k), np.full(self.k, 2 * mu / self.k))
+        diagonal = np.append(np.full(self.weights, 2 * own / self.k), np.full(self.k, 2 * mu / self.k))
         if self.kind == "full":
             off = 2 * lam / (self.k * (self.k - 1)) * (1 - np.eye(self.k))
-            diagonal[: self.weights] = (off + 2 * BOUND / self.k * np.eye(self.k)).ravel()
+            diagonal[: self.weights] = (off + 2 * own / self.k * np.eye(self.k)).ravel()
         return diagonal
 
 
@@ -88,16 +88,18 @@ class Regression:
         self.blocks: NDArray[Any] | None = like.blocks if like else None
         self.gradient, self.certain = np.inf, CERTAIN
 
-    def minimise(self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0) -> Array:
+    def minimise(
+        self, lam: float, mu: float, start: Array | None = None, gain: float = 0.0, own: float = BOUND
+    ) -> Array:
         """θ of the smallest mean NLL plus penalty.
 
         Args:
-            lam, mu: of the penalty.
+            lam, mu, own: of the penalty: on other weights, biases, and ε.
             start: where to begin; without it the scores as they are.
             gain: expected decrease, in nats, that is not worth another step.
         """
         theta = self.shape.start() if start is None else start
-        ridge = self.shape.penalty(lam, mu)
+        ridge = self.shape.penalty(lam, mu, own)
         value, p = self._value(theta, ridge)
         if self.blocks is None:
             self._renew(p)

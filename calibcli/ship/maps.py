@@ -19,7 +19,7 @@ from calibcli.ship.comparison import Inexact
 Array = NDArray[Any]
 T = TypeVar("T")
 FAR = 1e30  # stands for infinity in differences
-STEEP = ("isotonic", "isotonic_top", "histogram", "focal", "focal_temperature")
+STEEP = ("isotonic", "isotonic_top", "histogram", "top_label", "focal", "focal_temperature")
 """Maps with jumps, steep knots or 1 - p: float32 is off by up to .07, so their programs work in float64."""
 
 
@@ -127,13 +127,31 @@ def temperature(o: Ops, p: Any, z: Any) -> Any:
 
 
 def affine(o: Ops, p: Any, z: Any) -> Any:
-    weight, k = p["weight"], len(p["bias"])
+    k = len(p["bias"])
     if "log_probabilities" in p:
         x = o.most(normalised(o, z), o.const(-1e3))
     else:
         finite = o.most(z, o.max(z) - o.const(1e3))
         x = finite - o.sum(finite) / o.const(float(k))
+    return linear(o, p, x)
+
+
+def linear(o: Ops, p: Any, x: Any) -> Any:
+    weight = p["weight"]
     return (x @ o.const(weight.T) if weight.ndim == 2 else x * o.const(weight)) + o.const(p["bias"])
+
+
+def structured(o: Ops, p: Any, z: Any) -> Any:
+    even = float(p["even"])
+    q = o.exp(normalised(o, temperature(o, p, z))) * o.const(1 - even) + o.const(even / o.classes)
+    return linear(o, p, o.log(q))
+
+
+def ensemble(o: Ops, p: Any, z: Any) -> Any:
+    left = o.number(o.const(-FAR) < z)
+    parts = o.exp(normalised(o, temperature(o, p, z))), o.exp(normalised(o, z)), left / o.sum(left)
+    tempered, plain, uniform = (o.const(float(p[name])) for name in ("tempered", "plain", "uniform"))
+    return o.log(parts[0] * tempered + parts[1] * plain + parts[2] * uniform)
 
 
 def both(o: Ops, z: Any) -> tuple[Any, Any]:
@@ -165,11 +183,13 @@ def joined(o: Ops, score: Any, k: int) -> Any:
 
 
 def platt(o: Ops, p: Any, z: Any) -> Any:
-    log_p, log_rest = both(o, z)
-    far = o.const(700.0)
-    m = o.most(o.least(log_p - log_rest, far), o.const(-700.0))
-    k = o.classes
+    m, k = odds(o, z), o.classes
     return joined(o, (o.column(m, 1) if k == 2 else m) * o.const(p["slope"]) + o.const(p["bias"]), k)
+
+
+def odds(o: Ops, z: Any) -> Any:
+    log_p, log_rest = both(o, z)
+    return o.most(o.least(log_p - log_rest, o.const(700.0)), o.const(-700.0))
 
 
 def beta(o: Ops, p: Any, z: Any) -> Any:
@@ -212,14 +232,19 @@ def log_h(o: Ops, z: Any, gamma: float) -> Any:
 
 
 def curves(o: Ops, p: Any, z: Any, steps: bool = False) -> Any:
-    k = o.classes
+    x = odds(o, z) if "log_odds" in p else o.exp(both(o, z)[0])
     if "top" in p:
-        return share(o, z, lambda c: read(o, p, c, steps))
-    probabilities = o.exp(both(o, z)[0])  # rounded as NumPy's are: near 1 a curve may rise by 1e8
-    if k == 2:
-        one = read(o, p, o.column(probabilities, 1), steps)
+        return share(o, z, read(o, p, o.max(x), steps))
+    if o.classes == 2:
+        one = read(o, p, o.column(x, 1), steps)
         return o.log(o.join(o.const(1.0) - one, one))
-    return o.log(read(o, p, probabilities, steps))
+    return o.log(read(o, p, x, steps))
+
+
+def top_label(o: Ops, p: Any, z: Any) -> Any:
+    x = odds(o, z) if "log_odds" in p else o.exp(both(o, z)[0])
+    found = read(o, p, x, "linear" not in p)
+    return share(o, z, o.sum(o.where(is_top(o, z), found, o.const(0.0))))
 
 
 def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
@@ -244,15 +269,15 @@ def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
     return y + o.take(o.const(table(slopes, 0.0).ravel()), at) * (x - left)
 
 
-def share(o: Ops, z: Any, function: Any) -> Any:
-    """The top probability through a function; the others keep their proportions, and none of them passes the top."""
+def share(o: Ops, z: Any, mapped: Any) -> Any:
+    """The top probability becomes `mapped`; the others keep their proportions, and none of them passes the top."""
     top, log_p, gone = is_top(o, z), both(o, z)[0], o.const(-np.inf)
     rest = o.where(top, gone, log_p)
     alone = o.max(rest) < o.const(-FAR)  # nothing is left to others: what the map leaves them is shared evenly
     rest = o.where(alone, o.where(top, gone, o.const(0.0)), rest)
     others = normalised(o, rest)
     r = o.exp(o.max(others))
-    mapped_top = o.most(function(o.exp(o.max(log_p))), r / (o.const(1.0) + r))
+    mapped_top = o.most(mapped, r / (o.const(1.0) + r))
     others = others + log1p(o, o.const(0.0) - mapped_top)
     # just above the highest of the others, so that rounding of what comes out does not make it the first of two
     least = o.max(others) + o.const(8 * o.eps)
@@ -267,4 +292,7 @@ PROGRAMS: dict[str, Any] = {
     **dict.fromkeys(("focal", "focal_temperature"), focal),
     **dict.fromkeys(("isotonic", "isotonic_top"), curves),
     "histogram": lambda o, p, z: curves(o, p, z, steps=True),
+    **dict.fromkeys(("sms", "svs"), structured),
+    "ensemble_temperature": ensemble,
+    "top_label": top_label,
 }

@@ -19,8 +19,10 @@ from calibcli.scalers import Scaler
 
 Array = NDArray[Any]
 LANGUAGES = (".py", ".js", ".c")
-AFFINE = ("temperature", "vector", "bcts", "matrix", "dirichlet")
+AFFINE = ("temperature", "vector", "bcts", "matrix", "dirichlet", "sms", "svs")
 ODDS = ("platt", "beta")
+SHORT = (*AFFINE, *ODDS, "isotonic", "ensemble_temperature")
+"""Methods with a program."""
 IN = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 
 
@@ -37,10 +39,12 @@ def lines(scaler: Scaler, suffix: str) -> str:
         body, numbers = _odds(scaler, suffix)
     elif name == "isotonic":
         body, numbers = _isotonic(scaler, suffix)
+    elif name == "ensemble_temperature":
+        body, numbers = _ensemble(scaler, suffix)
     else:
-        known = ", ".join((*AFFINE, *ODDS, "isotonic"))
         raise UsageError(
-            f"there is no short program for '{name}' ({known} have one)", "use --to onnx, --to pt2 or --to torchscript"
+            f"there is no short program for '{name}' ({', '.join(SHORT)} have one)",
+            "use --to onnx, --to pt2 or --to torchscript",
         )
     what = (
         f"{scaler.spec} by calibcli {__version__}: {IN[scaler.kind]} ({scaler.columns}) to probabilities ({scaler.k})"
@@ -104,17 +108,18 @@ def _c(scaler: Scaler, body: str, numbers: dict[str, Any]) -> str:
 
 
 def _affine(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
-    given = scaler.parameters
-    plain = scaler.choice.name == "temperature"
-    if plain and float(given["beta"]) == 0:
-        raise UsageError("T is infinite: every row becomes uniform", "fit another method, or use --to onnx")
+    given = _finite(scaler)
+    plain, mixed = scaler.choice.name == "temperature", "even" in given
     weight = given["beta"] if plain else given["weight"]
     numbers: dict[str, Any] = {"W": weight} if plain else {"W": weight, "B": given["bias"]}
+    numbers |= {"BETA": given["beta"], "EVEN": given["even"]} if mixed else {}
     logs, full = "log_probabilities" in given, np.ndim(weight) == 2
     w, bias = "W[i]" if np.ndim(weight) == 1 else "W", "" if plain else " + B[i]"
     if suffix == ".py":
         centre = "log(fsum(map(exp, x)))" if logs else "fsum(x) / len(x)"
         clamp, shift = "x = [max(v, -1000.0) for v in x]", f"shift = {centre}\nx = [v - shift for v in x]"
+        mix = "x = [exp(BETA * v) for v in x]\nall = fsum(x)\n"
+        mix += "x = [log((1 - EVEN) * v / all + EVEN / len(x)) for v in x]"
         row = "fsum(a * v for a, v in zip(W[i], x))" if full else f"{w} * x[i]"
         start = "top = max(z)\nx = [v - top for v in z]"
         end = f"y = [{row}{bias} for i in range(len(z))]\ntop = max(y)\ne = [exp(v - top) for v in y]\n"
@@ -123,6 +128,8 @@ def _affine(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
         centre = "Math.log(x.reduce((s, v) => s + Math.exp(v), 0))" if logs else "x.reduce((s, v) => s + v) / x.length"
         clamp = "x = x.map(v => Math.max(v, -1000));"
         shift = f"const shift = {centre};\nx = x.map(v => v - shift);"
+        mix = "x = x.map(v => Math.exp(BETA * v));\nconst all = x.reduce((s, v) => s + v, 0);\n"
+        mix += "x = x.map(v => Math.log((1 - EVEN) * v / all + EVEN / x.length));"
         row = "W[i].reduce((s, a, j) => s + a * x[j], 0)" if full else f"{w} * x[i]"
         start = "const first = Math.max(...z);\nlet x = z.map(v => v - first);"
         end = (
@@ -134,13 +141,46 @@ def _affine(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
         centre = f"{loop} total += exp(x[i]);\ntotal = log(total);" if logs else f"{loop} total += x[i] / KK;"
         clamp, shift = f"{loop} x[i] = fmax(x[i], -1000);", f"{centre}\n{loop} x[i] -= total;"
         start = f"double x[KK], top = z[0], total = 0;\n{loop} top = fmax(top, z[i]);\n{loop} x[i] = z[i] - top;"
+        mix = f"{loop} total += x[i] = exp(BETA * x[i]);\n"
+        mix += f"{loop} x[i] = log((1 - EVEN) * x[i] / total + EVEN / KK);"
         row = f"{loop} p[i] = {w} * x[i]{bias};"
         if full:
             row = f"{loop} {{ p[i] = B[i]; for (int j = 0; j < KK; j++) p[i] += W[i][j] * x[j]; }}"
         end = f"{row}\ntop = p[0]; total = 0;\n{loop} top = fmax(top, p[i]);\n"
         end += f"{loop} total += (p[i] = exp(p[i] - top));\n{loop} p[i] /= total;"
-    middle = [] if plain else [shift, clamp] if logs else [clamp, shift]
+    middle = [] if plain else [mix] if mixed else [shift, clamp] if logs else [clamp, shift]
     return "\n".join([start, *middle, end]), numbers
+
+
+def _finite(scaler: Scaler) -> Any:
+    """Parameters, unless all rows become one.
+
+    Raises:
+        UsageError: they do.
+    """
+    if float(scaler.parameters.get("beta", 1)) == 0:
+        raise UsageError("T is infinite: every row becomes uniform", "fit another method, or use --to onnx")
+    return scaler.parameters
+
+
+def _ensemble(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
+    given = _finite(scaler)
+    numbers = {name.upper(): given[name] for name in ("beta", "tempered", "plain", "uniform")}
+    if suffix == ".py":
+        start = "top = max(z)\ne, t = [exp(v - top) for v in z], [exp(BETA * (v - top)) for v in z]\n"
+        start += "n = [v > -inf for v in z]\na, b, c = TEMPERED / fsum(t), PLAIN / fsum(e), UNIFORM / sum(n)\n"
+        return start + "return [a * u + b * v + c * w for u, v, w in zip(t, e, n)]", numbers
+    if suffix == ".js":
+        start = "const top = Math.max(...z), sum = x => x.reduce((s, v) => s + v, 0);\n"
+        start += "const e = z.map(v => Math.exp(v - top)), t = z.map(v => Math.exp(BETA * (v - top)));\n"
+        start += "const n = z.map(v => +(v > -Infinity));\n"
+        start += "const a = TEMPERED / sum(t), b = PLAIN / sum(e), c = UNIFORM / sum(n);\n"
+        return start + "return z.map((_, i) => a * t[i] + b * e[i] + c * n[i]);", numbers
+    loop = "for (int i = 0; i < KK; i++)"
+    start = f"double top = z[0], a = 0, b = 0, c = 0;\n{loop} top = fmax(top, z[i]);\n"
+    start += f"{loop} {{ a += exp(BETA * (z[i] - top)); b += exp(z[i] - top); c += z[i] > -INFINITY; }}\n{loop}\n"
+    start += "  p[i] = TEMPERED * exp(BETA * (z[i] - top)) / a + PLAIN * exp(z[i] - top) / b\n"
+    return start + "    + UNIFORM * (z[i] > -INFINITY) / c;", numbers
 
 
 def _odds(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
@@ -185,39 +225,44 @@ def _odds(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
 
 
 def _isotonic(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
-    """Probabilities are exp(z - top - log1p(rest)): near 1, where a curve may rise by 1e8, rounded as NumPy's are."""
+    """Each class's log-odds through its curve."""
     given, k = scaler.parameters, scaler.k
+    if "log_odds" not in given:
+        raise UsageError("this isotonic map of an earlier calib has no short program", "fit it again")
     starts = np.concatenate([[0], np.cumsum(given["knots"].astype(np.int64))])
     if suffix == ".py":
         cuts = starts[1:-1]
         numbers: dict[str, Any] = {n: [a.tolist() for a in np.split(given[n.lower()], cuts)] for n in ("X", "Y")}
-        start = "top, q = max(z), []\nfirst = z.index(top)\n"
-        start += "rest = fsum(exp(v - top) for i, v in enumerate(z) if i != first)\n"
-        loop = f"for x, y, v in zip(X, Y, {'z[1:]' if k == 2 else 'z'}):\n"
-        at = "    v = min(max(exp(v - top - log1p(rest)), x[0]), x[-1])\n    i = min(bisect_right(x, v), len(x) - 1)\n"
+        start = "top = max(z)\ne, q = [exp(v - top) for v in z], []\n"
+        loop = f"for k, (x, y) in enumerate(zip(X, Y){', 1' if k == 2 else ''}):\n"
+        at = "    rest = fsum(e[:k] + e[k + 1:])\n    v = z[k] - top - log(rest) if rest else inf\n"
+        at += "    v = min(max(v, x[0]), x[-1])\n    i = min(bisect_right(x, v), len(x) - 1)\n"
         value = "    q.append(y[i] if i == 0 else y[i - 1] + (y[i] - y[i - 1]) / (x[i] - x[i - 1]) * (v - x[i - 1]))\n"
         last = "return [1 - q[0], q[0]]" if k == 2 else "total = fsum(q)\nreturn [v / total for v in q]"
         return start + loop + at + value + last, numbers
     numbers = {"X": given["x"], "Y": given["y"], "S": starts}
     if suffix == ".js":
-        start = "const top = Math.max(...z), first = z.indexOf(top);\n"
-        start += "const rest = z.reduce((s, v, i) => i === first ? s : s + Math.exp(v - top), 0);\n"
-        start += f"const q = {'[z[1]]' if k == 2 else 'z'}.map((u, c) => {{\n  let i = S[c] + 1;\n"
-        start += "  const v = Math.min(Math.max(Math.exp(u - top - Math.log1p(rest)), X[S[c]]), X[S[c + 1] - 1]);\n"
-        start += "  while (i < S[c + 1] - 1 && X[i] <= v) i++;\n  if (i >= S[c + 1]) return Y[S[c]];\n"
+        start = "const top = Math.max(...z), e = z.map(v => Math.exp(v - top));\n"
+        start += (
+            f"const q = S.slice(1).map((end, c) => {{\n  const k = {'1' if k == 2 else 'c'};\n  let i = S[c] + 1;\n"
+        )
+        start += "  const rest = e.reduce((s, v, j) => j === k ? s : s + v, 0);\n"
+        start += "  const v = Math.min(Math.max(z[k] - top - Math.log(rest), X[S[c]]), X[end - 1]);\n"
+        start += "  while (i < end - 1 && X[i] <= v) i++;\n  if (i >= end) return Y[S[c]];\n"
         start += "  return Y[i - 1] + (Y[i] - Y[i - 1]) / (X[i] - X[i - 1]) * (v - X[i - 1]);\n});\n"
         if k == 2:
             return start + "return [1 - q[0], q[0]];", numbers
         return start + "const total = q.reduce((s, v) => s + v, 0);\nreturn q.map(v => v / total);", numbers
     loop = "for (int i = 0; i < KK; i++)"
-    start = f"int first = 0; double rest = 0, total = 0;\n{loop} if (z[i] > z[first]) first = i;\n"
-    start += f"{loop} if (i != first) rest += exp(z[i] - z[first]);\n"
-    start += f"for (int c = 0; c < {1 if k == 2 else k}; c++) {{\n  int i = S[c] + 1;\n"
-    start += f"  const double u = exp({'z[1]' if k == 2 else 'z[c]'} - z[first] - log1p(rest));\n"
-    start += "  const double v = fmin(fmax(u, X[S[c]]), X[S[c + 1] - 1]);\n"
-    start += "  while (i < S[c + 1] - 1 && X[i] <= v) i++;\n"
-    start += "  const double slope = i < S[c + 1] ? (Y[i] - Y[i - 1]) / (X[i] - X[i - 1]) : 0;\n"
-    start += "  total += p[c] = Y[i - 1] + slope * (v - X[i - 1]);\n}\n"
+    start = f"double top = z[0], total = 0;\n{loop} top = fmax(top, z[i]);\n"
+    c = "0" if k == 2 else "k"
+    start += "{\n  const int k = 1;\n" if k == 2 else "for (int k = 0; k < KK; k++) {\n"
+    start += f"  int i = S[{c}] + 1;\n  double rest = 0;\n"
+    start += "  for (int j = 0; j < KK; j++) if (j != k) rest += exp(z[j] - top);\n"
+    start += f"  const double v = fmin(fmax(z[k] - top - log(rest), X[S[{c}]]), X[S[{c} + 1] - 1]);\n"
+    start += f"  while (i < S[{c} + 1] - 1 && X[i] <= v) i++;\n"
+    start += f"  const double slope = i < S[{c} + 1] ? (Y[i] - Y[i - 1]) / (X[i] - X[i - 1]) : 0;\n"
+    start += f"  total += p[{c}] = Y[i - 1] + slope * (v - X[i - 1]);\n}}\n"
     return start + ("p[1] = p[0]; p[0] = 1 - p[1];" if k == 2 else f"{loop} p[i] /= total;"), numbers
 
 

@@ -133,9 +133,12 @@ def _scores(job: Job) -> tuple[Predictions, Array]:
 
 def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
     """The logits of the network before, with labels, and the probabilities of the one that is deployed."""
-    from calibcli.inputs import dataset
+    from calibcli.inputs import checkpoint, dataset
 
-    rows = dataset.load(job.data, **job.reading)
+    if before.suffix == ".onnx":
+        rows = dataset.load(job.data, **job.reading)
+    else:  # prepared as the model asks
+        rows = checkpoint.load(before, **job.network).open_data(job.data, **job.reading)
     raw, found = (_outputs(path, rows, job) for path in (before, job.path))
     with np.errstate(divide="ignore"):
         z, facts = np.log(raw), {"files": [], "labelled": True}

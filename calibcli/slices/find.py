@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from calibcli import numbers
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate.conditions import text_of
@@ -176,7 +177,7 @@ def _result(
     title = f"Where it fails: the {len(lines)} strongest of {count:,} rules"
     least = min(1.0, detectable(variance, share * rows, count, TESTS if split else count, search.alpha))
     facts: dict[str, Any] = {
-        "headline": _headline(rules, search, total, (least, share), rows),
+        "headline": _headline(estimates, search, total, (least, share), rows),
         "candidates": count,
         "confirmed": len(rules),
         "would_have_found": round(least, 3),
@@ -188,16 +189,15 @@ def _result(
     return Result(command="slices", estimates=estimates, tables=tables, plots=_plots(estimates, total), facts=facts)
 
 
-def _headline(
-    rules: Sequence[Mapping[str, Any]], search: Search, total: float, least: tuple[float, float], rows: int
-) -> str:
+def _headline(found: Sequence[Estimate], search: Search, total: float, least: tuple[float, float], rows: int) -> str:
     what = "a gap" if search.find == "gap" else "an excess of errors"
-    if not rules:
+    real = [e for e in found if e.detail["confirmed"]]
+    if not real:
         gap, share = least
         return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
     word = "miscalibrated" if search.find == "gap" else "wrong more often"
-    names = "; ".join(f"{rule['by']} ({rule['value']:+.3f}, n = {rule['n']:,})" for rule in rules[:3])
-    more = f"; and {len(rules) - 3} more" if len(rules) > 3 else ""
+    names = "; ".join(f"{e.scope} ({' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,})" for e in real[:3])
+    more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
     return f"Surely {word}: {names}{more}. All {rows:,} rows: {total:+.3f}."
 
 

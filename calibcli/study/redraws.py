@@ -28,7 +28,7 @@ class Sums:
 
     def drawn(self, times: Floats) -> Floats:
         """(B,) the metric on each draw, (B, n) how often each row is in it."""
-        return self.metric(times @ self.parts / len(self.parts))
+        return self.metric((times @ self.parts.astype(times.dtype)).astype(np.float64) / len(self.parts))
 
 
 def sums(name: str, found: Columns) -> Sums:
@@ -71,8 +71,9 @@ NAMES = ("error", "nll", "brier", "confidence_gap", "ece", "adaece", "ece2_debia
 
 
 def draws(n: int, count: int, seed: int = 0) -> Floats:
-    """(count, n) how often each of n rows is in each of `count` draws with replacement."""
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=count).astype(np.float64)
+    """(count, n) how often each of n rows is in each of `count` draws with replacement; single precision is enough."""
+    rng = np.random.default_rng(seed)
+    return np.stack([np.bincount(rng.integers(n, size=n), minlength=n).astype(np.float32) for _ in range(count)])
 
 
 def _gaps(view: BinaryOutcomes, index: Ints) -> Floats:

@@ -87,7 +87,7 @@ class Keeper:
             said = nightly.add(state, part, baselines, baseline or _baseline(config), night)
             self.notes += [said] if said else []
         self.notes += source.predictions.notes
-        if source.predictions.ids is None:
+        if source.predictions.ids is None and source.predictions.groups is None:
             self.notes.append("rows have no ids: rows that come twice are noticed only where a whole batch does")
         nightly.record(state)
         self.state, self.files = state, [*self.files, *source.files, *baselines.files]

@@ -1,7 +1,7 @@
 """The state of a watch: its rules, what their streams have seen, and which nights and rows those were. One JSON file.
 
-It holds no rows: of their ids a sample of the hashes, and of each batch a digest. It is written whole or not at all,
-its checksum notices what anything else has changed, and another process that updates it waits.
+It holds no rows: of their ids, or groups, a sample of the hashes, and of each batch a digest. It is written whole or
+not at all, its checksum notices what anything else has changed, and another process that updates it waits.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class State:
         rows: that were counted, of all nights.  rows_tonight: of this one.
         streams: by rule (a position in `settings.rules`) and slice.
         history: one entry per night: `night`, `rows`, and per stream its numbers.
-        batches: digests of what was added.  ids: the smallest hashes of the rows' ids, all those up to `ids_cut`.
+        batches: digests of what was added.  ids: the smallest hashes of the ids, or groups, all up to `ids_cut`.
     """
 
     settings: Settings

@@ -86,7 +86,7 @@ def add(state: State, source: Scores, baselines: Any, path: str, night: str) -> 
     if digest and digest in state.batches:
         return f"{name}: these rows are in the state already, and count once"
     if hashes is not None:
-        _refuse_repeated(state, hashes, name)
+        _refuse_repeated(state, hashes, name, source.predictions.groups is not None)
         _remember(state, hashes)
     turn(state, night)
     for i, parts in found.items():
@@ -171,9 +171,20 @@ def copied(state: State) -> State:
 
 
 def _digest(state: State, source: Scores) -> tuple[str, Hashes | None]:
-    """What the same rows give again, or "" where other rows may well look like them; and the hashes of their ids."""
+    """What the same rows give again, or "" where other rows may well look like them; and the hashes of what must not
+    come twice: groups, where there are some, else ids.
+
+    Raises:
+        InputError: ids that are there twice.
+    """
     rows, table = source.predictions, source.whole.columns
-    hashes = None if rows.ids is None else baseline.hashes(rows.ids, state.settings.digest)
+    if rows.ids is not None and len(np.unique(rows.ids)) < len(rows.ids):
+        problem = f"ids in {rows.source} are not unique, so that a row may be there twice"
+        raise InputError(problem, "give each row its own id")
+    names = rows.ids
+    if rows.groups is not None and rows.group_names is not None:
+        names = rows.group_names[np.unique(rows.groups)]
+    hashes = None if names is None else baseline.hashes(names, state.settings.digest)
     if hashes is None and len(np.unique(table.confidence[:100_000])) < DISTINCT:
         return "", None
     made = hashlib.blake2b(digest_size=8)
@@ -182,14 +193,14 @@ def _digest(state: State, source: Scores) -> tuple[str, Hashes | None]:
     return made.hexdigest(), hashes
 
 
-def _refuse_repeated(state: State, hashes: Hashes, name: str) -> None:
-    if len(np.unique(hashes)) < len(hashes):
-        raise InputError(f"ids in {name} are not unique, so that a row may be there twice", "give each row its own id")
+def _refuse_repeated(state: State, hashes: Hashes, name: str, grouped: bool = False) -> None:
     known = int(np.isin(hashes[hashes <= state.ids_cut], state.ids).sum())
     if known:
-        share = "" if state.ids_cut == 2**64 - 1 else ", of the ids that a state keeps"
-        problem = f"{known} rows of {name} are in the state already{share}; nothing was counted"
-        raise InputError(problem, "pass the rows that are new")
+        what = "groups" if grouped else "rows"
+        share = "" if state.ids_cut == 2**64 - 1 else f", of the {'groups' if grouped else 'ids'} that a state keeps"
+        problem = f"{known} {what} of {name} are in the state already{share}; nothing was counted"
+        fix = "pass all rows of a group at once, or leave out groups that came before: --group is for rows of one night"
+        raise InputError(problem, fix if grouped else "pass the rows that are new")
 
 
 def _remember(state: State, hashes: Hashes) -> None:

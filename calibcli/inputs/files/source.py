@@ -225,15 +225,23 @@ class Digests:
         self.sources, self.stop = sources, threading.Event()
         self.found: list[dict[str, str]] = []
         self.failed: BaseException | None = None
-        self.thread = threading.Thread(target=self._work)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
+        if any(isinstance(source, Source) for source in sources):
+            self.thread = threading.Thread(target=self._work)
+            self.thread.start()
+        else:
+            self._work()
 
     def __enter__(self) -> Digests:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()
-        self.thread.join()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self.thread is not None:
+            self.thread.join()
 
     def _work(self) -> None:
         try:
@@ -245,7 +253,7 @@ class Digests:
 
     def files(self) -> list[dict[str, str]]:
         """Path and digest of each file, when all are done."""
-        self.thread.join()
+        self._wait()
         if self.failed is not None:
             raise self.failed
         return self.found
@@ -297,8 +305,8 @@ def suffixes(name: str) -> tuple[str, ...]:
 
 
 def by_suffix(suffix: str) -> str:
-    """The format whose files end in `suffix`, or ""; the one of that name is asked first."""
-    likely = [name for name in NAMES if f".{name}" == suffix]
+    """The format whose files end in `suffix`, or ""; the one of that name is asked first, and that of most files."""
+    likely = [*(name for name in NAMES if f".{name}" == suffix), "numpy"]
     return next((name for name in (*likely, *NAMES) if suffix in suffixes(name)), "")
 
 

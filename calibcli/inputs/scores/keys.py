@@ -128,7 +128,9 @@ def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str)
     if contents.labels:
         return contents.labels
     there = {name: normal(name) for name, array in contents.arrays.items() if array.shape and name != scores}
-    named_so = ([name for name, key in there.items() if key in names] for names in (LABELS, WEAK_LABELS))
+    event = normal(carried(scores))  # `malignant` beside `p_malignant`
+    known = (LABELS, WEAK_LABELS, () if event.isdecimal() else (event,))
+    named_so = ([name for name, key in there.items() if key in names] for names in known)
     found = next(filter(None, named_so), [])
     if len(found) > 1:
         raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")

@@ -289,7 +289,8 @@ def columns(
         out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
         out["weight_kind"] = reading.weight_kind
     if group := reading.group or contents[0].groups:
-        out["groups"] = np.unique(column(group, "--group"), return_inverse=True)[1].astype(np.int64)
+        out["group_names"], codes = np.unique(column(group, "--group"), return_inverse=True)
+        out["groups"] = codes.astype(np.int64)
     if reading.by:
         found = {name: column(name, "--by") for name in reading.by}
         kept = "fiu" if reading.numbers else ""

@@ -146,7 +146,7 @@ def predictions(
         parts = [predictions(*each, one, progress) for each in files]
         return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
     if len(contents) > 1 and not reading.shards:
-        tasks.refuse_several(contents, sources)
+        tasks.refuse_several(tasks.named(c, s) for c, s in zip(contents, sources))
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
@@ -159,8 +159,7 @@ def _one(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None
 ) -> Predictions:
     """One data set, of one file or of its parts."""
-    where = sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
-    first = contents[0]
+    first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = keys.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading, name)
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
@@ -172,7 +171,7 @@ def _one(
     n, width = scores.shape
     keys.refuse_verdicts(name, label_name, where, width)
     k, notes = max(width, 2), [remark for c in contents for remark in c.about]
-    classes, confirmed = _classes(first, reading, name, k)
+    classes, confirmed = classes_of(first, reading, name, k)
     of: event.Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
@@ -219,6 +218,7 @@ def _one(
             "repeated_rows": found.repeated.count,
             "files": files,
             "evaluation": dict(first.facts),
+            "task": tasks.named(first, sources[0]),
             "choices_vary": ragged and found.nonfinite.masked.count > 0,
             "folded": keys.folded(first),
         },
@@ -317,7 +317,7 @@ def _only(contents: Contents, source: Source) -> Named:
     return contents.arrays[name]
 
 
-def _classes(contents: Contents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
+def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
     """Names of the classes and whether the user gave them."""
     given = reading.classes
     names: list[str] | None = None

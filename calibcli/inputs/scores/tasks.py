@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Joined, column_of, whole
 from calibcli.inputs.files.source import Source, fingerprint
 from calibcli.inputs.scores.keys import HOLD
-from calibcli.predictions import Array, ArrayScores, Ints, Predictions
+from calibcli.predictions import Array, ArrayScores, Predictions
 
 TASK = "task"
 
@@ -34,15 +34,23 @@ def files_of(contents: Sequence[Contents], sources: Sequence[Source]) -> list[tu
     ]
 
 
-def refuse_several(contents: Sequence[Contents], sources: Sequence[Source]) -> None:
+def named(contents: Contents, source: Source) -> str:
+    """The task that a file says it is of; "" where that is the name of the file alone."""
+    return "" if contents.task == source.stem else contents.task
+
+
+def refuse_several(found: Iterable[str]) -> None:
     """Of files that a folder or a pattern stands for.
+
+    Args:
+        found: the task of each, or "".
 
     Raises:
         InputError: they are evaluations of several tasks.
     """
-    names = sorted({c.task for c, s in zip(contents, sources) if c.task and c.task != s.stem})
+    names = sorted({*found} - {""})
     if len(names) > 1:
-        problem = f"{len(contents)} files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
+        problem = f"files of {len(names)} tasks: {', '.join(names[:4])}{', ...' * (len(names) > 4)}"
         raise InputError(problem, "tasks of one evaluation: --tasks; parts of one data set: --shards")
 
 
@@ -83,7 +91,7 @@ def joined(parts: Sequence[Predictions], names: Sequence[str]) -> Predictions:
         if any(p.weights is not None for p in parts)
         else None,
         weight_kind=first.weight_kind,
-        groups=_groups(parts),
+        **_groups(parts, names),
         slices=slices,
         notes=_notes(parts, names, k),
         sha256=fingerprint(files),
@@ -109,16 +117,18 @@ def _ids(parts: Sequence[Predictions], names: Sequence[str]) -> Array | None:
     return column_of([one for ids in found for one in ids]) if len(found) == len(parts) else None
 
 
-def _groups(parts: Sequence[Predictions]) -> Ints | None:
-    """Groups of every task apart; where a task has none, each row is one."""
+def _groups(parts: Sequence[Predictions], names: Sequence[str]) -> dict[str, Array]:
+    """Groups of every task apart, `task/group`; where a task has none, each row is one."""
     if all(p.groups is None for p in parts):
-        return None
-    found, first = [], 0
-    for p in parts:
+        return {}
+    codes, found, first = [], list[str](), 0
+    for p, name in zip(parts, names):
         own = np.arange(p.n) if p.groups is None else p.groups
-        found.append(own + first)
-        first += int(own.max()) + 1
-    return np.concatenate(found).astype(np.int64)
+        called = np.arange(p.n) if p.group_names is None else p.group_names
+        codes.append(own + first)
+        found += [f"{name}/{one}" for one in called.tolist()]
+        first += len(called)
+    return {"groups": np.concatenate(codes).astype(np.int64), "group_names": column_of(found)}
 
 
 def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[str]:

@@ -1,0 +1,63 @@
+"""`calib ood`: how well a model's scores tell rows of its distribution from others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from calibcli.cli.run import Run, asked, named, takes
+from calibcli.device import Work
+from calibcli.errors import UsageError
+from calibcli.inputs.opening import Reading
+from calibcli.spec import Alpha, Level, Positive, argument, option
+
+PANEL = "Measure"
+
+
+@takes
+def command(
+    *,
+    inside: Path = argument("Scores of rows of the distribution, such as the test set."),
+    outside: Path = argument("Scores of other rows by the same model; labels are not needed."),
+    score: tuple[Literal["confidence", "entropy", "energy", "max_logit"], ...] = option(
+        (), "confidence, entropy, energy or max_logit, instead of all that the files allow. Repeatable."
+    ),
+    against: tuple[Path, ...] = option(
+        (), "Compare with another model on the same rows: its scores inside, then --against those outside."
+    ),
+    calibrator: Path | None = option(
+        None, "Compare with the same scores after a calibrator (calib scale --save).", "--with", metavar="FILE"
+    ),
+    temperature: Positive = option(1.0, "T of the energy, T log Σ exp(z / T)."),
+    level: Level = option(0.95, "Confidence level of the intervals."),
+    alpha: Alpha = option(0.05, "Family-wise error probability of the differences that are called real."),
+    work: Work,
+    run: Run,
+    reading: Reading,
+) -> int:
+    """Tell rows of the distribution from others by confidence, entropy and energy: AUROC, AUPR, FPR at 95 % TPR.
+
+    Every number has an interval; differences between scores, or between two models on the same rows, are DeLong's.
+
+    Example: calib ood test.npz svhn.npz -o ood.png
+    """
+    from calibcli.api.detecting import ood
+
+    if len(against) not in (0, 2):
+        problem = f"{len(against)} files to compare with" if against[1:] else "one file to compare with"
+        raise UsageError(problem, "pass --against INSIDE --against OUTSIDE")
+    run.claim([inside, outside, *against, calibrator, *named(reading)])
+    found = ood(
+        inside,
+        outside,
+        against=(against[0], against[1]) if against else None,
+        calibrator=calibrator,
+        scores_of=score,
+        temperature=temperature,
+        level=level,
+        alpha=alpha,
+        threads=work.threads,
+        progress=run.progress("measuring"),
+        **asked(reading),
+    )
+    return run.finish(found)

@@ -1,0 +1,337 @@
+"""How well a model's own scores tell rows of its distribution from others, and which of two scores, or models, does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from calibcli.columns import MANY, columns
+from calibcli.errors import InputError, UsageError
+from calibcli.metrics.detection import AveragePrecision, FalsePositives
+from calibcli.metrics.discrimination import Concordance, TwoSamples
+from calibcli.metrics.intervals import Interval
+from calibcli.metrics.paired import Paired, holm, ranked
+from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.plots import Curve, Plot
+from calibcli.predictions import Floats, Ints, Predictions, Progress, notes_of
+from calibcli.result import Estimate, Result, Table
+from calibcli.spec import Level, Positive, check_options
+
+Score = Literal["confidence", "entropy", "energy", "max_logit"]
+OF_PROBABILITIES: tuple[Score, ...] = ("confidence", "entropy")
+EVERY: tuple[Score, ...] = (*OF_PROBABILITIES, "energy", "max_logit")
+AXES = {"entropy": "entropy, nats", "energy": "energy: T log Σ exp(z / T)", "max_logit": "largest logit"}
+BINS = 30
+SIDES = "inside", "outside"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is asked for.
+
+    Attributes:
+        scores: names, () for all that the files allow.  temperature: of the energy.  level: of intervals.
+        alpha: family-wise error of the differences that are called real.
+        threads: workers, None for every core.
+    """
+
+    scores: tuple[str, ...] = ()
+    temperature: Positive = 1.0
+    level: Level = 0.95
+    alpha: float = 0.05
+    threads: int | None = 1
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if wrong := [name for name in self.scores if name not in EVERY]:
+            raise UsageError(f"'{wrong[0]}' is no score", f"choose among {', '.join(EVERY)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What one model says of the two files.
+
+    Attributes:
+        name: what differences call it.  inside, outside: rows of the distribution, and others.
+        mapped: probabilities that a calibrator made, whose logits have no level of their own.
+    """
+
+    name: str
+    inside: Predictions
+    outside: Predictions
+    mapped: bool = False
+
+    @property
+    def files(self) -> tuple[Predictions, Predictions]:
+        return self.inside, self.outside
+
+    def lacking(self, score: Score) -> str:
+        """Why a score is not defined, or ""."""
+        if score == "confidence":
+            return ""
+        if any(p.top_only for p in self.files):
+            return f"{score} needs the scores of every class, not the confidence alone"
+        if score == "entropy":
+            return ""
+        if self.mapped:
+            return f"{score} is of the model's logits, which a calibrator replaces by probabilities"
+        for p in self.files:
+            if p.kind != "logits":
+                return f"{score} needs logits, and {p.source} holds {p.kind.replace('_', '-')}"
+            if p.facts.get("columns") == 1:
+                return f"{score} needs a logit of each class, and {p.source} holds one column"
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A score of every row, of the rows inside first: larger says inside.
+
+    Attributes:
+        model, score: whose ("" of the first), and which.  shown: of each side, as a reader knows them.
+        view: rows inside are hits.
+    """
+
+    model: str
+    score: Score
+    shown: tuple[Floats, Floats]
+    view: BinaryOutcomes
+
+    @property
+    def scope(self) -> str:
+        return f"score={self.score}" + (f", model={self.model}" if self.model else "")
+
+    @property
+    def label(self) -> str:
+        return f"{self.score} of {self.model}" if self.model else self.score
+
+    @property
+    def statistics(self) -> Mapping[str, TwoSamples]:
+        v = self.view
+        turned = dataclasses.replace(v, p=v.complement, complement=v.p, hit=~v.hit)
+        return {
+            "auroc": v.once(Concordance),
+            "aupr_in": v.once(AveragePrecision),
+            "aupr_out": v.once(lambda _: AveragePrecision(turned)),
+            "fpr95": v.once(FalsePositives),
+        }
+
+
+def scored(model: Model, name: str, options: Options, progress: Progress | None = None) -> Iterator[Scored]:
+    """Every score of one model, under a name of its own.
+
+    Raises:
+        InputError: other classes outside than inside, weights of two kinds, too many rows; a score that was asked for
+            is not defined.
+    """
+    one, two = model.files
+    if one.k != two.k or one.top_only != two.top_only:
+        raise InputError(
+            f"{one.source} has {one.k} classes, {two.source} {two.k}", "pass the scores of one model on both data sets"
+        )
+    if max(one.n, two.n) > MANY:
+        raise InputError(f"{max(one.n, two.n):,} rows are more than {MANY:,}", "measure a part of them")
+    wanted = [score for score in EVERY if score in (options.scores or EVERY)]
+    for score in wanted:
+        if options.scores and (why := model.lacking(score)):
+            raise InputError(why, "leave it out (--score)")
+    wanted = [score for score in wanted if not model.lacking(score)]
+    about = _together(one, two)
+    read = [columns(p, class_bins=(), threads=options.threads, progress=progress) for p in model.files]
+    raw = None
+    if set(wanted) - {*OF_PROBABILITIES}:
+        raw = [levels(p, options.temperature) for p in model.files]
+    for score in wanted:
+        if score == "confidence":
+            shown, rest = [c.confidence for c in read], [c.rest for c in read]
+            odds = np.concatenate(shown), np.concatenate(rest)
+        elif score == "entropy":
+            shown = [c.entropy for c in read]
+            odds = np.ones(len(about["hit"])), np.concatenate(shown)
+        else:
+            assert raw is not None
+            shown = [pair[EVERY.index(score) - len(OF_PROBABILITIES)] for pair in raw]
+            rank = np.unique(np.concatenate(shown), return_inverse=True)[1] + 1.0
+            odds = rank.astype(np.float64), np.ones(len(rank))
+        yield Scored(name, score, (shown[0], shown[1]), BinaryOutcomes(*odds, **about))
+
+
+def levels(predictions: Predictions, temperature: float) -> tuple[Floats, Floats]:
+    """(N,) T log Σ exp(z / T), the negative energy of Liu et al. (2020), and the largest logit."""
+    energy, largest = np.empty(predictions.n), np.empty(predictions.n)
+    for start, block in predictions.blocks():
+        z = block.astype(np.float64)
+        top = z.max(axis=1)
+        rows = slice(start, start + len(z))
+        largest[rows] = top
+        energy[rows] = top + temperature * np.log(np.exp((z - top[:, None]) / temperature).sum(axis=1))
+    return energy, largest
+
+
+def _together(one: Predictions, two: Predictions) -> dict[str, Any]:
+    """Weights and groups of the rows of both; a group lies in one of them."""
+    both = (one, two)
+    kinds = {p.weight_kind for p in both if p.weights is not None}
+    if len(kinds) > 1:
+        raise InputError("weights are counts in one file, and not in the other", "pass one kind of weights")
+    weights = groups = None
+    if kinds:
+        weights = np.concatenate([np.ones(p.n) if p.weights is None else p.weights for p in both])
+        for p, total in ((one, weights[: one.n].sum()), (two, weights[one.n :].sum())):
+            if not total > 0:
+                raise InputError(f"every weight of {p.source} is 0", "leave the weights out")
+    if any(p.groups is not None for p in both):
+        codes = [np.arange(p.n) if p.groups is None else p.groups for p in both]
+        groups = np.concatenate([codes[0], codes[1] + codes[0].max(initial=-1) + 1])
+    hit = np.arange(one.n + two.n) < one.n
+    return {"hit": hit, "weights": weights, "counts": kinds == {"count"}, "groups": groups}
+
+
+def report(models: Sequence[Model], options: Options | None = None, progress: Progress | None = None) -> Result:
+    """AUROC, AUPR and FPR at 95 % TPR of every score; differences between scores, and between models.
+
+    Args:
+        models: one, or two on the same rows in the same order; the first is what the second is compared with.
+
+    Raises:
+        InputError: as `scored`.
+    """
+    options = options or Options()
+    each = [list(scored(model, model.name if i else "", options, progress)) for i, model in enumerate(models)]
+    found = [one for part in each for one in part]
+    estimates = [e for one in found for e in _estimates(one, options.level)]
+    pairs = [(each[0][0], other, f"{other.score} - {each[0][0].score}") for other in each[0][1:]]
+    if len(each) > 1:
+        of = {one.score: one for one in each[0]}
+        pairs = [(of[b.score], b, f"{b.score}: {b.model} - {models[0].name}") for b in each[1] if b.score in of]
+    differences, table = _differences(pairs, options)
+    first = models[0]
+    notes = notes_of(*(p for model in models for p in model.files))
+    left_out = [f"{name}: {why}" for name in EVERY if not options.scores and (why := models[-1].lacking(name))]
+    return Result(
+        command="ood",
+        estimates=[*estimates, *differences],
+        tables=[_table(found, estimates), *([table] if pairs else [])],
+        plots=[*map(_histogram, found), _curves(found)],
+        notes=[*notes, *left_out],
+        facts={
+            "inside": first.inside.source,
+            "outside": first.outside.source,
+            "n": first.inside.n,
+            "n_outside": first.outside.n,
+            **first.inside.problem,
+            "level": options.level,
+            "alpha": options.alpha,
+            **({"temperature": options.temperature} if options.temperature != 1 else {}),
+        },
+    )
+
+
+def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
+    for name, statistic in one.statistics.items():
+        interval: Interval = statistic.interval(level)
+        said = {f.name: getattr(interval, f.name) for f in dataclasses.fields(Interval) if f.name != "n"}
+        better = "lower" if name == "fpr95" else "higher"
+        if isinstance(statistic, FalsePositives):
+            said["detail"] = {**said["detail"], "threshold": _threshold(one, statistic)}
+        elif isinstance(statistic, AveragePrecision):
+            said["detail"] = {**said["detail"], "chance": statistic.chance}
+        yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", n=one.view.n, **said)
+
+
+def _threshold(one: Scored, statistic: FalsePositives) -> float:
+    """The score at the threshold: rows at least as sure as that are kept."""
+    ties = statistic.ties
+    row = int(ties.order[np.searchsorted(ties.tie, statistic.tie)])
+    inside, outside = one.shown
+    return float(inside[row] if row < len(inside) else outside[row - len(inside)])
+
+
+def _differences(pairs: Sequence[tuple[Scored, Scored, str]], options: Options) -> tuple[list[Estimate], Table]:
+    """Paired, of what is a functional of ranks with an influence of every row."""
+    estimates: list[Estimate] = []
+    p_values: list[float | None] = []
+    for a, b, scope in pairs:
+        for name in ("auroc", "aupr_in", "aupr_out"):
+            before, after = a.statistics[name], b.statistics[name]
+            change = ranked(before, after, options.level)
+            common: dict[str, Any] = {"name": name, "scope": scope, "better": "higher", "n": a.view.n}
+            p_values.append(change.p if isinstance(change, Paired) else None)
+            if isinstance(change, Paired):
+                estimates.append(change.estimate(options.level, **common, se=change.se))
+            else:
+                estimates.append(Estimate(**common, value=after.value - before.value, reason=change))
+    known = [p for p in p_values if p is not None]
+    adjusted = iter(holm(known).tolist()) if known else iter(())
+    rows: list[list[Any]] = []
+    for e, p in zip(estimates, p_values, strict=True):
+        corrected = None if p is None else next(adjusted)
+        said = "unknown" if corrected is None else "not shown" if corrected > options.alpha else "worse"
+        if said == "worse" and e.value is not None and e.value > 0:
+            said = "better"
+        rows.append([e.name, e.scope, p, corrected, said])
+    title = f"Which differences are real (DeLong; Holm, {len(known)} comparisons, family-wise error {options.alpha:g})"
+    heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
+    return estimates, Table(name="differences", title=title, columns=heads, rows=rows)
+
+
+def _table(found: Sequence[Scored], estimates: Sequence[Estimate]) -> Table:
+    """One row per score, and where its threshold is."""
+    names = ["auroc", "aupr_in", "aupr_out", "fpr95"]
+    rows: list[list[Any]] = []
+    for one in found:
+        own = {e.name: e for e in estimates if e.scope == one.scope}
+        rows.append([one.label, *(own[name].value for name in names), own["fpr95"].detail["threshold"]])
+    return Table(name="scores", title="Scores", columns=["score", *names, "threshold"], rows=rows)
+
+
+def _histogram(one: Scored) -> Plot:
+    """Shares of the rows inside and outside, over the score."""
+    both = np.concatenate(one.shown)
+    low, high = (0.0, 1.0) if one.score == "confidence" else np.quantile(both, [0.001, 0.999]).tolist()
+    high = high if high > low else low + 1.0
+    edges = np.linspace(low, high, BINS + 1)
+    curves = []
+    weights = one.view.weights
+    for name, values, start in zip(SIDES, one.shown, (0, len(one.shown[0])), strict=True):
+        w = None if weights is None else weights[start : start + len(values)]
+        count = np.histogram(np.clip(values, low, high), edges, weights=w)[0].astype(np.float64)
+        curves.append(Curve(label=name, kind="steps", x=edges.tolist(), y=count / count.sum(), role=name))
+    axis = AXES.get(one.score, one.score)
+    n = f"{len(one.shown[0]):,} inside, {len(one.shown[1]):,} outside"
+    return Plot(
+        name="histogram_" + "_".join(filter(None, [one.score, one.model])),
+        title=f"{one.label}, {n}",
+        xlabel=axis,
+        ylabel="share of rows",
+        curves=curves,
+        group="Rows inside and outside",
+    )
+
+
+def _curves(found: Sequence[Scored]) -> Plot:
+    """True positives over false positives, of every score."""
+    curves = [Curve(label="chance", kind="line", role="ideal", x=[0, 1], y=[0, 1])]
+    for one in found:
+        t = one.view.once(Concordance).ties
+        kept, passed = (np.append(0.0, np.cumsum(part[::-1]) / part.sum()) for part in (t.hits, t.misses))
+        at = np.unique(np.concatenate([_places(kept), _places(passed)]))
+        curves.append(Curve(label=one.label, kind="line", x=passed[at].tolist(), y=kept[at].tolist(), role=one.label))
+    return Plot(
+        name="roc",
+        title="Rows kept, inside and outside",
+        xlabel="share kept of the rows outside",
+        ylabel="share kept of the rows inside",
+        xlim=(0, 1),
+        ylim=(0, 1),
+        curves=curves,
+    )
+
+
+def _places(rising: Floats) -> Ints:
+    """Some 100 places that are evenly far apart in what rises."""
+    return np.minimum(np.searchsorted(rising, np.linspace(0, 1, 101)), len(rising) - 1)

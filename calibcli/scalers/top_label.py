@@ -1,0 +1,74 @@
+"""The confidence of the predicted class through a map of that class."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibcli.links import log_softmax
+from calibcli.predictions import Predictions
+from calibcli.scalers.affine import log_odds
+from calibcli.scalers.monotone import TIE_ODDS, bin_curve, in_bins, isotonic_curve, packed, share
+from calibcli.scalers.parameters import CURVES_BY_CLASS
+from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
+from calibcli.scalers.subsets import raw_argmax
+from calibcli.spec import Count
+
+By = Literal["histogram", "isotonic"]
+NAMED = 5  # classes that a note names
+
+
+def apply(given: Parameters, logits: Array) -> Array:
+    cuts = np.cumsum(given["knots"])[:-1]
+    curves = list(zip(np.split(given["x"], cuts), np.split(given["y"], cuts), strict=True))
+    read = np.interp if "linear" in given else in_bins
+
+    p = log_odds(logits) if "log_odds" in given else np.exp(log_softmax(logits))
+
+    def by_class(rows: NDArray[Any], top: NDArray[Any]) -> Array:
+        out = np.empty(len(rows))
+        for c in np.unique(top):
+            out[top == c] = read(p[top == c, c], *curves[c])
+        return out
+
+    return share(logits, by_class)
+
+
+@SCALERS.add(preserves_accuracy=True, apply=apply, form=CURVES_BY_CLASS)
+def top_label(predictions: Predictions, job: Job, *, by: By = "histogram", points: Count = 50) -> Fitted:
+    """Top-label binning: bins of the confidence for each predicted class; others share the rest (Gupta & Ramdas 2022).
+
+    A class that is predicted n times has n // `points` equal-mass bins of value (n₊ + 1) / (n + 2), or with
+    `by=isotonic` an isotonic regression; one that is predicted in fewer than `points` rows takes the map of all rows.
+
+    >>> calibcli.fit_scaler(logits, labels, "top_label").predict_proba(logits)[0].round(2)
+    array([0. , 0. , 0. , 0. , 0. , 0.3, 0. , 0. , 0. , 0.7])
+    """
+    top, w = raw_argmax(predictions), predictions.weights
+    z = np.asarray(predictions.logits, np.float64)
+    sure = (log_odds(z) if by == "isotonic" else np.exp(log_softmax(z))).max(axis=1)
+    hit = (top == predictions.labels).astype(np.float64)
+    counts = w if predictions.weight_kind == "count" else None
+    size = np.bincount(top, counts, minlength=predictions.k)
+
+    def curve(rows: Any, n: float) -> tuple[Array, Array]:
+        given = sure[rows], hit[rows], None if w is None else w[rows]
+        if by == "histogram":
+            return bin_curve(*given, max(1, int(n // points)))
+        x, y = isotonic_curve(*given, TIE_ODDS)
+        return x, np.clip(y, 1 / (n + 2), 1 - 1 / (n + 2))
+
+    of_all = curve(slice(None), float(size.sum()))
+    curves = [curve(top == c, n) if n >= points else of_all for c, n in enumerate(size)]
+    parameters = packed(curves, 0.0, "classes").parameters | (
+        {"linear": np.array(1.0), "log_odds": np.array(1.0)} if by == "isotonic" else {}
+    )
+    few = np.flatnonzero(size < points)
+    if not len(few):
+        return Fitted(parameters)
+    named = [str(predictions.classes[c] if predictions.classes else c) for c in few[:NAMED]]
+    said = ", ".join(named) + (", ..." if len(few) > NAMED else "")
+    note = f"{len(few)} of {predictions.k} classes are predicted in fewer than {points} rows and share one map: {said}"
+    return Fitted(parameters, notes=[note])
