@@ -32,11 +32,7 @@ from calibcli.metrics.gap_norms import (
 from calibcli.metrics.intervals import Bare, Interval, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Equal
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Of, Sample
-<<<<<<< HEAD
-from calibcli.numerics import TIE, normal_quantile, score_bound
-=======
-from calibcli.numerics import normal_quantile, parts, score_bound
->>>>>>> main
+from calibcli.numerics import TIE, normal_quantile, parts, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
