@@ -159,7 +159,7 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
         bins = most  # no miss is above a hit
     else:
         for bins in range(2, most + 1):  # below the first hit and above the last miss accuracies are 0 and 1
-            low, high = (view.bin_at(float(position[end]), bins) for end in (first, last))
+            low, high = (_bin_at(view, float(position[end]), bins) for end in (first, last))
             at = view.cut(np.arange(low - 2, high + 4).clip(0, bins), bins)
             at = at[np.append(True, np.diff(at) > 0)]
             if np.any(np.diff(np.diff(np.interp(at, position, hit)) / np.diff(at)) < -TIE):
@@ -168,6 +168,15 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
     cuts = position if bins == most and (view.counts or view.weights is None) else view.cuts(bins)
     best = np.abs(np.diff(np.interp(cuts, position, p) - np.interp(cuts, position, hit))).sum()
     return Bare(float(best) / view.total, Interval(reason="no bound: the number of bins is chosen on these rows"))
+
+
+def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
+    """The bin between `view.cuts` that a position lies in."""
+    if view.weights is not None and not view.counts:
+        return int(position / view.total * bins)
+    size, extra = divmod(round(view.total), bins)
+    beyond = position - extra * (size + 1)
+    return int(position // (size + 1) if beyond < 0 else extra + beyond // size)
 
 
 def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:

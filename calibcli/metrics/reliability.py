@@ -214,14 +214,6 @@ class BinaryOutcomes(Once):
             return np.asarray(which * size + np.minimum(which, extra), np.float64)
         return np.asarray(self.total * which / bins)
 
-    def bin_at(self, position: float, bins: int) -> int:
-        """The bin between `cuts` that a position lies in."""
-        if self.weights is None or self.counts:
-            size, extra = divmod(round(self.total), bins)
-            beyond = position - extra * (size + 1)
-            return int(position // (size + 1) if beyond < 0 else extra + beyond // size)
-        return int(position / self.total * bins)
-
 
 def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
     size = bins + (edges == "torchmetrics")
