@@ -246,7 +246,8 @@ class _Profile:
             else:
                 psi = expectation(self.z, self.y, beta)
             mean = dataclasses.replace(self.rows, values=psi)
-            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN), high(psi + self.up, UNSEEN)
+            counts = mean.weights if mean.counts else None
+            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN, counts), high(psi + self.up, UNSEEN, counts)
         mean, least, most = self.seen[beta]
         return mean.value, *mean.bounds(share * self.alpha, least, most)
 

@@ -28,7 +28,8 @@ def high(values: Floats, quantile: float, counts: Floats | None = None) -> float
     if counts is not None:
         order = np.argsort(values)
         position = np.cumsum(counts[order])
-        return float(values[order[np.searchsorted(position, quantile * position[-1])]])
+        rank = min(math.ceil(quantile * (position[-1] - 1)), position[-1] * (1 - 1e-9))
+        return float(values[order[np.searchsorted(position, rank, side="right")]])
     rank = math.ceil(quantile * (len(values) - 1))
     return float(np.partition(values, rank)[rank])
 
@@ -38,7 +39,7 @@ def _cost(sample: Sample) -> Ends:
 
     At least twice the mean, as rows that are all alike tell nothing of others.
     """
-    counts = sample.weights if sample.columns.condensed else None
+    counts = sample.weights if sample.counts or sample.columns.condensed else None
     return 0.0, max(high(sample.columns.most, UNSEEN, counts), 2 * average(sample.columns.nll, sample.weights))
 
 
