@@ -21,11 +21,7 @@ from calibcli.errors import UsageError, WriteError
 from calibcli.files import may_write, sha256
 from calibcli.inputs import checkpoint, opening
 from calibcli.inputs.checkpoint.factory import is_built_in
-<<<<<<< HEAD
 from calibcli.inputs.dataset.vocabulary import vectors
-=======
-from calibcli.inputs.dataset.word_numbers import vectors
->>>>>>> i
 from calibcli.result import Result
 from calibcli.training import state, summary
 from calibcli.training.data import Parts, open_parts, standardised
@@ -171,7 +167,7 @@ def _embedded(model: nn.Module, path: str, parts: Parts) -> str:
     """Put the vectors of a file into a network of words; the file's digest.
 
     Raises:
-        UsageError: a network or rows without words.  InputError: as `word_numbers.vectors`.
+        UsageError: a network or rows without words.  InputError: as `vocabulary.vectors`.
     """
     if not isinstance(model, TextCNN):
         raise UsageError("--embeddings is for text_cnn", "leave it out")
