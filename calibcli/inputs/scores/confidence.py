@@ -9,8 +9,9 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.files.arrays import Contents, Joined, Memory, texts_of, whole
+from calibcli.inputs.files.digests import Digests, fingerprint
 from calibcli.inputs.files.names import LABELS
-from calibcli.inputs.files.source import Digests, Source, fingerprint
+from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys, per_row

@@ -12,8 +12,9 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, whole
+from calibcli.inputs.files.digests import Digests, fingerprint
 from calibcli.inputs.files.names import CLASSES, class_names
-from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
+from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Asked, Reading
 from calibcli.inputs.scores import confidence, event, keys, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option

@@ -11,7 +11,8 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Joined, column_of, whole
-from calibcli.inputs.files.source import Source, fingerprint
+from calibcli.inputs.files.digests import fingerprint
+from calibcli.inputs.files.source import Source
 from calibcli.inputs.scores.keys import HOLD
 from calibcli.predictions import Array, ArrayScores, Predictions
 
