@@ -19,7 +19,7 @@ from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
-from calibcli.numerics import bisect, quantile, root
+from calibcli.numerics import bisect, root
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -222,7 +222,7 @@ class _Profile:
             average(nll, rows.weights),
         )
         if found.near is None:
-            temperature = quantile(np.array(found.temperatures), 0.5)
+            temperature = sorted(found.temperatures)[len(found.temperatures) // 2]
             self.centre = 1 / temperature if 0 < temperature < math.inf else 1.0
             self.near = _derivatives(self.z, self.y, self.centre)
         else:
