@@ -29,7 +29,7 @@ from calibcli.spec import Style
 
 LEGEND_GAP, HEADING, BELOW = 0.25, 0.3, 0.42  # inches
 MOST = 36  # panels of a group
-DATES = {
+DATES: dict[str, dict[str, str | None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": "calib"},
     "pdf": {"CreationDate": None, "ModDate": None},
