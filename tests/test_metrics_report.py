@@ -391,3 +391,15 @@ def test_memory_of_a_report_by_row() -> None:
         finally:
             tracemalloc.stop()
     assert peaks[1] - peaks[0] < 170 * (sizes[1] - sizes[0])
+
+
+def test_the_panel_of_a_class_has_its_ece() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(400, 4)) * 3
+    found = calibcli.measure(z, (z + rng.gumbel(size=z.shape) * 2).argmax(1), per_class=True, diagram=True)
+    [table] = [t for t in found.tables if t.name == "per_class"]
+    at = list(table.columns).index("ece")
+    titles = [p.title for p in found.plots if p.name.startswith("class_") and not p.under]
+    assert len(titles) == 4
+    for title, row in zip(titles, table.rows, strict=True):
+        assert float(title.rpartition("ECE ")[2]) == pytest.approx(row[at], rel=5e-3)

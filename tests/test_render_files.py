@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -10,17 +11,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import headline_cases
 import pytest
 import render_cases as cases
 import render_odd
+from PIL import Image
 
 from calibcli import catalogue, render
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError
 from calibcli.render.formats import latex
-from calibcli.result import Result
+from calibcli.result import Estimate, Result, Table
 
 HERE = Path(__file__).parent
 SUFFIXES = (".txt", ".json", ".md", ".csv", ".tex", ".png", ".svg", ".pdf", ".html")
@@ -33,7 +36,15 @@ def test_files_by_suffix_and_folder(tmp_path: Path) -> None:
         assert (tmp_path / f"a{suffix}").stat().st_size > 300
     render.write(result, tmp_path / "all/")
     names = {p.name for p in (tmp_path / "all").iterdir()}
-    assert names >= {"result.json", "summary.md", "estimates.csv", "bins.csv", "classes.csv", "reliability.png"}
+    assert names >= {
+        "result.json",
+        "summary.md",
+        "estimates.csv",
+        "bins.csv",
+        "classes.csv",
+        "reliability.png",
+        "report.html",
+    }
     bins = (tmp_path / "all" / "bins.csv").read_text().splitlines()
     assert bins[0] == "diagram,left,right,rows,accuracy,confidence,calibrated_low,calibrated_high"
     assert [int(row.split(",")[3]) for row in bins[1:]] == cases.COUNTS
@@ -50,6 +61,54 @@ SHOW = (
     "heavy = {'matplotlib', 'torch', 'rich'} & set(sys.modules)\n"
     "assert not heavy, heavy"
 )
+
+
+HOSTILE = r"50% of a_b & c#d {x} $y$ ^~ \end{tabular} [z] <λ²|"
+TEX = [
+    *headline_cases.situations().values(),
+    *(one() for one in (cases.metrics, cases.scale, cases.gate, cases.everything)),
+]
+TEX.append(
+    Result(
+        command="metrics",
+        facts={"headline": HOSTILE},
+        notes=[HOSTILE],
+        estimates=[Estimate(name=HOSTILE, scope=HOSTILE, value=0.5, unit=HOSTILE)],
+        tables=[Table(name="t", title=HOSTILE, columns=[HOSTILE, "b"], rows=[[HOSTILE, 1], [None, HOSTILE]])],
+    )
+)
+
+
+@pytest.mark.parametrize("result", TEX, ids=range(len(TEX)))
+def test_tex_is_what_latex_reads(result: Result) -> None:
+    """Only commands that are known, braces and dollars in pairs, as many cells in a row as columns."""
+    body = "\n".join(line for line in render.text(result, "latex").splitlines() if not line.startswith("%"))
+    known = (
+        r"begin|end|toprule|midrule|bottomrule|addlinespace|relax|text\w+|le|ge|times|pm|to|alpha|beta|gamma|lambda|mu"
+    )
+    assert not re.sub(rf"\\(?:(?:{known}|sigma|Delta|Sigma)\b|[&%$#_{{}},\\])", "", body).count("\\")
+    plain = re.sub(r"\\[&%$#_{}]", "", body)
+    for part in re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", plain, re.S):
+        rows = part[1].split("\\\\")[:-1]
+        assert rows
+        assert {row.count("&") for row in rows} == {len(part[0]) - 1}
+        assert not re.search(r"[%#~_]", part[1])
+        assert part[1].count("$") % 2 == 0
+        assert part[1].count("{") == part[1].count("}")
+        assert not re.search(r"\^(?!\d\$)", part[1])
+
+
+def test_pictures_hold_the_sentence_in_their_metadata(tmp_path: Path) -> None:
+    said = "Overconfident: ECE 0.0646 [0.0459, 0.0801]. λ ≤ 3 \udcff"
+    result = dataclasses.replace(cases.metrics(), facts={"headline": said})
+    written = {suffix: tmp_path / f"a{suffix}" for suffix in (".png", ".svg", ".pdf")}
+    for path in written.values():
+        render.write(result, path)
+    with Image.open(written[".png"]) as image:
+        assert image.info["Description"] == said.replace("\udcff", "\ufffd")
+    svg = ET.parse(written[".svg"]).getroot()
+    assert any((e.text or "").startswith("Overconfident: ECE") for e in svg.iter() if e.tag.endswith("description"))
+    assert b"/Subject" in written[".pdf"].read_bytes()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -14,6 +14,7 @@ from calibcli.metrics.intervals import percent
 from calibcli.metrics.isotonic import Isotonic
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
 from calibcli.metrics.smooth import Smoothed
+from calibcli.numbers import number
 from calibcli.numerics import counted, quantiles
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats
@@ -190,10 +191,11 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
             rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
         )
         low, high = quantiles(draws, [(1 - BAND) / 2, (1 + BAND) / 2])
+        error = number(float(np.abs(table.sum_y[k] - table.sum_p[k]).sum() / max(table.count[k].sum(), 1)), 3)
         plots.append(
             Plot(
                 name=f"class_{k}",
-                title=f"{name}, n = {table.sum_y[k].sum():.0f}",
+                title=f"{name}, n = {table.sum_y[k].sum():.0f}, ECE {error}",
                 group="Reliability of each class",
                 xlabel="probability",
                 ylabel="frequency",

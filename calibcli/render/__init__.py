@@ -128,7 +128,8 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
     except OSError as error:
         raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
     for one in map(module, NAMES):
-        if hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result)):
+        wanted = hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result))
+        if wanted and not _lacks(one):
             _save(one.render(result), path / one.REPORT)
     for one in map(module, NAMES):
         if hasattr(one, "FIGURES") and result.plots and not _lacks(one):

@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from calibcli.plots import Plot
-from calibcli.render import stream
+from calibcli.render import sheet, stream
 from calibcli.render.figure import inside, panel, style
 from calibcli.render.figure.marks import Axes
 from calibcli.render.figure.panel import Handles
@@ -29,11 +29,12 @@ from calibcli.spec import Style
 
 LEGEND_GAP, HEADING, BELOW = 0.25, 0.3, 0.42  # inches
 MOST = 36  # panels of a group
-DATES = {
+DATES: dict[str, dict[str, str | None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": "calib"},
     "pdf": {"CreationDate": None, "ModDate": None},
 }
+SENTENCE = {"png": "Description", "svg": "Description", "pdf": "Subject"}
 Box = tuple[float, float, float, float]  # left, bottom, width, height in inches
 
 
@@ -49,7 +50,9 @@ def render(result: Result, format: str, look: Style = "screen", images: bool = T
         for artist in [] if images else figure.findobj(lambda one: one.get_rasterized()):
             artist.set_rasterized(False)
         file = io.BytesIO()
-        how: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": DATES[format]}
+        said = stream.clean(sheet.headline(result))
+        about = {**DATES[format], **({SENTENCE[format]: said} if said else {})}  # in words, for who cannot see it
+        how: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": chosen.pad, "metadata": about}
         figure.savefig(file, format=format, dpi=chosen.dpi, **how)
         return file.getvalue()
 

@@ -12,6 +12,7 @@ from calibcli.result import Result
 
 SUFFIXES = (".html", ".htm")
 NEEDS = "jinja2"
+REPORT = "report.html"
 
 
 def render(result: Result) -> str:

@@ -18,6 +18,7 @@ from calibcli.render.sheet import Sheet
 from calibcli.result import Result
 
 SUFFIXES = (".tex",)
+GREEK = ("alpha", "beta", "gamma", "lambda", "mu", "sigma", "Delta", "Sigma")
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -34,9 +35,8 @@ SPECIAL = {
     "±": r"$\pm$",
     "→": r"$\to$",
     **{c: rf"\{c}" for c in "&%$#_{}"},
-    "λ": r"$\lambda$",
-    "γ": r"$\gamma$",
-    "²": "$^2$",
+    **{letter: rf"$\{name}$" for letter, name in zip("αβγλμσΔΣ", GREEK)},
+    **{raised: f"$^{digit}$" for digit, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }
 OF_TEXT = re.compile("|".join(map(re.escape, SPECIAL)))
 
@@ -44,6 +44,7 @@ OF_TEXT = re.compile("|".join(map(re.escape, SPECIAL)))
 def render(result: Result) -> str:
     """Every table as a `tabular`; titles and notes as comments, as a paper has its own captions."""
     head = [f"% {_comment(sheet.heading(result))}", r"% needs \usepackage{booktabs}"]
+    head += [f"% {_comment(said)}" for said in filter(None, [sheet.headline(result)])]
     head += [f"% {_comment(sheet.verdict(result)[0])}"] * bool(result.checks)
     head += [f"% note: {_comment(note)}" for note in result.notes]
     tables = sheet.sheets(result)
