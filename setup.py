@@ -5,7 +5,16 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SAMPLES = ("digits.npz", "model.safetensors", "model.pt", "validation.npz", "test.npz", "calib.toml", "README.md")
+SAMPLES = (
+    "digits.npz",
+    "square.npz",
+    "model.safetensors",
+    "model.pt",
+    "validation.npz",
+    "test.npz",
+    "calib.toml",
+    "README.md",
+)
 
 
 class WithSamples(build_py):

@@ -2,11 +2,12 @@
 
     python benchmarks/claims.py [--runs 400] [--short] [--save FILE]
 
-20 seeds train each arm, of which the first 3, 5, 10 or all are judged; all are measured on the same n rows. A row is right with
-a chance of its own, by luck that the runs share in part; a seed moves its arm's confidence and adds noise row by row. The
-truth is the mean over thousands of seeds and draws of rows: at this n for `ece`, whose bias the arms may not share, and of
-20,000 rows for the debiased one. Verdicts are counted where they are false: of arms that are alike, or at the very border of what
-the claim says, where a false one is likeliest. What is done is in FILE, and is not done again.
+20 seeds train each arm, of which the first 3, 5, 10 or all are judged; all are measured on the same n rows. A row is
+right with a chance of its own, by luck that the runs share in part; a seed moves its arm's confidence and adds noise
+row by row. The truth is the mean over thousands of seeds and draws of rows: at this n for `ece`, whose bias the arms
+may not share, and of 20,000 rows for the debiased one. Verdicts are counted where they are false: of arms that are
+alike, or at the very border of what the claim says, where a false one is likeliest. What is done is in FILE, and is not
+done again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ FAMILIES: dict[str, tuple[Arm, ...]] = {
 Found = dict[str, Measured]
 
 
-def measured(arms: tuple[Arm, ...], seeds: int, n: int, rng: np.random.Generator, times: np.ndarray | None) -> list[Found]:
+def measured(
+    arms: tuple[Arm, ...], seeds: int, n: int, rng: np.random.Generator, times: np.ndarray | None
+) -> list[Found]:
     """Every metric of each arm."""
     odds = rng.normal(2.0, 1.5, n)
     chance, shared = 1 / (1 + np.exp(-odds)), rng.random(n)
@@ -205,7 +208,10 @@ def main() -> int:
                 wrong += out
                 print(text)
     least = min(sum(PART for key in kept if key[:2] == (f, n)) for f in families for n in rows)
-    print(f"\n{least} runs a line or more; {wrong} numbers surely ({SURE:.1%}) outside {LOW:.0%} to {HIGH:.0%} or above {FALSE:.0%};")
+    print(
+        f"\n{least} runs a line or more; {wrong} numbers surely ({SURE:.1%}) "
+        f"outside {LOW:.0%} to {HIGH:.0%} or above {FALSE:.0%};"
+    )
     print(f"{time.process_time():.0f} CPU s")
     return int(wrong > 0)
 

@@ -28,6 +28,7 @@ class Curve:
         `corp`: isotonic regression.                                  `corp_null`: what chance allows it.
         `smooth`: a smoothed estimate.                                `limit`: a gate's limit, a target.
         `best`: the optimum or the choice made.                       `ridge`: the ridge on a heat map.
+        `printed`: what a paper has; a hollow diamond.
         Anything else (`focal`, `layer1`, ...) takes the next colour of the palette; "" a new one for each curve.
 
     label: the legend's text; "" keeps the curve out of the legend.

@@ -20,6 +20,7 @@ from calibcli.inputs import checkpoint
 HERE = Path(__file__).parent
 ARCHITECTURE = "mlp:inputs=64,hidden=64/64,classes=10"
 SPLITS = {"train": slice(0, 200), "validation": slice(200, 800), "test": slice(800, 1797)}
+SQUARE = {"train": 1000, "validation": 1000, "test": 4000}
 STEPS, RATE, SEED = 600, 0.2, 0  # long after the training error is zero: this is what makes it overconfident
 CLASSES = [str(digit) for digit in range(10)]
 
@@ -33,6 +34,8 @@ def make(folder: Path) -> None:
     splits = {name: (images[rows], labels[rows]) for name, rows in SPLITS.items()}
     arrays = {f"{name}_{what}": a for name, pair in splits.items() for what, a in zip(("images", "labels"), pair)}
     np.savez(folder / "digits.npz", **arrays, classes=np.array(CLASSES))
+
+    np.savez(folder / "square.npz", **square(), classes=np.array(["left", "right"]))
 
     model = train(*splits["train"])
     for name in ("validation", "test"):
@@ -51,6 +54,16 @@ def make(folder: Path) -> None:
     }
     for name in ("model.safetensors", "model.pt"):
         checkpoint.save(folder / name, model.float(), metadata)
+
+
+def square() -> dict[str, np.ndarray]:
+    """Four round clusters on the corners of a square, a class on either side, and a tenth of the labels flipped."""
+    rng, found = np.random.default_rng(SEED), {}
+    for name, n in SQUARE.items():
+        corner = rng.integers(0, 2, (n, 2))
+        found[f"{name}_inputs"] = (2 * corner - 1 + 0.3 * rng.standard_normal((n, 2))).astype(np.float32)
+        found[f"{name}_labels"] = (corner[:, 0] ^ (rng.random(n) < 0.1)).astype(np.uint8)
+    return found
 
 
 def inputs(images: np.ndarray) -> torch.Tensor:

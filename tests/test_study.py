@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -16,14 +17,17 @@ import pytest
 from scipy import stats
 
 import calibcli
+from calibcli import scalers
 from calibcli.columns import columns
-from calibcli.errors import UsageError
-from calibcli.study import claims, experiment, work
+from calibcli.errors import InputError, UsageError
+from calibcli.links import log_softmax
+from calibcli.study import claims, experiment, panels, parsing, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
 from calibcli.study.redraws import NAMES, draws, sums
 
 ROOT = Path(__file__).parent.parent
+SIZES = experiment.SIZES
 LITTLE = """
 [study]
 name = "little"
@@ -193,17 +197,24 @@ def test_sums_are_the_metrics_and_draws_are_weights(k: int) -> None:
 
 
 def test_the_studies_that_come_along_are_well_formed() -> None:
-    assert len(experiment.built_in()) >= 4
+    assert len(experiment.built_in()) >= 9
     for name in experiment.built_in():
         text, source = experiment.text_of(name)
-        small = experiment.parse(text, source, "small")
-        assert small.claims
+        small, medium, paper = (parsing.parse(text, source, size, "x.npz" * (size != "small")) for size in SIZES)
         assert small.question.endswith("?")
-        again = experiment.parse(experiment.written(small), "kept")
-        assert {**vars(again), "size": "small"} == vars(small)
-        with pytest.raises(UsageError, match="names no train"):
-            experiment.parse(text, source)
-        assert experiment.parse(text, source, data="x.npz").train == "x.npz#train"
+        assert all(one.paper and one.bibtex and one.cost and one.differs for one in (small, medium, paper))
+        assert vars(parsing.parse(parsing.written(small), "kept")) == vars(small)
+        if small.computes:
+            assert small.computes in shapes.COMPUTED
+            continue
+        assert small.claims
+        assert small.seeds >= 5
+        assert len({one.cost for one in (small, medium, paper)}) == 3
+        assert (paper.train, paper.test) == ("x.npz#train", "x.npz#test")
+        assert bool(paper.split) != bool(paper.validation)
+        if paper.split:
+            with pytest.raises(UsageError, match="names no train"):
+                parsing.parse(text, source)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +241,97 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
 def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:
     assert old in LITTLE
     with pytest.raises(UsageError, match=match):
-        experiment.parse(LITTLE.replace(old, new, 1), "little.toml")
+        parsing.parse(LITTLE.replace(old, new, 1), "little.toml")
+
+
+WIDE = (
+    LITTLE.replace("gamma = [1, 3]", "gamma = [3]")
+    .replace('name = "little"', 'name = "little"\ndiffers = ["it is little"]')
+    .replace('loss = "ce"', 'loss = "ce"\nprinted = { nll = 0.4, "nll after" = 0.3 }', 1)
+    .replace("gamma = [3]", "gamma = [3]\nprinted = { nll = [0.1] }")
+    .replace("epochs = 2", "epochs = 4")
+    .replace(
+        'curvature = ["lambda_max"]',
+        """scalers = ["focal"]
+log = ["nll", "last_weight_norm"]
+moments = [25, 100]
+""",
+    )
+    .partition('[[claim]]\nid = "own"')[0]
+    + """
+[[claim]]
+id = "falls"
+text = "the NLL of validation rows falls"
+less = { metric = "nll at 100%", a = "CE", b = "CE", than = "nll at 25%" }
+[[claim]]
+id = "maps"
+text = "the further map is better"
+less = { metric = "ece after focal", a = "CE", b = "CE", than = "ece after" }
+[[claim]]
+id = "norms"
+text = "norms cross"
+crosses = { metric = "last_weight_norm", a = "CE", b = "FL-3", first = 25, last = 100 }
+"""
+)
+
+
+def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
+    study = parsing.parse(WIDE, "wide.toml")
+    parsing.keep(study, tmp_path)
+    work.work(study, tmp_path, lambda fraction, text: None)
+    found = report(study, tmp_path)
+    for seed, line in ((seed, line) for seed in (0, 1) for line in (0, 3)):
+        log = work.logged(tmp_path, work.Run(study.arms[0], study.arch[0], seed))
+        assert len(log) == 4
+        assert log[line]["epoch"] == line + 1
+    logs = [work.logged(tmp_path, work.Run(study.arms[0], study.arch[0], seed)) for seed in (0, 1)]
+    assert found["nll at 25%", "CE"].value == pytest.approx(np.mean([log[0]["nll"] for log in logs]))
+    assert found["nll at 100%", "CE"].value == pytest.approx(np.mean([log[3]["nll"] for log in logs]))
+    after = []
+    for seed in (0, 1):
+        folder = tmp_path / work.Run(study.arms[0], study.arch[0], seed).folder
+        fit = scalers.fit("focal", calibcli.read(folder / "validation.npz"))
+        mapped = scalers.apply(fit.scaler, calibcli.read(folder / "test.npz"))
+        after.append(-np.mean(log_softmax(mapped.logits)[np.arange(mapped.n), mapped.labels]))
+    assert found["nll after focal", "CE"].value == pytest.approx(np.mean(after), rel=1e-6)
+    gaps = {check.scope: check.estimate for check in found.checks}
+    assert gaps["falls"] is not None
+    wanted = np.mean([log[3]["nll"] - log[0]["nll"] for log in logs])
+    assert gaps["falls"].value == pytest.approx(wanted)
+    assert panels.printed(study, study.claims[0]) == pytest.approx(0.1 - 0.4)
+    diamond = next(c for plot in found.plots for c in plot.curves if c.role == "printed")
+    assert diamond.y[0] == pytest.approx(-0.3)
+    tables = {table.name: table for table in found.tables}
+    assert any(row[0] == "CE, printed" and "0.4" in row for row in tables["arms mlp:hidden=8"].rows)
+    assert ["", "", "it is little"] in tables["differs"].rows
+    from calibcli.render import page
+
+    text = page.page(found)
+    assert "CE, printed" in text
+    assert text.count("<svg") >= 4
+
+
+def test_shapes_are_those_of_the_loss_itself() -> None:
+    """The curvature of the focal loss by automatic differentiation, and the numbers that follow."""
+    import torch
+
+    from calibcli import losses
+
+    for gamma in (0.5, 1.0, 3.0):
+        for p in (0.01, 0.3, 0.6, 0.9):
+            margin = torch.tensor(np.log(p / (1 - p)), dtype=torch.float64, requires_grad=True)
+            logits = torch.stack([margin, torch.zeros_like(margin)])[None]
+            value = losses.Focal(gamma=gamma)(logits, torch.tensor([0])).sum()
+            (first,) = torch.autograd.grad(value, margin, create_graph=True)
+            (second,) = torch.autograd.grad(first, margin)
+            ratio = shapes.curvature_ratio(np.array([p]), gamma)[0]
+            assert ratio == pytest.approx(float(second) / (p * (1 - p)), rel=1e-9)
+    study = parsing.parse(*experiment.text_of("focal-map"), size="small")
+    found = shapes.computed(study)
+    assert [check.outcome for check in found.checks] == ["pass", "fail"]
+    assert found.exit_code == 0
+    assert found.tables[0].rows[1][1] == "0.7744"  # what the map of gamma = 1 takes to .9
+    assert "2 hold, 2 reversed" in shapes.computed(dataclasses.replace(study, computes="focal-shape")).facts["headline"]
 
 
 def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -248,7 +349,7 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     assert calib("step-size")[0] == 2
     assert "40" in calib("step-size", "--dry-run", "--format", "json")[1]
     (tmp_path / "mine.toml").write_text(calib("step-size", "--print")[1])
-    assert experiment.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
+    assert parsing.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
 
 
 def test_the_digits_are_those_that_travel_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,18 +377,19 @@ def outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert process.returncode == 0, err.decode()
     found: dict[str, Any] = json.loads(out)
     found.pop("provenance")
+    found["facts"].pop("spent")
     return found
 
 
 def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     """Killed at several moments, then gone on with by two workers at once: what one undisturbed run finds."""
     text = LITTLE.replace("gamma = [1, 3]", "gamma = [3]")
-    study = experiment.parse(text, "little.toml")
-    experiment.keep(study, tmp_path / "whole")
+    study = parsing.parse(text, "little.toml")
+    parsing.keep(study, tmp_path / "whole")
     work.work(study, tmp_path / "whole", lambda fraction, text: None)
     wanted = report(study, tmp_path / "whole")
     assert wanted.facts["runs"] == "4 of 4"
-    experiment.keep(study, tmp_path / "other")
+    parsing.keep(study, tmp_path / "other")
     started = calib(tmp_path, "other")
     until = time.monotonic() + 240
     while time.monotonic() < until and not list((tmp_path / "other").rglob("state.pt")):
@@ -299,19 +401,20 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     for found in map(outcome, both):
         kept = json.loads(wanted.to_json())
         kept.pop("provenance")
+        kept["facts"].pop("spent")
         assert found == kept
     assert not list((tmp_path / "other").rglob("run.lock"))
     for path in (tmp_path / "whole").rglob("test.npz"):
         assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "whole")).read_bytes()
     with pytest.raises(UsageError, match="options differ"):
-        experiment.keep(experiment.parse(text.replace("epochs = 2", "epochs = 3"), "l.toml"), tmp_path / "other")
-    more = experiment.parse(text, "little.toml", seeds=3)
-    experiment.keep(more, tmp_path / "other")  # further seeds are no other study
+        parsing.keep(parsing.parse(text.replace("epochs = 2", "epochs = 3"), "l.toml"), tmp_path / "other")
+    more = parsing.parse(text, "little.toml", seeds=3)
+    parsing.keep(more, tmp_path / "other")  # further seeds are no other study
     assert len(work.runs(more)) == 6
 
 
 def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:
-    study = experiment.parse(LITTLE, "little.toml")
+    study = parsing.parse(LITTLE, "little.toml")
     first = work.runs(study)[0]
     (tmp_path / first.folder).mkdir(parents=True)
     what = work.content(study, first)
@@ -337,3 +440,43 @@ def test_a_dead_workers_claim_is_taken(tmp_path: Path) -> None:
     with work.claimed(tmp_path) as free:
         assert free
     assert not (tmp_path / "run.lock").exists()
+
+
+OWN = """
+import torch
+
+class Halved(torch.nn.Module):
+    def forward(self, logits, labels):
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
+
+class Mean(torch.nn.Module):
+    def forward(self, logits, labels):
+        return torch.nn.functional.cross_entropy(logits, labels)
+"""
+
+
+def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from calibcli import losses
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_losses.py").write_text(OWN)
+    text = LITTLE.replace('loss = "ce"', 'loss = "own_losses:Halved"', 1)
+    with pytest.raises(UsageError, match="names code to run: own_losses:Halved"):
+        parsing.parse(text, "own.toml")
+    with pytest.raises(UsageError, match="unknown loss"):  # that a file names it is not enough anywhere
+        losses.objective("own_losses:Halved")
+    study = parsing.parse(text, "own.toml", trust=True)
+    made = losses.objective("own_losses:Halved+mmce:weight=2")
+    assert made.spec == "own_losses:Halved+mmce:weight=2"
+    logits, labels = torch.randn(7, 4), torch.arange(7) % 4
+    wanted = torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
+    assert torch.allclose(losses.objective(study.arms[0].loss).loss(logits, labels), wanted)
+    with pytest.raises(InputError, match=r"gives \(\) for 3 rows"):
+        parsing.parse(text.replace("Halved", "Mean"), "own.toml", trust=True)
+    with pytest.raises(UsageError, match="has no 'Halve'"):
+        parsing.parse(text.replace("Halved", "Halve"), "own.toml", trust=True)
+    with pytest.raises(UsageError, match=r"names code to run: torch.nn:Linear"):
+        parsing.parse(LITTLE.replace("mlp:hidden=8", "torch.nn:Linear,in_features=64,out_features=10"), "own.toml")

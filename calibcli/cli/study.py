@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ def command(
     report_only: bool = option(False, "Judge what is there, train nothing."),
     dry_run: bool = option(False, "List the runs, train nothing."),
     show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
+    trust: bool = option(False, "Run code that the recipe names: module:factory of a network, a loss or rows."),
     expect: bool = option(False, "Exit with 1 or 3 where a claim is reversed or undecided."),
     run: Run,
 ) -> int:
@@ -44,30 +46,34 @@ def command(
 
     Example: calib study curvature-gamma --save out/gamma
     """
-    from calibcli.study import experiment, work
+    from calibcli.study import experiment, parsing, work
     from calibcli.study.judgement import report
 
     run.claim([name for name in (what, data.partition("#")[0]) if os.path.isfile(name)])
     if not what:
         return run.finish(_overview())
-    if (Path(what) / experiment.FILE).is_file():
+    if (Path(what) / parsing.FILE).is_file():
         save = Path(what)
-        text, source = (save / experiment.FILE).read_text("utf-8"), str(save / experiment.FILE)
-        study = experiment.parse(text, source, data=data, seeds=seeds or 0)
+        text, source = (save / parsing.FILE).read_text("utf-8"), str(save / parsing.FILE)
+        study = parsing.parse(text, source, data=data, seeds=seeds or 0, trust=trust)
     else:
         text, source = experiment.text_of(what)
-        study = experiment.parse(text, source, size if source in experiment.built_in() else "", data, seeds or 0)
+        study = parsing.parse(text, source, size if source in experiment.built_in() else "", data, seeds or 0, trust)
     if show:
         sys.stdout = run.stdout
         print(text, end="")
         return 0
+    if study.computes:
+        from calibcli.study import shapes
+
+        return run.finish(shapes.computed(study))
     if dry_run:
         return run.finish(_plan(study))
     if save is None:
         raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
-    experiment.keep(study, save)
+    parsing.keep(study, save)
     if not report_only:
-        others = [_other(save, seeds, until) for _ in range(jobs - 1)]
+        others = [_other(save, seeds, until, trust) for _ in range(jobs - 1)]
         end = None if until is None else time.monotonic() + 60 * until
         try:
             work.work(study, save, run.progress(study.name), end)
@@ -77,22 +83,31 @@ def command(
     found = report(study, save, expect)
     with atomic(save / "result.json") as temporary:
         temporary.write_text(found.to_json() + "\n", "utf-8")
+    if find_spec("jinja2") and find_spec("matplotlib"):
+        from calibcli.render import page
+
+        with atomic(save / "report.html") as temporary:
+            temporary.write_text(page.page(run.stamped(found)), "utf-8", "backslashreplace")
     return run.finish(found)
 
 
-def _other(save: Path, seeds: int | None, until: int | None) -> subprocess.Popen[bytes]:
+def _other(save: Path, seeds: int | None, until: int | None, trust: bool) -> subprocess.Popen[bytes]:
     """Another process at work on the folder, which says nothing."""
-    more = [*(["--seeds", str(seeds)] if seeds else []), *(["--until", str(until)] if until else [])]
+    more = [
+        *(["--seeds", str(seeds)] if seeds else []),
+        *(["--until", str(until)] if until else []),
+        *["--trust"] * trust,
+    ]
     argv = [sys.executable, "-m", "calibcli", "study", str(save), "-q", *more]
     return subprocess.Popen(argv, stdout=subprocess.DEVNULL)
 
 
 def _overview() -> Result:
-    from calibcli.study import experiment
+    from calibcli.study import experiment, parsing
 
     rows: list[list[Cell]] = []
     for name in experiment.built_in():
-        study = experiment.parse(*experiment.text_of(name), size="small")
+        study = parsing.parse(*experiment.text_of(name), size="small")
         rows.append([name, study.question, study.paper, len(study.arms), study.seeds, len(study.claims)])
     columns = ["study", "question", "paper", "arms", "seeds", "claims"]
     return Result(command="study", tables=[Table(name="studies", columns=columns, rows=rows)])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calibcli.errors import UsageError
+from calibcli.losses import own
 from calibcli.losses.adafocal import AdaFocal, adafocal_update
 from calibcli.losses.focal import DualFocal, Focal, FocalSample, FocalScheduled, InverseFocal
 from calibcli.losses.gamma import critical_p, focal_factor, gamma_star, peak_p
@@ -132,11 +133,16 @@ def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objecti
     head, *more = PAPER_NAMES.get(normal(head), head).split("+")
     if not more and normal(head.partition(":")[0]) in PENALTIES:
         raise UsageError(f"'{head}' is a penalty, not a loss", f"write ce+{head}")
-    choice = LOSSES.choose(head)
     extra = [PENALTIES.choose(p) for p in (*more, *rest, *penalties)]
+    loss = own.build(head) if head in own.OWN else _of_the_shelf(head)
+    return Objective(loss, [p() for p in extra], "+".join([loss.spec, *(p.spec for p in extra)]))
+
+
+def _of_the_shelf(spec: str) -> Loss:
+    choice = LOSSES.choose(spec)
     loss: Loss = choice()
     loss.spec = choice.spec
-    return Objective(loss, [p() for p in extra], "+".join([choice.spec, *(p.spec for p in extra)]))
+    return loss
 
 
 def final(spec: str = "ce") -> Loss:

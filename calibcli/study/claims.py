@@ -1,9 +1,9 @@
 """Verdicts on claims about arms that were trained with several seeds and measured on the same rows.
 
 Seeds and rows are crossed: every arm has every seed, and all runs are measured on the same rows. A mean over seeds errs
-by the seeds that were drawn (variance of the paired differences over S) and by the rows: what different seeds share of a
-bootstrap of the rows, the mean covariance of two seeds, as what is a seed's own is in the first part already. Both count:
-a verdict is about the recipe and the population, not about these rows.
+by the seeds that were drawn (variance of the paired differences over S) and by the rows: the mean covariance of two
+seeds in a bootstrap of the rows, as what is a seed's own is in the first part already. Both count: a verdict is about
+the recipe and the population, not about these rows.
 """
 
 from __future__ import annotations

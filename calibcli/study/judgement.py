@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,14 @@ from calibcli import scalers
 from calibcli.api.measuring import read
 from calibcli.columns import columns
 from calibcli.headline.phrases import listed
-from calibcli.plots import Curve, Plot
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
-from calibcli.study import claims
+from calibcli.study import claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
-from calibcli.study.experiment import Arm, Claim, Study
+from calibcli.study.experiment import Claim, Study, built_in, text_of
+from calibcli.study.panels import LEVEL
 from calibcli.study.redraws import draws, sums
-from calibcli.study.work import Run, record, runs
+from calibcli.study.work import Run, logged, record, runs
 
-LEVEL = 0.95
 OVERFIT_NLL, OVERFIT_T = 0.05, 1.3  # of cross-entropy: the premise of claims about overfitting
 OUTCOMES: dict[claims.Word, Outcome] = {
     "holds": "pass",
@@ -38,6 +38,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
     Args:
         expect: whether a verdict other than `holds` fails the run.
     """
+    source = study.name if study.name in built_in() else ""
     found: dict[str, dict[str, dict[str, Measured]]] = {}
     missing: dict[str, str] = {}
     for arch in study.arch:
@@ -57,8 +58,19 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
     return Result(
         command="study",
         estimates=estimates,
-        tables=[_verdicts(study, found, judged), *(_table(study, arch, arms) for arch, arms in found.items())],
-        plots=[*_strip(study, judged), *_along(study, found)],
+        tables=[
+            _verdicts(study, found, judged),
+            *(_table(study, arch, arms) for arch, arms in found.items()),
+            *_differs(study, source),
+        ],
+        plots=[
+            *panels.strip(
+                study,
+                {_scoped(study, c.id, a): (c, judged[_scoped(study, c.id, a)]) for c in study.claims for a in found},
+            ),
+            *panels.along(study, found),
+            *panels.epochs(study, lambda arm, arch, seed: logged(save, Run(arm, arch, seed)), found),
+        ],
         checks=[_check(claim, study, arch, judged, expect) for claim in study.claims for arch in study.arch],
         notes=_notes(study, missing),
         facts={
@@ -68,6 +80,11 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "paper": study.paper,
             "size": study.size or "as written",
             "seeds": study.seeds,
+            "command": f"calib study {source} --size {study.size}" if study.size else f"calib study {study.name}.toml",
+            "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
+            "cost": study.cost,
+            "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
+            "cite": study.bibtex,
             "runs": f"{sum(bool(record(save, run)) for run in runs(study))} of {len(runs(study))}",
         },
     )
@@ -101,7 +118,15 @@ def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, 
             for name in study.curvature:
                 for loss in study.losses:
                     values.setdefault(f"{name} of {loss}", []).append(float(one[f"{name} of {loss}"]))
-            for suffix, rows in (("", test), (" after", scalers.apply(fit.scaler, test))):
+            lines = logged(save, Run(arm, arch, seed)) if study.log else []
+            for name in study.log:
+                for moment in study.moments:
+                    line = lines[max(0, -(-moment * len(lines) // 100) - 1)]
+                    values.setdefault(f"{name} at {moment}%", []).append(panels.number(line.get(name)))
+            mapped = [("", test), (" after", scalers.apply(fit.scaler, test))]
+            for spec in study.scalers:
+                mapped.append((f" after {spec}", scalers.apply(scalers.fit(spec, validation).scaler, test)))
+            for suffix, rows in mapped:
                 made = columns(rows, class_bins=())
                 for name in {**dict.fromkeys(study.metrics), **_second(study)}:
                     summed = sums(name, made)
@@ -123,19 +148,25 @@ def _judged(study: Study, claim: Claim, arms: dict[str, dict[str, Measured]]) ->
     keys = claim.keys
     if study.seeds < 2:
         return Verdict("no verdict", why="one seed: a table, no verdict")
-    along = _ordered(study, str(keys["along"])) if "along" in keys else []
+    along = panels.ordered(study, str(keys["along"])) if "along" in keys else []
     asked = [str(keys[k]) for k in ("a", "b") if k in keys] or [arm.name for arm in along]
     if any(name not in arms for name in asked):
         return Verdict("undecided", why="runs are missing")
     if claim.premise == "overfit" and not _overfits(study, arms):
         why = f"cross-entropy does not overfit here (training NLL < {OVERFIT_NLL}, T > {OVERFIT_T})"
         return Verdict("not comparable", why=why)
-    name = str(keys["metric"])
-    made = _one(claim, name, asked, arms)
-    if name.partition(" ")[0] in ("ece", "adaece") and made.word in ("holds", "reversed"):
-        second = "ece2_debiased" + name.partition("ece")[2].removeprefix("ece")
+    names = [str(keys[key]) for key in ("metric", "than") if key in keys]
+    made = _one(claim, names, asked, arms)
+    second = [_debiased(name) for name in names]
+    if second != names and all(name in arms[asked[0]] for name in second) and made.word in ("holds", "reversed"):
         made = claims.both(made, _one(claim, second, asked, arms))
     return made
+
+
+def _debiased(name: str) -> str:
+    """The other estimator of a binned error, of the same rows and map."""
+    first, _, rest = name.partition(" ")
+    return f"ece2_debiased {rest}".strip() if first in ("ece", "adaece") else name
 
 
 def _overfits(study: Study, arms: dict[str, dict[str, Measured]]) -> bool:
@@ -146,10 +177,15 @@ def _overfits(study: Study, arms: dict[str, dict[str, Measured]]) -> bool:
     )
 
 
-def _one(claim: Claim, metric: str, asked: Sequence[str], arms: dict[str, dict[str, Measured]]) -> Verdict:
-    keys, found = claim.keys, [arms[name][metric] for name in asked]
+def _one(claim: Claim, metrics: Sequence[str], asked: Sequence[str], arms: dict[str, dict[str, Measured]]) -> Verdict:
+    keys = claim.keys
+    if claim.kind == "crosses":
+        a, b = (arms[name] for name in asked)
+        first, last = (f"{metrics[0]} at {keys[key]}%" for key in ("first", "last"))
+        return claims.crosses(a[first] - b[first], a[last] - b[last], LEVEL)
     if claim.kind == "less":
-        return claims.less(found[0], found[1], LEVEL)
+        return claims.less(arms[asked[0]][metrics[0]], arms[asked[1]][metrics[-1]], LEVEL)
+    found = [arms[name][metrics[0]] for name in asked]
     if claim.kind == "preserved":
         return claims.preserved(found[0], found[1], float(keys.get("margin", 0.005)), LEVEL)
     if claim.kind == "decreasing":
@@ -160,10 +196,6 @@ def _one(claim: Claim, metric: str, asked: Sequence[str], arms: dict[str, dict[s
         against = [arms[name][str(keys["against"])] for name in asked]
         return claims.slope(against, found, -1 if str(keys.get("sign", "+")).startswith("-") else 1, LEVEL)
     return claims.close_to(found[0], float(keys["low"]), float(keys["high"]), LEVEL)
-
-
-def _ordered(study: Study, axis: str) -> list[Arm]:
-    return sorted((arm for arm in study.arms if axis in arm.at), key=lambda arm: arm.at[axis])
 
 
 def _scoped(study: Study, name: str, arch: str) -> str:
@@ -221,76 +253,42 @@ def _more(verdict: Verdict) -> str:
 
 def _table(study: Study, arch: str, arms: dict[str, dict[str, Measured]]) -> Table:
     names = [name for name in study.measured if any(name in found for found in arms.values())]
-    rows = [
-        [arm, *(f"{found[name].values.mean():.4g} ± {_spread(found[name]):.2g}" for name in names)]
-        for arm, found in arms.items()
-    ]
+    rows: list[list[Cell]] = []
+    for arm in study.arms:
+        if arm.name in arms:
+            of = arms[arm.name]
+            rows.append([arm.name, *(f"{of[name].values.mean():.4g} ± {_spread(of[name]):.2g}" for name in names)])
+        if any(name in arm.printed for name in names):
+            rows.append([f"{arm.name}, printed", *(_shown(arm.printed.get(name)) for name in names)])
     return Table(name=f"arms {arch}", columns=["arm", *names], rows=rows, title=f"{arch}: mean ± SD over seeds")
+
+
+def _shown(printed: float | None) -> str:
+    return "" if printed is None else f"{printed:.4g}"
+
+
+def _differs(study: Study, source: str) -> list[Table]:
+    """What is not as in the paper: keys whose value is another one at this size, and what the recipe says."""
+    rows: list[list[Cell]] = []
+    if source and study.size not in ("", "paper"):
+        paper = parsing.parse(*text_of(source), size="paper", data="DATA")
+        pairs = {"network": (paper.arch, study.arch), "seeds": (paper.seeds, study.seeds)}
+        pairs |= {key: (paper.options.get(key), study.options.get(key)) for key in {**paper.options, **study.options}}
+        pairs["training rows"] = ("those of the paper", study.train)
+        for key, (there, here) in pairs.items():
+            if there != here:
+                rows.append([key.replace("_", " "), *("default" if v is None else _listed(v) for v in (there, here))])
+    rows += [["", "", said] for said in study.differs]
+    columns = ["what", "paper size", "here"]
+    return [Table(name="differs", columns=columns, rows=rows, title="What differs from the paper")] if rows else []
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _spread(found: Measured) -> float:
     return float(found.values.std(ddof=1)) if len(found.values) > 1 else 0.0
-
-
-def _strip(study: Study, judged: dict[str, Verdict]) -> list[Plot]:
-    """Each claim's difference in units of its own interval, so that claims about different metrics share an axis."""
-    kept = [(name, v) for name, v in judged.items() if v.about is not None and v.about.error > 0]
-    if not kept:
-        return []
-    value = [v.about.value / v.about.half(LEVEL) for _, v in kept if v.about]
-    alone = [v.about.half(LEVEL, rows=False) / v.about.half(LEVEL) for _, v in kept if v.about]
-    x = [float(i) for i in range(len(kept))]
-    curves = [
-        Curve(label="none", kind="hline", role="ideal", y=[0.0]),
-        Curve(
-            label="seeds and rows",
-            kind="points",
-            x=x,
-            y=value,
-            low=[v - 1 for v in value],
-            high=[v + 1 for v in value],
-            role="model",
-        ),
-        Curve(
-            label="these rows alone",
-            kind="points",
-            x=x,
-            y=value,
-            low=[v - a for v, a in zip(value, alone, strict=True)],
-            high=[v + a for v, a in zip(value, alone, strict=True)],
-            role="after",
-        ),
-    ]
-    labels = [f"{name}: {v.word}" for name, v in kept]
-    title = f"Differences that decide the claims, {study.seeds} seeds"
-    return [
-        Plot(
-            name="claims", title=title, ylabel="in half widths of the interval", labels=labels, flip=True, curves=curves
-        )
-    ]
-
-
-def _along(study: Study, found: dict[str, dict[str, dict[str, Measured]]]) -> list[Plot]:
-    """Metrics of claims along their axis."""
-    asked = {(str(c.keys["metric"]), str(c.keys["along"])): None for c in study.claims if "along" in c.keys}
-    plots = []
-    for metric, axis in asked:
-        for arch, arms in found.items():
-            levels = [arm for arm in _ordered(study, axis) if arm.name in arms]
-            means = [Mean.of(arms[arm.name][metric]) for arm in levels]
-            half = [mean.half(LEVEL) if study.seeds > 1 else 0.0 for mean in means]
-            curve = Curve(
-                label="mean over seeds",
-                kind="points",
-                x=[arm.at[axis] for arm in levels],
-                y=[mean.value for mean in means],
-                low=[mean.value - h for mean, h in zip(means, half, strict=True)],
-                high=[mean.value + h for mean, h in zip(means, half, strict=True)],
-                role="model",
-            )
-            name = f"{metric} along {axis}" + (f", {arch}" if len(found) > 1 else "")
-            plots.append(Plot(name=name, title=name, xlabel=axis, ylabel=metric, curves=[curve]))
-    return plots
 
 
 def _check(claim: Claim, study: Study, arch: str, judged: dict[str, Verdict], expect: bool) -> Check:

@@ -17,8 +17,9 @@ from typing import Any
 from calibcli.api.networks import curvature, train
 from calibcli.errors import InputError, UsageError, printable
 from calibcli.files import atomic, samples, sha256
-from calibcli.study.experiment import DIGITS, Arm, Study
+from calibcli.study.experiment import Arm, Study
 
+DATA = ("digits", "square")  # that travel with the package
 FORMAT = 1  # of a run: a change of it trains again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
 POLL = 0.5
@@ -50,7 +51,8 @@ def runs(study: Study) -> list[Run]:
 def rows(study: Study, part: str) -> str:
     """The rows of a part as `calib fit` takes them."""
     named: str = getattr(study, part)
-    return f"{sample(DIGITS)}{named.removeprefix(DIGITS)}" if named.partition("#")[0] == DIGITS else named
+    name = named.partition("#")[0]
+    return f"{sample(name)}{named.removeprefix(name)}" if name in DATA else named
 
 
 def sample(name: str) -> Path:
@@ -70,6 +72,7 @@ def content(study: Study, run: Run) -> dict[str, Any]:
     found = {
         "format": FORMAT,
         **{part: _identity(rows(study, part)) for part in ("train", "validation", "test")},
+        **({"split": study.split} if study.split else {}),
         "arch": run.arch,
         "seed": run.seed,
         "loss": run.arm.loss,
@@ -127,6 +130,12 @@ def record(save: Path, run: Run) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def logged(save: Path, run: Run) -> list[dict[str, Any]]:
+    """The log of a finished run, a line for each epoch."""
+    text = (save / run.folder / "log.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[bool]:
     """Whether this worker has the folder for itself: by a file that only one can make, touched while it works.
@@ -157,11 +166,13 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
     """Train a run, or go on with it, and measure its curvature."""
     folder = save / run.folder
     found: dict[str, Any] = {"is": what}
+    begun = time.monotonic()
     try:
         result = train(
             run.arch,
             rows(study, "train"),
-            validation=rows(study, "validation"),
+            validation=rows(study, "validation") or None,
+            split=study.split or None,  # type: ignore[arg-type]  # checked there
             test=rows(study, "test"),
             loss=run.arm.loss,
             seed=run.seed,
@@ -176,13 +187,18 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
         for loss in study.losses if study.curvature else ():
             about = run.arm.loss.partition("+")[0] if loss == "train" else loss
             around = curvature(
-                folder / "model.safetensors", rows(study, "validation"), *study.curvature, loss=about, seed=run.seed
+                folder / "model.safetensors",
+                rows(study, "validation") or rows(study, "test"),
+                *study.curvature,
+                loss=about,
+                seed=run.seed,
             )
             found |= {f"{what} of {loss}": around[what].value for what in study.curvature}
     except InputError as error:
         if not error.problem.startswith(("the loss became", "the validation logits", "out of memory")):
             raise
         found |= {"status": "diverged", "why": error.problem}
+    found["seconds"] = round(time.monotonic() - begun, 2)  # of the process that ended it
     with atomic(folder / "run.json") as temporary:
         temporary.write_text(json.dumps(found, indent=1, sort_keys=True, default=str) + "\n", "utf-8")
     (folder / "state.pt").unlink(missing_ok=True)

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from calibcli import losses
-from calibcli.errors import UsageError
+from calibcli.errors import UsageError, refusing
+from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.shelves import Choice, Shelf
 from calibcli.spec import Range, Seed, check_options
 from calibcli.training import augment, optimizers
@@ -60,6 +61,20 @@ class Recipe(Training):
         if step < warm:
             return self.lr * (step + 1) / warm
         return float(self.lr * _schedule(self.schedule)(step, total, epochs))
+
+
+def own_loss(spec: str) -> None:
+    """Load the loss `module:factory` of a spec that the user wrote, if it is one.
+
+    Raises:
+        UsageError, InputError: no such module, or what it makes is no loss.
+    """
+    head = spec.partition("+")[0].strip()
+    if NAMES_CODE.fullmatch(head) and head not in losses.own.OWN:
+        module, _, name = head.partition(":")
+        factory = from_module(module, name)
+        with refusing(FAILURES, lambda e: f"loss {head} fails ({type(e).__name__}: {e})", "correct the module"):
+            losses.own.add(head, factory)
 
 
 @functools.cache

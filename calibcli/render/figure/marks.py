@@ -81,6 +81,8 @@ class _Mark:
             "markeredgewidth": 0.8,
             "linestyle": "none",
         }
+        if self.curve.role == "printed":
+            look |= {"marker": "D", "markerfacecolor": "none", "markeredgecolor": self.colour, "markeredgewidth": 1.2}
         if self.ends:
             self._whiskers(self.x, self.colour, self.order - 0.1, 1.6)
         self._plot(self.x, self.y, zorder=self.order, clip_on=not star, **look)

@@ -25,6 +25,7 @@ ROLES = {
     "corp_null": "#7b8794",
     "limit": "#D55E00",
     "best": "#111111",
+    "printed": "#111111",
     "ridge": "#ffffff",
 }
 BEYOND = "#E8590C"  # the gap that chance does not explain

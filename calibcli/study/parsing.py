@@ -1,0 +1,284 @@
+"""A study as it is written: TOML with the names of `calib fit`'s options; mistakes are told with their line."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibcli import losses
+from calibcli.errors import UsageError, did_you_mean
+from calibcli.files import atomic
+from calibcli.inputs.code import NAMES_CODE
+from calibcli.scalers.scaler import SCALERS as METHODS
+from calibcli.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Claim, Study
+from calibcli.study.redraws import NAMES
+from calibcli.training.recipe import Recipe, own_loss
+from calibcli.training.setup import Training
+
+SCHEMA = 1
+PARTS = ("train", "validation", "test")
+DEFAULTS = {"metrics": ("error", "nll", "ece"), "losses": ("ce",)}
+FILE = "study.toml"  # in the folder of a study
+OPTIONS = {f.name for f in dataclasses.fields(Training)}
+ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "size")
+MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
+FREE = ("seeds", "claims", "size", "question", "paper", "bibtex", "cost", "differs")
+"""What may change in the folder of a study: its runs stay what they are."""
+
+
+def keep(study: Study, save: Path) -> None:
+    """Write the recipe into the folder of the study, so that the folder alone is enough to go on.
+
+    Raises:
+        UsageError: the folder holds another study.
+    """
+    path = save / FILE
+    save.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        held = parse(path.read_text("utf-8"), str(path), trust=True)
+        differing = [
+            f.name
+            for f in dataclasses.fields(Study)
+            if f.name not in FREE and getattr(held, f.name) != getattr(study, f.name)
+        ]
+        if differing:
+            raise UsageError(f"{path} is of another study: {', '.join(differing)} differ", "pass another --save folder")
+    with atomic(path) as temporary:
+        temporary.write_text(written(study), "utf-8")
+
+
+def written(study: Study) -> str:
+    """A study as TOML, every arm by itself."""
+    tables: list[tuple[str, Mapping[str, Any]]] = [
+        ("[study]", {name: getattr(study, name) for name in ABOUT}),
+        ("[data]", {name: getattr(study, name) for name in ("train", "validation", "test", "split")}),
+        ("[axes]", {"arch": study.arch, "seeds": study.seeds}),
+        ("[train]", study.options),
+        ("[measure]", {name: getattr(study, name) for name in MEASURE}),
+    ]
+    tables += [
+        ("[[arm]]", {"name": a.name, "loss": a.loss, "at": a.at, "printed": a.printed, **a.options}) for a in study.arms
+    ]
+    tables += [("[[claim]]", {"id": c.id, "text": c.text, "premise": c.premise, c.kind: c.keys}) for c in study.claims]
+    return f"schema = {SCHEMA}\n" + "".join(
+        f"\n{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items()) for head, table in tables
+    )
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML; JSON's texts, numbers and lists are TOML's."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(v)}" for key, v in value.items()) + " }"
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0, trust: bool = False) -> Study:
+    """A study of its TOML.
+
+    Args:
+        size: which of the tables `[size.NAME]` replaces keys.  data: rows in place of those written, `PATH`, whose
+            parts are `PATH#train` and so on.  seeds: in place of those written.  trust: whether code that it
+            names may run.
+
+    Raises:
+        UsageError: not TOML, a key that is not known, an arm or a claim that cannot be.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{source} is not TOML ({error})", "correct that line") from None
+    where = _Where(source, text)
+    sections = ("schema", "study", "data", "axes", "train", "arm", "measure", "claim", "size")
+    where.known(raw, sections, "the study")
+    if raw.get("schema", SCHEMA) != SCHEMA:
+        raise UsageError(
+            f"{source} has schema {raw['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}"
+        )
+    sizes = raw.pop("size", {})
+    where.known(sizes, SIZES, "[size]")
+    if size and size not in sizes:
+        raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
+    raw = _merged(raw, sizes.get(size, {}))
+    about = where.table(raw, "study", ABOUT)
+    rows = where.table(raw, "data", (*PARTS, "split"))
+    axes = where.table(raw, "axes", ("arch", "seeds"))
+    measure = where.table(raw, "measure", MEASURE)
+    split = str(rows.pop("split", ""))
+    options = _options(where.table(raw, "train", OPTIONS), where, "[train]")
+    if data:
+        rows = {part: f"{data}#{part}" for part in PARTS if not (split and part == "validation")}
+    missing = [part for part in PARTS if not rows.get(part) and not (split and part == "validation")]
+    if missing and not about.get("computes"):
+        raise UsageError(f"{source} names no {' and no '.join(missing)} rows", "pass --data PATH, or --size small")
+    fields: dict[str, Any] = {part: str(rows.get(part, "")) for part in PARTS}
+    fields |= {name: tuple(measure.get(name, DEFAULTS.get(name, ()))) for name in MEASURE}
+    fields |= {name: str(about.get(name, "")) for name in ("question", "paper", "computes", "bibtex", "cost")}
+    study = Study(
+        name=str(about.get("name", Path(source).stem)),
+        arch=tuple(axes.get("arch", ())),
+        seeds=seeds or int(axes.get("seeds", 5)),
+        options=options,
+        arms=tuple(arm for table in raw.get("arm", ()) for arm in _arms(table, where)),
+        claims=tuple(_claim(table, where) for table in raw.get("claim", ())),
+        size=size or str(about.get("size", "")),
+        split=split,
+        **fields,
+        differs=tuple(about.get("differs", ())),
+    )
+    _check_code(study, where, trust)
+    _check(study, where)
+    return study
+
+
+def _check_code(study: Study, where: _Where, trust: bool) -> None:
+    """Code of the user's own, `module:factory`, is loaded where whoever runs the study says so; a file alone cannot."""
+    heads = [name.partition(",")[0] for name in (*study.arch, *(getattr(study, part) for part in PARTS))]
+    losses_named = [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
+    named = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])] + losses_named
+    if named and not trust:
+        raise UsageError(f"{where.source} names code to run: {', '.join(named)}", "read that code, and pass --trust")
+    for spec in losses_named:
+        own_loss(spec)
+
+
+@dataclass(frozen=True)
+class _Where:
+    """The file and its text, for messages that name the line."""
+
+    source: str
+    text: str
+
+    def known(self, table: Any, keys: Sequence[str] | set[str], place: str) -> Mapping[str, Any]:
+        if not isinstance(table, Mapping):
+            raise UsageError(f"{self.source}: {place} is not a table", "write it as KEY = VALUE lines")
+        for key in table:
+            if key not in keys and key.replace("-", "_") not in keys:
+                raise UsageError(f"{self.at(key)}: {place} has no key '{key}'", did_you_mean(key, sorted(keys)))
+        return {key.replace("-", "_"): value for key, value in table.items()}
+
+    def table(self, raw: Mapping[str, Any], name: str, keys: Sequence[str] | set[str]) -> dict[str, Any]:
+        return dict(self.known(raw.get(name, {}), keys, f"[{name}]"))
+
+    def at(self, word: str) -> str:
+        """`FILE:LINE` of the first line that begins with a word."""
+        lines = enumerate(self.text.splitlines(), 1)
+        found = next((n for n, line in lines if re.match(rf"\s*\[*\"?{re.escape(word)}\b", line)), None)
+        return f"{self.source}:{found}" if found else self.source
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, table by table; a list replaces a list."""
+    both = {k: _merged(base[k], v) if isinstance(v, Mapping) and k in base else v for k, v in over.items()}
+    return {**base, **both}
+
+
+def _options(table: Mapping[str, Any], where: _Where, place: str) -> dict[str, Any]:
+    found: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    refused = _refused(frozenset(found.items()))
+    if refused is not None:
+        raise UsageError(f"{where.source}: {place}: {refused[0]}", refused[1])
+    return found
+
+
+@functools.cache
+def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
+    """The problem of options and its fix; the arms of a study share most."""
+    try:
+        Recipe(**dict(options))
+    except (UsageError, TypeError) as error:
+        return (error.problem, error.fix) if isinstance(error, UsageError) else (str(error), "")
+    return None
+
+
+def _arms(table: Any, where: _Where) -> list[Arm]:
+    """One arm, or one for each value of the lists that its `{name}`s stand for."""
+    if not isinstance(table, Mapping) or not {"name", "loss"} <= table.keys():
+        raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
+    holes = set(re.findall(r"{(\w+)}", f"{table['name']} {table['loss']}"))
+    for hole in sorted(holes):
+        if not isinstance(table.get(hole), list):
+            raise UsageError(
+                f"{where.at('name')}: arm '{table['name']}' has no values for {{{hole}}}", f"write {hole} = [1, 2, 3]"
+            )
+    where.known(
+        {k: v for k, v in table.items() if k not in holes}, {"name", "loss", "at", "printed", *OPTIONS}, "[[arm]]"
+    )
+    options = {k.replace("-", "_"): v for k, v in table.items() if k not in {"name", "loss", "at", "printed", *holes}}
+    arms = []
+    for i, values in enumerate(itertools.product(*(table[hole] for hole in sorted(holes)))):
+        at = dict(zip(sorted(holes), values, strict=True))
+        filled = {key: str(table[key]).format(**{k: f"{v:g}" for k, v in at.items()}) for key in ("name", "loss")}
+        at |= table.get("at", {})
+        printed = {k: v[i] if isinstance(v, list) else v for k, v in table.get("printed", {}).items()}
+        own = _options({**options}, where, f"arm {filled['name']}")
+        arms.append(Arm(**filled, options=own, at=at, printed=printed))
+    return arms
+
+
+def _claim(table: Any, where: _Where) -> Claim:
+    kinds = [kind for kind in KINDS if isinstance(table, Mapping) and kind in table]
+    if not isinstance(table, Mapping) or len(kinds) != 1 or not {"id", "text"} <= table.keys():
+        raise UsageError(
+            f"{where.at('claim')}: a claim needs id, text and one of {', '.join(KINDS)}",
+            'write less = { metric = "ece", a = "FL-3", b = "CE" }',
+        )
+    where.known(table, {"id", "text", "premise", *kinds}, f"claim {table['id']}")
+    if table.get("premise", "") not in ("", "overfit"):
+        raise UsageError(f"{where.at('premise')}: no premise '{table['premise']}'", 'write premise = "overfit"')
+    keys = where.known(table[kinds[0]], KINDS[kinds[0]], f"claim {table['id']}")
+    lacking = KINDS[kinds[0]] - keys.keys() - OPTIONAL
+    if lacking:
+        raise UsageError(f"{where.source}: claim {table['id']} lacks {', '.join(sorted(lacking))}", "write it")
+    return Claim(str(table["id"]), str(table["text"]), kinds[0], dict(keys), str(table.get("premise", "")))
+
+
+def _check(study: Study, where: _Where) -> None:
+    """What must hold between the tables; told before anything is trained."""
+    if study.computes:
+        return
+    names = [arm.name for arm in study.arms]
+    for twice in sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{where.source}: two arms are called '{twice}'", "give each a name of its own")
+    for what, found, known in (
+        ("metric", study.metrics, NAMES),
+        ("quantity", study.curvature, CURVATURE),
+        ("loss of a curvature", study.losses, ("ce", "train")),
+        ("number of the log", study.log, LOGGED),
+    ):
+        for name in found:
+            if name not in known:
+                raise UsageError(f"{where.source}: a study has no {what} '{name}'", did_you_mean(name, [*known]))
+    if not (names and study.arch and study.seeds > 0):
+        lacking = "arms" if not names else "networks" if not study.arch else "seeds"
+        raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")
+    for arm in study.arms:
+        _options({**study.options, **arm.options}, where, f"arm {arm.name}")
+        losses.objective(arm.loss)
+    for scaler in study.scalers:
+        METHODS.choose(scaler)
+    for claim in study.claims:
+        told = [str(claim.keys[key]) for key in ("metric", "against", "than") if key in claim.keys]
+        if claim.kind == "crosses":
+            told = [f"{told[0]} at {claim.keys[key]}%" for key in ("first", "last")]
+        for asked in told:
+            if asked not in study.measured:
+                fix = did_you_mean(asked, study.measured)
+                raise UsageError(f"{where.source}: claim {claim.id}: '{asked}' is not measured", fix)
+        for key in ("a", "b"):
+            if key in claim.keys and claim.keys[key] not in names:
+                fix = did_you_mean(str(claim.keys[key]), names)
+                raise UsageError(f"{where.source}: claim {claim.id}: no arm '{claim.keys[key]}'", fix)
+        along = claim.keys.get("along")
+        if along is not None and sum(along in arm.at for arm in study.arms) < 2:
+            raise UsageError(
+                f"{where.source}: claim {claim.id}: no arms lie along '{along}'",
+                f'write an arm as name = "A-{{{along}}}" with {along} = [1, 2, 3]',
+            )
