@@ -140,6 +140,43 @@ def test_sparse_gradients_are_made_dense() -> None:
 
 
 @pytest.mark.finding
+def test_parameters_without_axes_and_without_elements() -> None:
+    """A learnt temperature, and what is left of a part that is switched off."""
+    torch.manual_seed(0)
+    parts = {"scale": nn.Parameter(torch.tensor(0.3)), "empty": nn.Parameter(torch.zeros(0))}
+    model, (x, y) = Net(lambda m, x: m.net(x) * m.scale.exp() + m.empty.sum(), net=mlp(), **parts).double(), rows()
+    h, g, slope = dense(model, x, y, CrossEntropy())
+    result = measure(model, (x, y), "lambda_max", "trace:exact", "trace_ggn:exact", "grad_norm")
+    true = [float(torch.linalg.eigvalsh(h)[-1]), float(h.trace()), float(g.trace()), float(slope.norm())]
+    assert [e.value for e in result.estimates] == pytest.approx(true, rel=1e-3)
+
+
+class Experts(nn.Module):
+    """Each row goes to one of four experts; some get none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(D, 4), nn.ModuleList(nn.Linear(D, K) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        share, out = self.gate(x).softmax(1), x.new_zeros(len(x), K)
+        for i, expert in enumerate(self.experts):
+            own = (share.argmax(1) == i).nonzero()[:, 0]
+            out = out.index_add(0, own, expert(x[own]) * share[own, i : i + 1])
+        return out
+
+
+@pytest.mark.finding
+def test_layers_that_see_no_row() -> None:
+    torch.manual_seed(0)
+    model, (x, y) = Experts().double(), rows()
+    h, g, _ = dense(model, x, y, CrossEntropy())
+    result = measure(model, (x, y), "lambda_max", "trace_ggn:exact")
+    true = [float(torch.linalg.eigvalsh(h)[-1]), float(g.trace())]
+    assert [e.value for e in result.estimates] == pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.finding
 def test_complex_buffers_stay_complex() -> None:
     turn = torch.polar(torch.ones(K), torch.tensor([0.1, 0.7, 1.3]))
     model = Net(lambda m, x: (m.net(x) * m.turn).real, net=mlp(), turn=turn)
@@ -163,8 +200,11 @@ def test_complex_buffers_stay_complex() -> None:
             "view_as_real",
         ),
         (lambda: Net(lambda m, x: m.net(x).detach(), net=mlp()), "no gradient in 'net.0.weight'", "detach()"),
+        (lambda: nn.Sequential(nn.LazyLinear(K)), "'0.weight' of a lazy module has no shape yet", "on a batch first"),
+        (lambda: Net(lambda m, x: m.net(x).relu().mul_(2), net=mlp()), "an inplace operation has modified", "backward"),
+        (lambda: Net(lambda m, x: m.net(x)[:, 0], net=mlp()), "has shape (4,) for 4 rows", "z[:, None]"),
     ],
-    ids=["batch-norm", "other-rows", "complex", "detached"],
+    ids=["batch-norm", "other-rows", "complex", "detached", "lazy", "inplace", "one-logit"],
 )
 def test_refused_by_name(model: Callable[[], nn.Module], problem: str, fix: str) -> None:
     with pytest.raises(InputError) as caught:

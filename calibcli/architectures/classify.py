@@ -39,7 +39,9 @@ def logits(model: Any, inputs: Inputs) -> Tensor:
         raise InputError(f"the model returned {type(made).__name__}, not logits", "return a tensor (rows, classes)")
     if made.ndim != 2 or len(made) != rows:
         shape = tuple(made.shape)
-        fix = "return logits (rows, classes); of a model of sequences, those of one position: logits[:, -1]"
+        sequence = "of a sequence, those of one position: logits[:, -1]"
+        other = "of one logit a row: z[:, None]" if made.ndim == 1 else sequence
+        fix = f"return logits (rows, classes); {other}"
         raise InputError(f"the model's output has shape {shape} for {rows} rows", fix)
     if made.shape[1] == 1:
         return torch.cat([torch.zeros_like(made), made], 1)

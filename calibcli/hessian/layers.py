@@ -110,13 +110,13 @@ def layer_norms(
     slopes = torch.autograd.grad((logits * cotangents).sum(), [out for *_, out in seen], materialize_grads=True)
     found = {}
     for (name, module, a, _), d in zip(seen, slopes):
-        for part, norms in RULES[type(module)](module, a, d):
-            if len(norms) == len(logits):  # else it does not see rows: position embeddings, windows of an image
+        if len(a) == len(logits):  # else it does not see rows: position embeddings, windows of an image, experts
+            for part, norms in RULES[type(module)](module, a, d):
                 found[f"{name}.{part}".removeprefix(".")] = norms
     return found
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
     """(n, ...) to (n,) float64 squared norms."""
-    norms: torch.Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
+    norms: torch.Tensor = torch.linalg.vector_norm(x.unsqueeze(-1).flatten(1), dim=1, dtype=torch.float64)
     return norms.square()

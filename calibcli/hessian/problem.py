@@ -128,7 +128,7 @@ class Problem:
     def pieces(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """(..., size) to views (..., *shape), one per tensor."""
         parts = torch.split(vector, self.sizes, -1)
-        return [v.view(*vector.shape[:-1], *t.shape) for v, t in zip(parts, self.tensors)]
+        return [v.view(vector.shape[:-1] + t.shape) for v, t in zip(parts, self.tensors)]
 
     def guard(self, work: Callable[[], T]) -> T:
         """Run `work`, with a smaller plan each time memory runs out.
@@ -167,13 +167,18 @@ class Problem:
         held: dict[int, int] = {}
         own = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
 
-        def count(tensor: torch.Tensor) -> torch.Tensor:
+        def count(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in own:
                 held[storage.data_ptr()] = storage.nbytes()
-            return tensor.detach()  # the tensor itself would make a cycle of a saved output and its node
+            return tensor.detach(), tensor._version  # itself, it would make a cycle of a saved output and its node
 
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        def same(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+            if saved[0]._version != saved[1]:  # which is looked at nowhere else: hooks switch it off
+                raise RuntimeError("an inplace operation has modified a tensor that its gradient needs")
+            return saved[0]
+
+        with torch.autograd.graph.saved_tensors_hooks(count, same):
             yield
         self.graph_bytes = sum(held.values()) // len(rows)
 

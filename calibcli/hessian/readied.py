@@ -32,6 +32,8 @@ def readied(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
             "pass a module that copy.deepcopy accepts, without tensors that hold a graph",
         ) from None
     for name, parameter in made.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise InputError(f"parameter '{name}' of a lazy module has no shape yet", "run the model on a batch first")
         if parameter.is_complex():
             raise InputError(
                 f"parameter '{name}' is complex; curvature is that of real parameters",
