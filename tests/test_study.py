@@ -469,8 +469,8 @@ def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypa
     with pytest.raises(UsageError, match="unknown loss"):  # that a file names it is not enough anywhere
         losses.objective("own_losses:Halved")
     study = parsing.parse(text, "own.toml", trust=True)
-    made = losses.objective("own_losses:Halved+mmce:weight=2")
-    assert made.spec == "own_losses:Halved+mmce:weight=2"
+    made = losses.objective("own_losses:Halved+mmce:weight=3")
+    assert made.spec == "own_losses:Halved+mmce:weight=3"
     logits, labels = torch.randn(7, 4), torch.arange(7) % 4
     wanted = torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
     assert torch.allclose(losses.objective(study.arms[0].loss).loss(logits, labels), wanted)
