@@ -2,8 +2,8 @@
 
     python benchmarks/study_kills.py [--kills 20] [--folder DIR]
 
-Two workers share the runs; each time one of them is killed with SIGKILL after a random time and another takes its place.
-Then both are let finish. Also printed: CPU and wall time with one worker and with two, of a study of its own.
+Two workers share the runs; each time one of them is killed with SIGKILL after a random time and another takes its
+place. Then both are let finish. Also printed: the wall time of two workers over that of one.
 """
 
 from __future__ import annotations
@@ -96,9 +96,8 @@ def main() -> int:
         differing = [name for name, data in kept(folder / "killed").items() if whole.get(name) != data]
         same = kept(folder / "killed").keys() == whole.keys() and not differing and kept(folder / "jobs-2") == whole
         locks = len(list((folder / "killed").rglob("run.lock*")))
-    print(
-        f"{done} kills, {len(whole)} files: {'the same bytes' if same else f'DIFFERENT: {differing}'}, {locks} locks left"
-    )
+    told = "the same bytes" if same else f"DIFFERENT: {differing}"
+    print(f"{done} kills, {len(whole)} files: {told}, {locks} locks left")
     print(f"wall time of two workers over one: {spent[2] / spent[1]:.2f}; {time.monotonic() - begun:.0f} s in all")
     return int(not same or locks > 0)
 

@@ -31,7 +31,7 @@ def tables(result: Result) -> str:
 
 def markdown(table: Table) -> str:
     """A table with its title."""
-    kept = [i for i, name in enumerate(table.columns) if name not in LEFT_OUT]
+    kept = [i for i, name in enumerate(table.columns) if name not in LEFT_OUT and not name.endswith("%")]
     lines = [table.columns, ["---"] * len(table.columns), *table.rows]
     text = "\n".join("| " + " | ".join(str(line[i]) for i in kept) + " |" for line in lines)
     return f"{table.title or table.name}:\n\n{text}"
