@@ -2,11 +2,11 @@
 
     python benchmarks/nightly.py [--data DIR] [--out FOLDER] [--short] [NAME ...]
 
-The full simulations; `coverage`, the share of lines that the tests run; `edits`, files that calib wrote with 5,000
-random edits of each; `oldest`, the tests that need no torch with the
-oldest versions that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to
-FOLDER/NAME.txt, the gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs
-the simulations with few draws, which says that they start and no more.
+The full simulations; `coverage`, the share of lines that the tests run; `edits`, 25 times as
+many damaged files and random edits as in `make test`; `oldest`, the tests that need no torch with the oldest versions
+that pyproject.toml allows; `python3.12` and later where this machine has them. Output goes to FOLDER/NAME.txt, the
+gate's cells to FOLDER/gate (it goes on where it was stopped). Exit 1 if one failed. `--short` runs the simulations with
+few draws, which says that they start and no more.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def commands(name: str, out: Path, data: str | None, short: bool = False) -> Com
         run = [*python, "-m", "coverage", "run", "--source", "calibcli", "-m", "pytest"]
         return [run, [*python, "-m", "coverage", "report", "--skip-covered", "--fail-under", str(LEAST)]]
     if name == "edits":
-        return [["env", "CALIB_EDITS=5000", *python, "-m", "pytest", "-k", "edited", "tests"]]
+        return [["env", "CALIB_EDITS=5000", *python, "-m", "pytest", "-k", "edited or damaged_files", "tests"]]
     if name == "oldest" or name in PYTHONS:
         return elsewhere(out / f"env-{name}", sys.executable if name == "oldest" else name, oldest=name == "oldest")
     if name == "zoo" and EXTRA.exists():

@@ -105,14 +105,18 @@ def alike(spec: str, classes: int = 0) -> set[str]:
 class Shelf:
     """Named definitions of one kind (`metric`, `scaler`, `loss`, ...), chosen by spec string."""
 
-    def __init__(self, kind: str, joint: str = "_", package: str = "", first: Sequence[str] = ()) -> None:
+    def __init__(
+        self, kind: str, joint: str = "_", package: str = "", first: Sequence[str] = (), usual: Sequence[str] = ()
+    ) -> None:
         """
         Args:
             joint: what stands between the words of a name where names are listed, as the docs spell them.
             package: its files fill the shelf; they are imported when its entries are first asked for.
             first: the entries that are used most, in their order; the others follow by name.
+            usual: files that are asked for an entry before all others are imported.
         """
         self.kind, self.joint, self._package, self._first = kind, joint, package, list(first)
+        self._usual = [f"{package}.{file}" for file in usual]
         self.shortest: Callable[[Choice, int], Choice] = lambda choice, classes: choice
         """The choice as it is written of so many classes."""
         _SHELVES.append(self)
@@ -128,6 +132,12 @@ class Shelf:
             names = [*self._first, *sorted(self._entries.keys() - self._first)]
             self._entries = {name: self._entries[name] for name in names}
         return self._entries
+
+    def entry(self, name: str) -> Entry | None:
+        """By any spelling of its name; imports no more than it has to."""
+        while normal(name) not in self._entries and self._usual:
+            importlib.import_module(self._usual.pop(0))
+        return self._entries.get(normal(name)) or self.entries.get(normal(name))
 
     def add(self, name: str = "", **traits: Any) -> Callable[[Any], Any]:
         """Decorator: put a function or class on the shelf under `name` (default: its own name)."""
@@ -145,7 +155,7 @@ class Shelf:
         return iter(self.entries.values())
 
     def __contains__(self, name: str) -> bool:
-        return normal(name) in self.entries
+        return self.entry(name) is not None
 
     def _names_like(self, name: str) -> str:
         spelled = [entry.replace("_", self.joint) for entry in self.entries]
@@ -162,7 +172,7 @@ class Shelf:
             UsageError: unknown name, unknown option, an option twice, or a value of the wrong type or out of range.
         """
         name, _, rest = spec.partition(":")
-        entry = self.entries.get(normal(name))
+        entry = self.entry(name)
         if entry is None:
             raise UsageError(f"unknown {self.kind} '{name.strip()}'", self._names_like(name))
         options = {k: p.default for k, p in entry.options.items() if p.default is not p.empty}

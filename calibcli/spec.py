@@ -195,7 +195,7 @@ def within(value: Any, kind: Any, where: str, text: str = "") -> None:
     bounds = _range(kind)
     if bounds is None:
         return
-    for number in value if isinstance(value, tuple) else (value,):
+    for number in value if isinstance(value, tuple | list) else (value,):
         if isinstance(number, int | float) and number not in bounds:
             raise OutOfRange(f"{where}{_short(text or spelled(value))} is out of range", f"pass {_noun(kind)} {bounds}")
 
@@ -212,8 +212,9 @@ def check_options(given: Any) -> None:
             continue
         flag = f"--{name.replace('_', '-')} "
         within(value, kind, flag)
-        if words and value is not None and value not in words:
-            raise UsageError(f"{flag}{_short(str(value))} is not a choice", did_you_mean(str(value), words))
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if words and one is not None and one not in words:
+                raise UsageError(f"{flag}{_short(str(one))} is not a choice", did_you_mean(str(one), words))
 
 
 @lru_cache

@@ -45,6 +45,7 @@ PARAMETERS = {
     "mobilenet:classes=100": 2_412_212,
     "linear:inputs=12,classes=3": 12 * 3 + 3,
     "linear:inputs=2,classes=2,bias=false": 4,
+    "text_cnn": 247_316,  # as Mukhoti et al. 2020 train it, without its vectors
     "vit:image=224,patch=16,dim=192,depth=12,heads=3,classes=1000": 5_717_416,
 }
 

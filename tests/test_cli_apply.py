@@ -106,7 +106,7 @@ def test_json_says_what_was_written(files: Path, capsys: pytest.CaptureFixture[s
         (["t.safetensors", "data.npz", "--save", "./data.npz"], 2, "would replace the input"),
         (["t.safetensors", "data.npz", "--save", "o.npz", "--as", "probs"], 2, "did you mean 'probabilities'"),
         (["t.safetensors", "data.npz", "--save", "o.npz", "--dtype", "float16"], 2, "did you mean 'float64'"),
-        (["t.safetensors", "data.npz", "--save", "o.npz", "--multilabel"], 2, "one calibrator per label"),
+        (["t.safetensors", "data.npz", "--save", "o.npz", "--multilabel"], 4, "not a folder of calibrators"),
     ],
 )
 def test_refusals(

@@ -122,7 +122,7 @@ def test_level_sets_the_interval(files: Path, capsys: pytest.CaptureFixture[str]
         (["--save", "cal.pkl"], 2, "use the suffix .safetensors"),
         (["--save", "none/cal.safetensors"], 2, "folder"),
         (["-m", "eec"], 2, "did you mean"),
-        (["--multilabel"], 2, "one calibrator per label"),
+        (["--multilabel"], 4, "both must be (N, L)"),
     ],
 )
 def test_refusals(

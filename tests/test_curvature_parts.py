@@ -63,7 +63,7 @@ def test_lanczos_finds_the_ends_and_no_ghosts() -> None:
 
 def test_products_of_the_run_certify_as_a_true_product_does() -> None:
     model, inputs, labels = setup("cnn", n=64)
-    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=4)
+    problem = Problem(model, Tensors(inputs, labels), device=torch.device("cpu"), dtype=torch.float64, batch_size=16)
     operator = SecondDerivative(problem, hessian_scalar(CrossEntropy()))
     record = Record(operator, most=30)
     lanczos = Lanczos(record, lambda k: normal(problem.size, 0, k))

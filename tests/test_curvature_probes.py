@@ -265,7 +265,7 @@ def test_the_noise_of_probes_is_taken_out_of_the_spread_of_groups() -> None:
 
 
 def test_an_interrupt_leaves_the_rounds_before_it() -> None:
-    model, inputs, labels = setup("attention", n=64)
+    model, inputs, labels = setup("attention", n=32)
     texts: list[str] = []
 
     def interrupt(fraction: float, text: str) -> None:

@@ -72,6 +72,7 @@ LINES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
     "study": [("{recipe} --data {digits} --dry-run", ("what", "data"))],
     "fit": [
         ("{model} --data {digits}#train --validation {vals} --test {tests}", ("model", "data", "validation", "test")),
+        ("text_cnn --data {digits}#train --embeddings {names}", ("embeddings",)),
         ("mlp:hidden=8 --arch-file {code}:make --data {digits}#train", ("arch_file",)),
     ],
 }

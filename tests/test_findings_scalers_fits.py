@@ -37,8 +37,10 @@ def predictions(n: int = 300, k: int = 3, seed: int = 0, **fields: Any) -> Predi
 
 
 @pytest.mark.finding("2.7")
-@pytest.mark.parametrize("spec", ["temperature", "focal_temperature"])
-@pytest.mark.parametrize("groups", [0, 30, 100])
+@pytest.mark.parametrize(
+    ("spec", "groups"),
+    [*(("temperature", groups) for groups in (0, 30, 100)), ("focal_temperature", 0), ("focal_temperature", 30)],
+)
 def test_intervals_of_t_cover(spec: str, groups: int) -> None:
     """A short form of benchmarks/scale_coverage.py, which has every cell."""
     from scale_coverage import cell, truth
@@ -119,17 +121,18 @@ def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> No
 
 
 @pytest.mark.finding("4 focal_temperature well determined")
-@pytest.mark.parametrize("gamma", [0.37, 2.61])
+@pytest.mark.parametrize("gamma", [0.12, 0.62])
 def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:
     """So many rows that the set of gamma lies between two points of the grid."""
     rng = np.random.default_rng(0)
-    z = rng.standard_normal((100_000, 2)) * 3
+    z = rng.standard_normal((20_000, 4)) * 2
     y = (log_phi(z / 0.8, gamma) + rng.gumbel(size=z.shape)).argmax(axis=1)
-    fit = scalers.fit("focal_temperature", Predictions.of(np.repeat(z, 1, axis=0), y))
+    fit = scalers.fit("focal_temperature", Predictions.of(z, y))
     found = next(e for e in fit.estimates if e.name == "gamma")
     assert found.low is not None
     assert found.high is not None
     assert found.low <= found.value <= found.high  # type: ignore[operator]
+    assert found.high - found.low < 0.25
 
 
 @pytest.mark.finding("4 focal_temperature well determined")

@@ -1,4 +1,4 @@
-"""4,000 damaged and hostile files: refused or read, but no traceback, no unbounded memory or time, nothing executed."""
+"""1,500 damaged and hostile files, nightly 25 times as many: no traceback, no unbounded memory or time, nothing run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edits import SEEDS
 from fuzz_inputs import _npy, inspect
 
 from calibcli.inputs.files import source
@@ -65,14 +66,14 @@ def program(code: str) -> int:
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        *(("files", 1400), ("evals", 800), ("arrays", 500), ("results", 200), ("torch", 300)),
-        *(("folders", 300), ("downloads", 500)),
+        *(("files", 500), ("evals", 300), ("arrays", 200), ("results", 100), ("torch", 120)),
+        *(("folders", 120), ("downloads", 180)),
     ],
 )
 def test_damaged_files(kind: str, examples: int, here: Path) -> None:
     if kind in ("torch", "downloads"):
         pytest.importorskip("torch")
-    found = alone(kind, examples)
+    found = alone(kind, examples * len(SEEDS) // 200)
     assert found["said"] == []
     assert 0.01 < found["read"] < 0.9  # the damage is neither fatal nor harmless throughout
     assert found["grown"] < 60_000

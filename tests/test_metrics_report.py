@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import gc
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import calibcli
 from calibcli import metrics
 from calibcli.cli.app import main
-from calibcli.columns import bin_index
+from calibcli.columns import Columns, bin_index
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import smooth_curve
 from calibcli.metrics.reliability import BinaryOutcomes
@@ -353,3 +357,37 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     config = Config(gates=(Gate(metric="ece", max=0.9), Gate(metric="ece", max=0.2), Gate(metric="mce", max=0.5)))
     check.check(Scores(p, config), config)
     assert binned == {(15, "right"): 3000}
+
+
+def test_nothing_of_a_measurement_waits_for_the_garbage_collector() -> None:
+    """Columns that refer to themselves would pile up, call by call, until it runs."""
+    z, y = logits(400, 3)
+    calls: list[Callable[[], object]] = [
+        lambda: calibcli.measure(z[:, :2], y % 2, "all", diagram=True),
+        lambda: calibcli.measure(z, y, "brier", "classwise_ece", weights=y + 1.0, by={"site": y}, per_class=True),
+        lambda: calibcli.check(z, y, max={"ece": 0.5, "nll": 9}),
+    ]
+    for call in calls:
+        call()
+        gc.collect()
+        gc.disable()
+        try:
+            call()
+            left = [one for one in gc.get_objects() if isinstance(one, Columns | Sample | BinaryOutcomes)]
+        finally:
+            gc.enable()
+        assert not left
+
+
+def test_memory_of_a_report_by_row() -> None:
+    """Five million rows, the most that are kept, stay below 1 GB."""
+    peaks, sizes = [], (40_000, 120_000)
+    for n in sizes:
+        z, y = logits(n, 3)
+        tracemalloc.start()
+        try:
+            calibcli.measure(z, y, "nll", "ece", "adaece", "ece2_debiased", "smece", "classwise_ece", diagram=True)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 170 * (sizes[1] - sizes[0])

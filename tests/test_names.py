@@ -39,6 +39,7 @@ def lines(row: Callable[[int], dict[str, Any]]) -> str:
 
 
 READ = {
+    "p_malignant,malignant": table("p_malignant,malignant", P, Y),
     "y_true,p_malignant": table("y_true,p_malignant", TUMOUR[Y], P),
     "y_true,p_malignant, numbers": table("y_true,p_malignant", Y, P),
     "y,p": table("y,p", Y, P),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from calibcli import numerics
 from calibcli.numerics import (
     SMALLEST_P,
     beta_quantile,
@@ -139,3 +140,13 @@ def test_effective_rows_and_log_sigmoid() -> None:
     assert effective_rows(np.array([2.0, 2.0, 0.0])) == 2.0
     m = np.array([-800.0, -1.0, 0.0, 40.0])
     assert log_sigmoid(m) == pytest.approx(-np.logaddexp(0, -m), rel=1e-12)
+
+
+def test_counted_and_quantiles_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(3)
+    for values in (rng.integers(-4, 5, 300), rng.random(40).round(1), np.array([2.0]), np.empty(0)):
+        for ours, theirs in zip(numerics.counted(values), np.unique(values, return_counts=True), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    for shape in ((1, 3), (2, 3), (401, 2, 3)):
+        draws, chances = rng.standard_normal(shape), [0.0, 0.025, 0.5, 0.975, 1.0]
+        np.testing.assert_allclose(numerics.quantiles(draws, chances), np.quantile(draws, chances, axis=0), atol=1e-14)

@@ -110,12 +110,20 @@ def lines(name: str, one: Option) -> list[list[str]]:
     return found
 
 
+@cache
+def first_with() -> dict[str, str]:
+    """The first command that has an option: the others have the same one, flags, type and default."""
+    return {repr(one): name for name in reversed(COMMANDS) for one in options(name).values()}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_as_typer_reads_it(name: str) -> None:
+    """In every spelling with every value where it is first, in three elsewhere."""
     assert agree(name, least(name))
     for one in options(name).values():
-        by_hand = [agree(name, line) for line in lines(name, one)]
-        assert any(by_hand), f"{one.name} is never read by hand"
+        found, first = lines(name, one), first_with()[repr(one)] == name
+        by_hand = [agree(name, line) for line in (found if first else found[:3])]
+        assert any(by_hand) or not first, f"{one.name} is never read by hand"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -134,7 +142,7 @@ def words(name: str) -> st.SearchStrategy[list[str]]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_any_words_as_typer_reads_them(name: str) -> None:
-    @settings(max_examples=100, deadline=None, derandomize=True)
+    @settings(max_examples=50, deadline=None, derandomize=True)
     @given(words(name))
     def hold(line: list[str]) -> None:
         agree(name, [*least(name), *line])

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -43,6 +44,11 @@ def page(result: Result) -> str:
     return render.text(result, "html")
 
 
+@cache
+def page_of(name: str) -> str:
+    return page(CASES[name]())
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, Result]:
     """One result of each command that a model has."""
@@ -62,7 +68,7 @@ def found() -> dict[str, Result]:
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_runs_and_nothing_is_loaded(name: str) -> None:
     """Only these elements and attributes; references go to the page itself; and no two things have one id."""
-    source = page(CASES[name]())
+    source = page_of(name)
     tree = Page(source)
     assert {node.tag for node in tree.all()} - {""} <= set(TAGS.split())
     assert {key for node in tree.all() for key in node.attributes} <= set(ATTRIBUTES.split())
@@ -86,7 +92,7 @@ def test_nothing_runs_and_nothing_is_loaded(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_table_and_figure_can_be_read_out(name: str) -> None:
-    tree = Page(page(CASES[name]()))
+    tree = Page(page_of(name))
     ids = {node.attributes.get("id"): node for node in tree.all()}
     for table in tree.all("table"):
         assert table.all("caption") or name.startswith("odd")

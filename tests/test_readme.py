@@ -1,35 +1,42 @@
 """README and docs are true: their console blocks print what they show, the README's Python block runs.
 
-`python tests/test_readme.py` writes the output of the commands into them.
+A block that has a title (```python title="rows.py") is a file that the reader saves; it lies beside the commands, and
+`$ python rows.py` runs it. `python tests/test_readme.py [PAGE...]` writes the output of the commands into them.
 """
 
 from __future__ import annotations
 
+import doctest
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-pytestmark = pytest.mark.docs
-FILE = re.compile(r'```\w+ title="([\w.]+)"\n(.*?)```', re.S)
 BLOCK = re.compile(r"```console\n(.*?)```", re.S)
 ALL = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 PAGES = [page for page in ALL if BLOCK.search(page.read_text(encoding="utf-8"))]
+FILE = re.compile(r'```\w+ title="([\w.]+)"\n(.*?)```', re.S)
+NOTEBOOK = re.compile(r"```pycon\n(.*?)```", re.S)
+NEEDS = {"my-hugging-face-model.md": "transformers"}
 
 
 def run(command: str, folder: Path) -> str:
-    """stdout of a `calib` command (its first lines, with `| head -n N`), run where sample_data/ lies."""
+    """stdout of a `calib` command, or of a script (its first lines, with `| head -n N`), where sample_data/ lies."""
     command, _, lines = command.partition(" | head -n ")
-    argv = [sys.executable, "-m", "calibcli", *command.split()[1:], "-q"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    name, *words = command.split()
+    argv = [sys.executable, *(["-m", "calibcli", *words, "-q"] if name == "calib" else words)]
+    places = os.pathsep.join(map(str, [ROOT, ROOT / "tests", folder / "site"]))
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode in ((0, 1, 3) if argv[3] == "check" else (0,)), done.stderr  # a gate may fail
+    assert done.returncode in ((0, 1, 3) if words[0] == "check" else (0,)), done.stderr  # a gate may fail
     return "\n".join(done.stdout.splitlines()[: int(lines) if lines else None])
 
 
@@ -38,9 +45,11 @@ def filled(text: str, folder: Path) -> str:
     (folder / "out").mkdir(exist_ok=True)
     if not (folder / "sample_data").exists():
         (folder / "sample_data").symlink_to(ROOT / "sample_data")
-
-    for name, content in FILE.findall(text):  # what the page has the reader write
-        (folder / name).write_text(content, encoding="utf-8")
+    for name, body in FILE.findall(text):
+        (folder / name).write_text(body, encoding="utf-8")
+    if "transformers" in text:  # which asks for torchvision: zoos.py
+        (folder / "site").mkdir(exist_ok=True)
+        (folder / "site" / "sitecustomize.py").write_text("import zoos\n")
 
     def block(match: re.Match[str]) -> str:
         commands = [line[2:] for line in match[1].splitlines() if line.startswith("$ ")]
@@ -51,12 +60,25 @@ def filled(text: str, folder: Path) -> str:
     return BLOCK.sub(block, text).replace(f"{ROOT}/", "").replace(f"{folder.resolve()}/", "")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_console_blocks_show_what_the_commands_print(page: Path, tmp_path: Path) -> None:
+def lanes() -> list[Any]:
+    """Pages whose packages few have are of the extra lane."""
+    marks = (pytest.mark.extra if page.name in NEEDS else pytest.mark.docs for page in PAGES)
+    return [pytest.param(p, marks=m, id=str(p.relative_to(ROOT))) for p, m in zip(PAGES, marks, strict=True)]
+
+
+@pytest.mark.parametrize("page", lanes())
+def test_console_blocks_show_what_the_commands_print(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = page.read_text(encoding="utf-8")
     assert filled(text, tmp_path) == text, "run `python tests/test_readme.py`"
+    if page.parent.name == "how-to" and NOTEBOOK.search(text):  # after the commands, in the same folder
+        monkeypatch.chdir(tmp_path)
+        example = doctest.DocTestParser().get_doctest("\n".join(NOTEBOOK.findall(text)), {}, page.name, None, None)
+        assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
+@pytest.mark.docs
 def test_python_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(README.parent)
     code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
@@ -73,6 +95,10 @@ def test_python_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 if __name__ == "__main__":
     import tempfile
 
-    for page in PAGES:
+    asked = {Path(name).resolve() for name in sys.argv[1:]} or {*PAGES}
+    for page in (page for page in PAGES if page in asked):
+        if importlib.util.find_spec(NEEDS.get(page.name, "calibcli")) is None:
+            print(f"{page} needs {NEEDS[page.name]}")
+            continue
         with tempfile.TemporaryDirectory() as folder:
             page.write_text(filled(page.read_text(encoding="utf-8"), Path(folder)), encoding="utf-8")

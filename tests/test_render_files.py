@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -9,13 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import headline_cases
 import pytest
 import render_cases as cases
 import render_odd
 
-from calibcli import render
+from calibcli import catalogue, render
 from calibcli.cli.run import Run
 from calibcli.errors import UsageError
+from calibcli.render.formats import latex
 from calibcli.result import Result
 
 HERE = Path(__file__).parent
@@ -117,3 +121,48 @@ def test_formats_and_suffixes_are_checked_first(tmp_path: Path) -> None:
         render.known_output(tmp_path / "a.docx")
     with pytest.raises(UsageError, match="no folder"):
         render.known_output(tmp_path / "missing" / "a.png")
+
+
+def tables() -> dict[str, Result]:
+    """What lists names, with one table and with several; and what has facts alone."""
+    named = {name: catalogue.listing(name) for name in ("metrics", "formats", "ece", "csv")}
+    return {"overview": catalogue.overview(), **named, "facts": Result(command="inspect", facts={"kind": "a", "n": 3})}
+
+
+@pytest.mark.parametrize("case", tables())
+@pytest.mark.parametrize("name", render.NAMES)
+def test_what_has_no_numbers_is_there_in_every_format_or_refused(name: str, case: str) -> None:
+    result = tables()[case]
+    if not render.to_stdout(name) or name == "html":  # pictures; of pages see test_page.py
+        return
+    if getattr(render.module(name), "NUMBERS", False):
+        if result.tables:
+            with pytest.raises(
+                UsageError, match=f"format '{name}' holds numbers and verdicts, and calib list has none"
+            ):
+                render.show(result, name)
+        return
+    text = render.text(result, name)
+    cells = [str(cell) for one in result.tables for row in [one.columns, *one.rows] for cell in row]
+    if name == "csv":
+        read = list(csv.reader(io.StringIO(text, newline="")))
+        sizes = [(len(one.rows), len(one.columns)) for one in result.tables]
+        assert len(read) == 1 + (
+            len(result.facts) if not sizes else sizes[0][0] if len(sizes) == 1 else sum(r * c for r, c in sizes)
+        )
+        assert len({len(row) for row in read}) == 1
+        assert {*cells} <= {cell for row in read for cell in row}
+        return
+    flat = re.sub(r"[\W_]", "", text)
+    for cell in cells or ["kind", "a", "n", "3"]:
+        written = latex.text(cell) if name == "latex" else json.dumps(cell, ensure_ascii=False)[1:-1] if name == "json" else cell
+        assert re.sub(r"[\W_]", "", written) in flat, cell
+
+
+@pytest.mark.parametrize("case", headline_cases.situations())
+@pytest.mark.parametrize("name", ["table", "json", "markdown", "csv", "latex", "html"])
+def test_every_number_of_every_command_is_there_in_every_format(name: str, case: str) -> None:
+    result = headline_cases.situations()[case]
+    flat = re.sub(r"\W", "", re.sub(r"<[^>]*>", "", render.text(result, name)))
+    for estimate in result.estimates:
+        assert re.sub(r"\W", "", estimate.name) in flat

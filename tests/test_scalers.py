@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,48 @@ def test_phi_before_temperature_is_another_family() -> None:
     np.testing.assert_allclose(fit.scaler(p.logits), log_softmax(log_phi(p.logits, gamma) / t), rtol=1e-12)
     with pytest.raises(UsageError, match="NLL only"):
         scalers.fit("focal_temperature:order=phi-T,objective=ece", p)
+
+
+@pytest.mark.parametrize("gamma", [-1, -0.5, 0.5, 3.0, 5.0])
+def test_the_temperature_of_a_given_gamma(gamma: float) -> None:
+    p = focal_trained(900)
+    fit = scalers.fit(f"focal_temperature:gamma={gamma:g}", p)
+    rows = np.arange(p.n)
+    found = minimize_scalar(
+        lambda u: -log_phi(p.logits * np.exp(u), gamma)[rows, p.labels].mean(), bounds=(-4, 4), options={"xatol": 1e-10}
+    )
+    t = next(e for e in fit.estimates if e.name == "temperature")
+    assert t.value == pytest.approx(np.exp(-found.x), rel=1e-6)
+    assert t.low is not None
+    assert t.high is not None
+    assert t.low < t.value < t.high
+    assert value(fit, "gamma") == gamma
+    np.testing.assert_allclose(fit.scaler(p.logits), log_phi(p.logits / t.value, gamma), rtol=1e-10, atol=1e-12)
+    assert np.array_equal(fit.scaler(p.logits).argmax(1), p.logits.argmax(1))
+    phi = scalers.fit(f"focal_temperature:gamma={gamma:g},order=phi-T", p)
+    plain = scalers.fit("temperature", Predictions.of(log_phi(p.logits, gamma), p.labels))
+    assert value(phi, "temperature") == pytest.approx(value(plain, "temperature"), rel=1e-6)
+
+
+@pytest.mark.parametrize("more", ["nothing", "weights", "groups"])
+def test_of_gamma_zero_it_is_temperature_scaling(more: str) -> None:
+    p = focal_trained(800)
+    fields = {"weights": np.random.default_rng(1).uniform(0.2, 2, 800), "groups": np.arange(800) // 4}
+    p = replace(p, **({more: fields[more]} if more in fields else {}))
+    given, plain = (scalers.fit(spec, p).estimates[0] for spec in ("focal_temperature:gamma=0", "temperature"))
+    assert given.value == pytest.approx(plain.value, rel=1e-6)
+    for name in ("low", "high", "se"):
+        assert getattr(given, name) == pytest.approx(getattr(plain, name), rel=0.02), name
+
+
+def test_the_grid_of_a_given_gamma() -> None:
+    p = predictions(150, 3)
+    fit = scalers.fit("focal_temperature:gamma=0.5,grid=komisarenko", p)
+    rows, grid = np.arange(p.n), GRIDS["komisarenko"]
+    nll = [-log_phi(p.logits / t, 0.5)[rows, p.labels].mean() for t in grid]
+    assert (value(fit, "temperature"), value(fit, "gamma")) == (grid[int(np.argmin(nll))], 0.5)
+    with pytest.raises(UsageError, match="gamma"):
+        scalers.fit("focal_temperature:gamma=-2", p)
 
 
 @pytest.mark.parametrize("entry", VECTORS["fts"])

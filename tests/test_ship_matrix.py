@@ -19,7 +19,7 @@ import calibcli
 from calibcli.errors import InputError, UsageError
 from calibcli.predictions import Predictions
 from calibcli.scalers import SCALERS, Scaler
-from calibcli.ship.maps import PROGRAMS
+from calibcli.ship.maps import PROGRAMS, STEEP
 from calibcli.ship.snippets import SHORT
 from calibcli.ship.target import TARGETS
 
@@ -139,6 +139,27 @@ def test_programs_in_float64_are_the_maps(spec: str, k: int) -> None:
         one = Calibrator(scaler, True, torch.float64)(torch.from_numpy(z[:1])).numpy()
         assert np.abs(one - found[:1]).max() < 1e-13
     assert np.abs(found - np.exp(scaler.map(z))).max() <= 1e-10
+
+
+@pytest.mark.parametrize("times", [8, 16])
+@pytest.mark.parametrize("spec", [s for s in SPECS if s.partition(":")[0] in STEEP])
+def test_maps_of_saturated_rows_do_not_hang_on_rounding(spec: str, times: int, tmp_path: Path) -> None:
+    """Probabilities one unit in the last place apart are told apart by no curve, so every runtime gives the same."""
+    import torch
+
+    from calibcli.ship.torch_module import Calibrator
+
+    z, y = rows(10)
+    z = (z[:300] * times).astype(np.float32)
+    scaler = calibcli.fit_scaler(z, y[:300], spec, kind="logits").scaler
+    wide = z.astype(np.float64)
+    with torch.no_grad():
+        found = Calibrator(scaler, True, torch.float64)(torch.from_numpy(wide)).numpy()
+    assert np.abs(found - np.exp(scaler.map(wide))).max() <= 1e-10
+    moved = np.exp(scaler.map(wide * (1 + 2e-16)))
+    assert np.abs(moved - np.exp(scaler.map(wide))).max() <= 1e-9
+    if spec == "isotonic":
+        calibcli.export(scaler, "json", save=tmp_path / "c.json", data=Predictions.of(z, y[:300]))
 
 
 def inputs() -> list[Any]:

@@ -21,7 +21,7 @@ from calibcli.training import augment as augmentations
 from calibcli.training import head, state
 from calibcli.training.batches import Batches, Loader
 from calibcli.training.data import open_parts, standardised
-from calibcli.training.loop import Trainer, train_mode
+from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
 from calibcli.training.split import Split
 
@@ -247,7 +247,7 @@ def test_sam_leaves_batch_statistics_to_the_first_pass() -> None:
 def test_log_has_what_it_promises() -> None:
     history = trainer(Recipe(loss="focal:gamma=2+mmce", epochs=2)).run()
     keys = "epoch lr train_loss gamma penalty_mmce last_weight_norm last_gradient_norm loss gamma_mean nll nll_correct"
-    keys += " nll_wrong entropy accuracy ece adaece error p_true temperature"
+    keys += " nll_wrong entropy entropy_wrong accuracy ece adaece error p_true temperature"
     assert [list(record) for record in history] == [keys.split()] * 2
     assert history[0]["gamma"] == "2"
 
@@ -352,7 +352,7 @@ def test_frozen_modules_keep_their_statistics() -> None:
     before = content(made.model.body)  # type: ignore[arg-type]
     made.run()
     assert content(made.model.body) == before  # type: ignore[arg-type]
-    train_mode(made.model)
+    head.train_mode(made.model)
     assert made.model.drop.training
     with pytest.raises(InputError, match="matches no parameter"):
         head.freeze(made.model, ("nothing*",))

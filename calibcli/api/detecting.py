@@ -70,8 +70,6 @@ def ood(
         InputError: rows that are refused, of different classes, or that do not pair; a score that needs logits.
         UsageError: both `against` and `calibrator`, or an option that cannot be.
     """
-    if against is not None and calibrator is not None:
-        raise UsageError("--against and --with", "pass one: another model, or a calibrator for this one")
     options = Options(
         scores=tuple(cast(Any, name).replace("-", "_") for name in scores_of),
         temperature=temperature,
@@ -83,24 +81,19 @@ def ood(
     def read(scores: Scores) -> Predictions:
         return given(ood, scores, None, how, progress, need_labels=False, whole=True)
 
-    first = Model("raw", read(inside), read(outside))
-    models, files = [first], [*map(recorded.provenance, first.files)]
-    notes: list[str] = []
+    if against is not None and calibrator is not None:
+        raise UsageError("--against and --with", "pass one: another model, or a calibrator for this one")
+    first, second, notes = Model("raw", read(inside), read(outside)), None, list[str]()
+    files = [entry for p in first.files for entry in recorded.provenance(p)]
     if against is not None:
         second = Model("", read(against[0]), read(against[1]))
-        files += map(recorded.provenance, second.files)
-        models, notes = _paired(first, second, _names(inside, against[0]))
+        files += [entry for p in second.files for entry in recorded.provenance(p)]
+        first, second, notes = _paired(first, second, _names(inside, against[0]))
     elif calibrator is not None:
         scaler, file = _scaler(calibrator)
-        if not options.scores:
-            options = dataclasses.replace(options, scores=("confidence", *(["entropy"] * (not first.inside.top_only))))
-        models.append(
-            Model("calibrated", scalers.apply(scaler, first.inside), scalers.apply(scaler, first.outside), True)
-        )
-        files.append(file)
-    result = report(models, options, progress)
-    entries = [entry for file in files for entry in file]
-    result = dataclasses.replace(result, notes=[*result.notes, *notes], provenance={"inputs": entries, "seed": 0})
+        second, files = _calibrated(first, scaler), [*files, *file]
+    result = report([first] if second is None else [first, second], options, progress)
+    result = dataclasses.replace(result, notes=[*result.notes, *notes], provenance={"inputs": files, "seed": 0})
     return headline.headed(result)
 
 
@@ -111,12 +104,16 @@ def _scaler(calibrator: str | Path | Scaler | Fit) -> tuple[Scaler, list[dict[st
     return (calibrator.scaler if isinstance(calibrator, Fit) else calibrator), []
 
 
+def _calibrated(raw: Model, scaler: Scaler) -> Model:
+    return Model("calibrated", scalers.apply(scaler, raw.inside), scalers.apply(scaler, raw.outside), True)
+
+
 def _names(*inside: Scores) -> list[str]:
     """Of two models, by their files."""
     return names_of([one if isinstance(one, str | Path) else f"model {n}" for n, one in enumerate(inside, 1)])
 
 
-def _paired(first: Model, second: Model, names: Sequence[str]) -> tuple[list[Model], list[str]]:
+def _paired(first: Model, second: Model, names: Sequence[str]) -> tuple[Model, Model, list[str]]:
     """Both models on the rows that they share, in the order of the first; and how they were paired.
 
     Raises:
@@ -137,4 +134,4 @@ def _paired(first: Model, second: Model, names: Sequence[str]) -> tuple[list[Mod
         order = np.argsort(pairing.base, kind="stable")
         sides.append((a.take(pairing.base[order]), b.take(pairing.new[order])) if by_id else (a, b))
     (a, b), (c, d) = sides
-    return [Model(names[0], a, c), Model(names[1], b, d)], said
+    return Model(names[0], a, c), Model(names[1], b, d), said

@@ -105,7 +105,9 @@ def apply(
     if dtype not in DTYPES:
         raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
     if how.get("multilabel"):
-        raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
+        from calibcli.api.label_maps import apply_labels
+
+        return apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
     target, files = known_suffix(Path(save), SUFFIXES, "scores"), []
     paths = [calibrator, *(scores if isinstance(scores, list | tuple) and is_path(scores) else [scores]), labels]
     may_write([target], [path for path in paths if isinstance(path, str | Path)])

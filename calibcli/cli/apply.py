@@ -15,7 +15,7 @@ PANEL = "Fix"
 @takes
 def command(
     *,
-    calibrator: Path = argument("Calibrator written by calib scale --save."),
+    calibrator: Path = argument("Calibrator written by calib scale --save; with --multilabel its folder."),
     files: tuple[Path, ...] = argument("Scores, with labels or without: .npz, .npy, .csv, ..."),
     save: Path = option(..., "File to write: .npz, .npy or .csv."),
     kind_out: Literal["probabilities", "logits"] = option(

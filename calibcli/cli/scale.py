@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Work
-from calibcli.errors import UsageError
+from calibcli.errors import InputError, UsageError
 from calibcli.inputs.opening import Reading
 from calibcli.spec import Folds, Level, Seed, argument, option
+
+if TYPE_CHECKING:
+    from calibcli.result import Result
+    from calibcli.scalers.ranking import Options
 
 PANEL = "Fix"
 
@@ -29,7 +34,9 @@ def command(
     metric: tuple[str, ...] = option(
         (), "Metric to measure before and after (calib list metrics). Repeatable.", "--metric", "-m"
     ),
-    save: Path | None = option(None, "Write the calibrator here (.safetensors)."),
+    save: Path | None = option(
+        None, "Write the calibrator here (.safetensors); with --multilabel a folder, a file for each label."
+    ),
     level: Level = option(0.95, "Confidence level of intervals."),
     work: Work,
     run: Run,
@@ -50,11 +57,9 @@ def command(
     folded = not test or len(method) > 1 or "all" in map(str.lower, method)
     if split_seed is not None and not folded:
         raise UsageError("--split-seed is of folds, and --test makes none", "pass one of them")
-    if reading.multilabel:
-        raise UsageError("--multilabel has one calibrator per label", "pass one label at a time as a binary problem")
-    if save is not None and save.suffix != ".safetensors":
+    if save is not None and not reading.multilabel and save.suffix != ".safetensors":
         raise UsageError(f"a calibrator is not written as '{save.name}'", "use the suffix .safetensors")
-    run.claim([*files, *test, *named(reading)], *([save] if save else []))
+    run.claim([*files, *test, *named(reading)], *([save] if save and not reading.multilabel else []))
     options = ranking.Options(
         methods=method,
         specs=metric or None,
@@ -65,6 +70,9 @@ def command(
         threads=work.threads or None,
     )
     how = {"progress": run.progress("reading"), **asked(reading)}
+    if reading.multilabel:
+        result = _labels(files, test, options, how, save, run)
+        return run.finish(result, asked=bool(metric))
     predictions = recorded.read(files, **how)
     held_out = recorded.read(test, **how) if test else None
     result, scaler = before_after.report(predictions, options, held_out, run.progress("fitting"))
@@ -82,3 +90,36 @@ def command(
         },
     )
     return run.finish(result, asked=bool(metric))
+
+
+def _labels(
+    files: tuple[Path, ...],
+    test: tuple[Path, ...],
+    options: Options,
+    how: dict[str, Any],
+    save: Path | None,
+    run: Run,
+) -> Result:
+    """A map for each label of a multi-label problem."""
+    from calibcli.inputs.scores import multilabel, recorded
+    from calibcli.scalers import per_label
+
+    if save is not None:
+        per_label.may_save(save)
+    parts, held_out = multilabel.read(files, **how), multilabel.read(test, **how) if test else None
+    if held_out is not None and list(held_out) != list(parts):
+        raise InputError("--test has other labels than the rows to fit on", "pass the same labels, in the same order")
+    made = per_label.fit_labels(parts, options, held_out, run.progress("fitting"))
+    n = next(iter(parts.values())).n
+    where = f"rows of --test, fitted on {n:,}" if held_out else f"{n:,} rows, each mapped by a fit that did not see it"
+    result = per_label.report(made, options, where)
+    if save is not None:
+        per_label.save_labels(made, save)
+    return dataclasses.replace(
+        result,
+        artefacts={} if save is None else {"calibrators": str(save)},
+        provenance={
+            "inputs": [f for p in (parts, held_out) if p for f in recorded.provenance(next(iter(p.values())))],
+            "seed": options.seed,
+        },
+    )

@@ -19,7 +19,7 @@ def say(result: Result) -> str:
     rest = [f"{sum(c.outcome == o for c in result.checks)} {WORDS[o]}" for o in WORST_FIRST if o != verdict]
     rest = [text for text in rest if not text.startswith("0 ")]
     if verdict == "pass":
-        many = "" if len(own) == 1 else f"all {len(own)} rules hold, "
+        many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
         return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
     excused = "" if any(c.fatal for c in own) else " (only warns)"
     said = f"{WORDS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"

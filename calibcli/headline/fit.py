@@ -5,6 +5,8 @@ from __future__ import annotations
 from calibcli.headline.phrases import first, items, listed, moved, name, named, told, value
 from calibcli.result import Estimate, Result
 
+CHANGE = "after minus before"
+
 
 def say(result: Result) -> str:
     losses = [str(run.get("loss", "")) for run in items(result, "runs") if isinstance(run, dict)]
@@ -15,7 +17,7 @@ def say(result: Result) -> str:
 
 
 def _one(result: Result, loss: str, prefix: str) -> str:
-    """`ce: NLL 0.300 → 0.280, ECE 0.030 → 0.028 (before → after T = 1.30 [0.90, 2.00])`."""
+    """`ce, then T = 1.30 [0.90, 2.00]: NLL 0.300 → 0.280, ECE 0.030 → 0.028`."""
     before = [e for metric in ("nll", "ece") if (e := first(result, [metric], f"{prefix}before")) is not None]
     t = first(result, ["temperature"], prefix.strip())
     if not before:
@@ -23,8 +25,13 @@ def _one(result: Result, loss: str, prefix: str) -> str:
     if t is None:
         return f"{loss}: {', '.join(map(named, before))}"
     after = [first(result, [e.name], f"{prefix}after") for e in before]
-    pairs = [f"{name(a.name)} {moved(a, b)}" for a, b in zip(before, after, strict=True) if b is not None]
-    return f"{loss}: {', '.join(pairs)} (before → after T = {value(t)})"
+    changes = [first(result, [e.name], f"{prefix}{CHANGE}") for e in before]
+    pairs = [
+        f"{name(a.name)} {moved(a, b)}" + (f" (difference {value(change)})" if change and not prefix else "")
+        for a, b, change in zip(before, after, changes, strict=True)
+        if b is not None
+    ]
+    return f"{loss}, then T = {value(t)}: {', '.join(pairs)}"
 
 
 def _best(result: Result, losses: list[str]) -> str:

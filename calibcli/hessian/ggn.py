@@ -19,7 +19,7 @@ from calibcli import device as devices
 from calibcli.hessian.loss import PART, Pairs, row_sums
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import Problem
-from calibcli.hessian.tuning import FEWEST, FLOOR, MOST, OPEN, PILOT
+from calibcli.hessian.tuning import CHEAP, FEWEST, FLOOR, MOST, OPEN, PILOT
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,17 @@ def ggn_trace(
     """
     work = _Work(problem, norms, pairs, seed)
     present = int(torch.count_nonzero(work.mass))
-    if exact or present <= 2 * PILOT:
+    if exact or present <= max(2 * PILOT, CHEAP * work.n):
         taken = work.mass.nonzero()[:, 0]
         return work.total(taken, work.norms_of(taken), None, 0, present)
     taken, square, left_out = work.first(known, target)
     more, rest, draws = work.plan(taken, square, left_out, target)
     return work.total(torch.cat([taken, more]), torch.cat([square, work.norms_of(more)]), rest, draws, present)
+
+
+def _variance(ratios: torch.Tensor) -> float:
+    """Of a draw, as if one more were as far from the mean as any: the tail is seldom seen whole."""
+    return float(ratios.var() + (ratios - ratios.mean()).square().max() / len(ratios))
 
 
 class _Rest:
@@ -91,10 +96,11 @@ class _Rest:
     Args:
         weight: (N, pairs) to which their chances are proportional, 0 of those that are taken.
         left_out: what rows that were not looked at may hold (see `first`).
+        variance: of a draw, by a pilot.
     """
 
-    def __init__(self, weight: torch.Tensor, left_out: torch.Tensor) -> None:
-        self.weight, self.left_out = weight, left_out
+    def __init__(self, weight: torch.Tensor, left_out: torch.Tensor, variance: float = 0.0) -> None:
+        self.weight, self.left_out, self.variance = weight, left_out, variance
         self.rows = row_sums(weight)
         self.total = float(self.rows.sum())
 
@@ -160,13 +166,20 @@ class _Work:
         signed = self.weights[first].double() * square.sum(1)
         weight = self.pairs.mass * self.scales(first, signed.abs()).to(self.mass)[:, None]
         weight.view(-1)[first] = 0
+        # what could hold the target's part of Tr(G), were it as steep as any, is not left to chance
+        enough = target * (abs(float(signed.sum())) + float(row_sums(weight).sum()))
+        steepest = float((signed.abs() / self.mass[first]).max())
+        sure = ((self.mass > enough / max(steepest, 1e-300)) & (weight.view(-1) > 0)).nonzero()[:, 0]
+        sure = sure[self.mass[sure].argsort(descending=True)[:MOST]]
+        signed, expected = signed.sum(), weight.view(-1)[sure].double().sum()
+        weight.view(-1)[sure] = 0
         rest, present = _Rest(weight, left_out), int(torch.count_nonzero(weight))
         if present <= PILOT + FEWEST:
-            return weight.view(-1).nonzero()[:, 0], rest, 0
-        # how much l ‖Jᵀu‖² / weight varies, from a pilot that serves for nothing else: what follows stays unbiased
+            return torch.cat([sure, weight.view(-1).nonzero()[:, 0]]), rest, 0
+        # how much l ‖Jᵀu‖² / weight varies, from a pilot that enters no mean: what follows stays unbiased
         pilot = self.draw(rest, PILOT)[1].sum(1)
-        size = abs(float(signed.sum() + rest.total * pilot.mean()))
-        spread = float(pilot.std()) / max(target * size, 1e-300)
+        variance, size = _variance(pilot), abs(float(signed + expected + rest.total * pilot.mean()))
+        spread = variance**0.5 / max(target * size, 1e-300)
         most = min(present, 1 + math.ceil((rest.total * spread) ** 2))  # to take more is dearer than to draw them
         order, heaviest = largest(weight.view(-1), most)
         left = (rest.total - torch.cat([torch.zeros(1, dtype=torch.float64), heaviest.double().cumsum(0)])).clamp(min=0)
@@ -174,9 +187,9 @@ class _Work:
         take = int((torch.arange(len(left)) + draws).argmin())
         count = max(FEWEST, min(MOST, round(float(draws[take]))))
         if take + count >= present:
-            return weight.view(-1).nonzero()[:, 0], rest, 0
+            return torch.cat([sure, weight.view(-1).nonzero()[:, 0]]), rest, 0
         weight.view(-1)[order[:take]] = 0
-        return order[:take], _Rest(weight, left_out), count
+        return torch.cat([sure, order[:take]]), _Rest(weight, left_out, variance), count
 
     def total(
         self, taken: torch.Tensor, square: torch.Tensor, rest: _Rest | None, draws: int, present: int
@@ -194,7 +207,7 @@ class _Work:
             left, total = rest.total, ratio.sum(1)
             value += left / n * float(total.mean())
             doubt = (rest.left_out / n).square()
-            variance = (left / n) ** 2 * float(total.var()) / draws + float(doubt[0])
+            variance = (left / n) ** 2 * max(_variance(total), rest.variance) / draws + float(doubt[0])
             layers = layers + left / n * ratio.mean(0)
             layer_variance = (left / n) ** 2 * ratio.var(0) / draws + doubt[1:]
             # Σ_n t_n² with t_n = exact + rest; the rest's square bounded by Cauchy-Schwarz over its pairs

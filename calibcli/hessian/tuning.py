@@ -4,8 +4,9 @@ Each line names the script under `benchmarks/` that shows what it buys.
 """
 
 # Tr(G), by `curvature.py` (time to 1 %) and `curvature_coverage.py` (whether the interval covers)
+CHEAP = 3  # pairs of a row, which take a product's time: if there are no more, all are taken
 PILOT = 48  # draws from which the number of draws is decided
-FEWEST, MOST = 64, 20_000  # draws for the rest
+FEWEST, MOST = 128, 20_000  # draws for the rest
 FLOOR = 0.3  # of the mean scale of rows, added to every row's: no pair is out of reach of the draws
 OPEN = 0.1  # of the target, that rows which were not looked at may hold if they are as steep as any other
 FAINT = 1e-4  # of the mean mass: rows below it are mostly left out of the exact part

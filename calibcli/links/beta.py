@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibcli.links.moments import Array, Block, Source, Sums, chunks, evaluate, expectation, series, shift
-from calibcli.numerics import weighted_mean
+from calibcli.numerics import quantile, weighted_mean
 
 Status = Literal["ok", "separable", "anti_informative", "constant", "bound"]
 
@@ -293,7 +293,7 @@ def spread(logits: NDArray[Any]) -> float:
     there = np.isfinite(z)
     spread = z.std(axis=1) if there.all() else np.nanstd(np.where(there, z, np.nan), axis=1)
     spread = spread[spread > 0]
-    return float(np.median(spread)) if len(spread) else 1.0
+    return quantile(spread, 0.5) if len(spread) else 1.0
 
 
 def _step(f: Array, beta: float) -> float:

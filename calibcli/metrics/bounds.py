@@ -296,7 +296,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         return quantile(norms, level)
     # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
     steepest = math.sqrt(float(np.abs(covariance).sum()))
-    return float(np.median(norms)) + steepest * normal_quantile(level)
+    return quantile(norms, 0.5) + steepest * normal_quantile(level)
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ from calibcli.metrics.intervals import percent
 from calibcli.metrics.isotonic import Isotonic
 from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
 from calibcli.metrics.smooth import Smoothed
+from calibcli.numerics import counted, quantiles
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats
 from calibcli.spec import Drawn
@@ -88,7 +89,7 @@ def corp_curves(view: BinaryOutcomes) -> list[Curve]:
     fit = view.once(Isotonic.of)
     knots: Any = fit.knots
     cells = fit.cells
-    t: Any = np.unique(np.append(np.linspace(cells.p[0], cells.p[-1], POINTS), cells.p[[0, -1]]))
+    t: Any = counted(np.append(np.linspace(cells.p[0], cells.p[-1], POINTS), cells.p[[0, -1]]))[0]
     low, high = (np.interp(t, cells.p, end) for end in cells.band(BAND))
     return [
         Curve(label=f"if calibrated ({percent(BAND)})", kind="band", role="corp_null", x=t, low=low, high=high),
@@ -118,7 +119,7 @@ def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
     Hits are binomial with the bin's mean confidence and its effective rows.
     """
     gaps = bins.simulated(DRAWS, np.random.default_rng([seed, 90])) * bins.inverse
-    low, high = np.quantile(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+    low, high = quantiles(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2])
     return low, high
 
 
@@ -188,7 +189,7 @@ def class_panels(table: ClassTable, names: Sequence[str], bins: int, seed: int =
         draws = (
             rng.binomial(np.maximum(np.round(count), 0).astype(np.int64), np.clip(mean, 0, 1), size=(DRAWS, bins)) / n
         )
-        low, high = np.quantile(draws, [(1 - BAND) / 2, (1 + BAND) / 2], axis=0)
+        low, high = quantiles(draws, [(1 - BAND) / 2, (1 + BAND) / 2])
         plots.append(
             Plot(
                 name=f"class_{k}",

@@ -19,7 +19,7 @@ from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
-from calibcli.numerics import bisect, root
+from calibcli.numerics import bisect, quantile, root
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -59,8 +59,9 @@ def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = 
         before: (N,) nll(z_i), where it is known.
     """
     fold = folds_of(predictions, folds)
-    present, fold = np.unique(fold, return_inverse=True)
-    if len(present) < 2:
+    there = np.bincount(fold) > 0
+    fold = np.cumsum(there)[fold] - 1  # without gaps
+    if there.sum() < 2:
         return Gains(np.full(predictions.n, np.nan), [])
     z, y, w = predictions.logits, predictions.labels, predictions.weights
     if predictions.n >= FEWEST:
@@ -221,7 +222,7 @@ class _Profile:
             average(nll, rows.weights),
         )
         if found.near is None:
-            temperature = float(np.median(found.temperatures))
+            temperature = quantile(np.array(found.temperatures), 0.5)
             self.centre = 1 / temperature if 0 < temperature < math.inf else 1.0
             self.near = _derivatives(self.z, self.y, self.centre)
         else:

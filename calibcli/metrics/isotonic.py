@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.numerics import TIE
+from calibcli.numerics import TIE, quantiles
 from calibcli.predictions import Floats, Ints
 
 Score = Literal["brier", "log"]
@@ -44,15 +44,21 @@ def pool(weight: Floats, hits: Floats, first: npt.NDArray[np.bool_] | None = Non
         weight: (n,) positive.  hits: (n,) weighted outcomes.
         first: (n,) where a regression begins, of several beside each other.
     """
-    start, begins = np.arange(len(weight)), np.zeros(len(weight), np.bool_) if first is None else first
+    start, begins = None, first
     for _ in range(ROUNDS):
         mean = hits / weight
-        kept = np.append(True, mean[1:] > mean[:-1]) | begins
-        if kept.all():
-            return Blocks(start, weight, hits)
+        kept = np.ones(len(mean), np.bool_)
+        np.greater(mean[1:], mean[:-1], out=kept[1:])
+        del mean
+        if begins is not None:
+            kept |= begins
         at = np.flatnonzero(kept)
-        start, begins = start[at], begins[at]
+        start = at if start is None else start[at]
+        if len(at) == len(weight):
+            return Blocks(start, weight, hits)
+        begins = None if begins is None else begins[at]
         weight, hits = np.add.reduceat(weight, at), np.add.reduceat(hits, at)
+    start, begins = np.asarray(start), np.zeros(len(weight), np.bool_) if begins is None else begins
     found: list[tuple[int, float, float, bool]] = []
     for one in zip(start.tolist(), weight.tolist(), hits.tolist(), begins.tolist(), strict=True):
         while found and not one[3] and found[-1][2] * one[1] >= one[2] * found[-1][1]:
@@ -68,13 +74,11 @@ class Isotonic:
     """The regression of outcomes on their probability, rows of equal probability (within 1e-12) taken together.
 
     Attributes:
-        order: (n,) rows by rising probability, without those of no weight.
-        ends: (T + 1,) where among them another probability begins.
+        ends: (T + 1,) where, among the rows of some weight by rising probability, another probability begins.
         weight, hits, p: (T,) share of the rows, weighted hits and probability of each tie.
     """
 
     view: BinaryOutcomes
-    order: Ints
     ends: Ints
     weight: Floats
     hits: Floats
@@ -82,11 +86,27 @@ class Isotonic:
 
     @classmethod
     def of(cls, view: BinaryOutcomes) -> Isotonic:
-        order = view.order if view.weights is None else view.order[view.weights[view.order] > 0]
+        own = replace(view)  # not `view`, which keeps this
+        if view.weights is None:
+            ranked, ends = view.ranked, view.ranked.ends
+            weight, starts = np.diff(ends).astype(np.float64), ends[:-1]
+            hits, said = np.add.reduceat(ranked.hit, starts, dtype=np.float64), np.add.reduceat(ranked.p, starts)
+            said /= weight
+            weight /= view.n
+            hits /= view.n
+            return cls(own, ends, weight, hits, said)
+        vars(own)["order"] = view.order
+        order = view.order[view.weights[view.order] > 0]
         p, share = view.p[order], view.shares[order]
         ends = np.concatenate([[0], np.flatnonzero(np.diff(p) > TIE) + 1, [len(p)]])
         weight, hits, said = (np.add.reduceat(share * v, ends[:-1]) for v in (1.0, view.hit[order], p))
-        return cls(replace(view), order, ends, weight, hits, said / weight)  # not `view`, which keeps this
+        return cls(own, ends, weight, hits, said / weight)
+
+    @cached_property
+    def order(self) -> Ints:
+        """(n,) rows by rising probability, without those of no weight."""
+        order, weights = self.view.order, self.view.weights
+        return order if weights is None else order[weights[order] > 0]
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -157,14 +177,22 @@ class Cells:
         view, w, p = fit.view, fit.weight, fit.p
         at = np.arange(len(p))
         if len(p) > CELLS:
-            chance = w * p * (1 - p)
-            below = np.cumsum(w + chance / max(float(chance.sum()), 1e-300)) / 2
-            at = np.flatnonzero(np.diff(np.floor(below * CELLS * (1 - 1e-9)), prepend=-1))
-        share = view.shares[fit.order]
-        square = share / view.total if view.counts or view.weights is None else share**2
+            chance = 1 - p  # and in the same memory what comes of it: there may be millions
+            chance *= p
+            chance *= w
+            chance /= max(float(chance.sum()), 1e-300)
+            chance += w
+            place = np.cumsum(chance, out=chance)
+            place *= CELLS * (1 - 1e-9) / 2
+            np.floor(place, out=place)
+            at = np.flatnonzero(np.append(True, place[1:] != place[:-1]))
         rows = fit.ends[:-1][at]
         weight, said = np.add.reduceat(w, at), np.add.reduceat(w * p, at)
-        effective = weight**2 / np.add.reduceat(square, rows)
+        if view.weights is None:
+            effective = np.diff(np.append(rows, view.n)).astype(np.float64)
+        else:
+            share = view.shares[fit.order]
+            effective = weight**2 / np.add.reduceat(share / view.total if view.counts else share**2, rows)
         return cls(weight, said / weight, np.maximum(np.round(effective), 1).astype(np.int64), view.seed)
 
     @cached_property
@@ -188,8 +216,8 @@ class Cells:
 
     def band(self, level: float) -> tuple[Floats, Floats]:
         """(C,) where the regression of a calibrated model lies, pointwise, with chance `level`."""
-        ends = np.quantile(self.drawn[1], [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return ends[0], ends[1]
+        low, high = quantiles(self.drawn[1], [(1 - level) / 2, (1 + level) / 2])
+        return low, high
 
 
 def log_gain(share: Floats, fitted: Floats, p: Floats) -> Floats:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.numerics import TIE, parts
+from calibcli.numerics import TIE, counted, parts
 from calibcli.predictions import Floats, Ints
 
 Hits = npt.NDArray[np.bool_]
@@ -50,10 +51,9 @@ class Ranked:
             odds[part] *= rest[part]
         return cls(odds, rest, outcome, None)
 
-    @cached_property
-    def residual(self) -> Floats:
-        """p - y."""
-        return residual(self.p, self.complement, self.hit)
+    def residual(self, part: slice) -> Floats:
+        """p - y of some of them."""
+        return residual(self.p[part], self.complement[part], self.hit[part])
 
     @cached_property
     def ends(self) -> Ints:
@@ -64,24 +64,28 @@ class Ranked:
         return np.flatnonzero(begins)
 
     @cached_property
-    def position(self) -> Floats:
+    def position(self) -> npt.NDArray[np.int64 | np.float64]:
         """Weight of the rows before each of `ends`."""
+        return self.ends if self.weights is None else np.append(0.0, np.cumsum(self.weights))[self.ends]
+
+    def find(self, position: Floats, side: Literal["left", "right"]) -> Ints:
+        """As `np.searchsorted` in `position`, of which no second copy is made."""
         if self.weights is None:
-            return self.ends.astype(np.float64)
-        return np.append(0.0, np.cumsum(self.weights))[self.ends]
+            position = (np.ceil if side == "left" else np.floor)(position).astype(np.int64)
+        return np.searchsorted(self.position, position, side)
 
     def residuals_before(self, position: Floats) -> Floats:
         """Weighted sum of the residuals of the rows before these positions, in (0, total); in proportion between
         `ends`.
         """
-        at = np.clip(np.searchsorted(self.position, position), 1, len(self.ends) - 1)
+        at = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
         low, high = self.position[at - 1], self.position[at]
-        ranks = np.unique(self.ends[np.append(at - 1, at)])
+        ranks = counted(self.ends[np.append(at - 1, at)])[0]
         pieces = [slice(a, b) for a, b in pairwise([0, *ranks.tolist()])]
         r, w = self.residual, self.weights
-        sums = np.cumsum([r[p].sum() if w is None else w[p] @ r[p] for p in pieces])
+        sums = np.cumsum([r(p).sum() if w is None else w[p] @ r(p) for p in pieces])
         below, above = (sums[np.searchsorted(ranks, self.ends[end])] for end in (at - 1, at))
-        share = np.divide(position - low, high - low, out=np.zeros_like(low), where=high > low)
+        share = np.divide(position - low, high - low, out=np.zeros(len(at)), where=high > low)
         return np.asarray(below + share * (above - below))
 
 

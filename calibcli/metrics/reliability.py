@@ -164,7 +164,11 @@ class BinaryOutcomes(Once):
         return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
 
     def sums(
-        self, index: Rowwise | npt.NDArray[Any], bins: int, values: Rowwise | npt.NDArray[Any] | None = None, power: int = 1
+        self,
+        index: Rowwise | npt.NDArray[Any],
+        bins: int,
+        values: Rowwise | npt.NDArray[Any] | None = None,
+        power: int = 1,
     ) -> Floats:
         """Σ share^power · values per bin (None: 1); counts enter once however large the power.
 
@@ -268,21 +272,21 @@ def _whole(view: BinaryOutcomes, bins: int) -> Bins:
     """Rows of equal confidence (within 1e-12) stay together, in the bin where their middle falls."""
     ranked, cuts, ends = view.ranked, view.cuts(bins), view.ranked.ends
     position, last = ranked.position, len(ends) - 1
-    inner = np.clip(np.searchsorted(position, cuts[1:-1]), 1, last)
+    inner = np.clip(ranked.find(cuts[1:-1], "left"), 1, last)
     inner -= (position[inner - 1] + position[inner]) / 2 >= cuts[1:-1]
     first = ends[np.concatenate([[0], inner, [last]])]
-    at = np.minimum(np.searchsorted(position, cuts, side="right") - 1, last - 1)
+    at = np.minimum(ranked.find(cuts, "right") - 1, last - 1)
     return _stretches(view, first, np.append(ranked.p[ends[at[:-1]]], ranked.p[-1]))
 
 
 def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
     """Sums over the rows by rank from each of `first` to the next; (bins + 1,) edges."""
-    ranked, total, gaps = view.ranked, view.total, view.ranked.residual
+    ranked, total = view.ranked, view.total
     rows = np.diff(first)
     found = np.zeros((6, len(rows)))
     for b in np.flatnonzero(rows):
         part = slice(first[b], first[b + 1])
-        gap, hit = gaps[part], ranked.hit[part]
+        gap, hit = ranked.residual(part), ranked.hit[part]
         squares = () if view.values_only else ((gap, gap), (ranked.p[part], ranked.complement[part]))
         if ranked.weights is None:
             sums = [rows[b], np.count_nonzero(hit), gap.sum(), rows[b], *(x @ y for x, y in squares)]
@@ -293,7 +297,8 @@ def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
         found[: len(sums), b] = sums
     found[:3] /= total
     found[3:] /= total**2
-    weight, hits, gap, *variances = found
+    weight, hits, gap, weight_variance, gap_variance, null_variance = found
+    variances = weight_variance, gap_variance, null_variance
     return Bins(edge[:-1], edge[1:], rows, weight, gap + hits, hits, gap, *variances, view.effective, view.seed)
 
 

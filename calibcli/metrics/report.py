@@ -14,7 +14,6 @@ from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
-from calibcli.metrics.lossy import ERROR, stated
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
 from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
@@ -109,6 +108,8 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
     sample = Sample.of(measured, predictions, options.seed)
     estimates = metrics.estimates(sample, choices, level=options.level)
     if measured.condensed:
+        from calibcli.metrics.lossy import stated
+
         estimates = stated(sample, choices, estimates)
     tables: list[Table] = []
     if {choice.name for choice in choices} & {"brier", "brier_top"}:
@@ -214,6 +215,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
     if sample.n > 1 and float(np.ptp(sample.columns.confidence)) < 1e-6:
         notes.append("every confidence is the same: a calibration error near 0 then says nothing about ranking")
     if sample.columns.condensed:
+        from calibcli.metrics.lossy import ERROR
+
         notes.append(
             f"{sample.columns.condensed} rows are kept as sums over cells of confidence: exact for means and usual "
             f"bins, otherwise {ERROR} in the details says how far off a number may be"

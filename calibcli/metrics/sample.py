@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -43,7 +43,7 @@ DEFAULT = (
 """What is measured when nothing is asked for."""
 OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """And of two classes beside it."""
-METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT)
+METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT, usual=("proper", "binned", "smooth", "gain"))
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
 OF_TOP = {"brier": "brier_top", "auc": "failure_auroc"}
@@ -131,8 +131,8 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     chosen: dict[str, Choice] = {}
     for spec in specs:
         usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
-        groups = {"all": [*METRICS.entries], "default": usual}
-        asked = groups.get(spec.strip().lower())
+        group = spec.strip().lower()
+        asked = [*METRICS.entries] if group == "all" else usual if group == "default" else None
         for one in [spec] if asked is None else known(asked, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
@@ -144,16 +144,21 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
 
 def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
     """Names of metrics without those that cannot be measured, of confidences alone with what stands for them."""
-    here = [name for name in names if k == 2 or not METRICS.entries[name].traits.get("two_classes")]
+    here = [name for name in names if k == 2 or not _traits(name).get("two_classes")]
     if not top_only:
         return here
     there = (OF_TOP.get(name, name) for name in here)
     return list(dict.fromkeys(name for name in there if name == "default" or not _of_every_class(name)))
 
 
+def _traits(name: str) -> Mapping[str, Any]:
+    found = METRICS.entry(name)
+    return {} if found is None else found.traits
+
+
 def _of_every_class(name: str) -> bool:
     """Whether a metric needs the probabilities of every class."""
-    return bool(METRICS.entries[name].traits.keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
+    return bool(_traits(name).keys() & {"distribution", "class_bins", "needs_scores", "two_classes"})
 
 
 def _resolved(choice: Choice, k: int) -> Choice:

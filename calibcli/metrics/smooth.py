@@ -42,17 +42,16 @@ class Smoothed(Once):
 
     def __init__(self, p: Floats, residual: Floats, exact: int = EXACT) -> None:
         """p: (N,) in [0, 1]; residual: (N,), already divided by N (or times w / Σw)."""
-        self.p, self.residual = p, residual
         self.exact = len(p) <= exact
+        if self.exact:
+            self.p, self.residual = p, residual
+        else:
+            self._binned = cosine_sums(spread(p, residual, CELLS), CELLS)
         self._known: Floats = np.empty(0)
 
     @classmethod
     def of(cls, view: BinaryOutcomes) -> Smoothed:
         return cls(view.p, view.residual * view.shares)
-
-    @cached_property
-    def _binned(self) -> Floats:
-        return cosine_sums(spread(self.p, self.residual, CELLS), CELLS)
 
     def coefficients(self, terms: int) -> Floats:
         """a_0 .. a_terms."""

@@ -9,6 +9,7 @@ A file of `formats/` has `render(result) -> str | bytes`, and may have
     reports(result) -> bool       whether a folder gets it for this result
     figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
     FIGURES = True                a folder gets them
+    NUMBERS = True                it holds numbers and verdicts alone: a list of names is refused
     show(result, detail)          prints to stdout, for one that knows more about where it goes (colour, width)
 
 and reads a `Result` and nothing else.
@@ -97,7 +98,12 @@ def text(result: Result, name: str) -> str:
 
 
 def show(result: Result, name: str, detail: Detail = "few") -> None:
-    """Print `result` to stdout in format `name`; a screen shows a few numbers, those asked for, or all."""
+    """Print `result` to stdout in format `name`; a screen shows a few numbers, those asked for, or all.
+
+    Raises:
+        UsageError: a format of numbers, of a result that lists what there is.
+    """
+    _holds(result, name)
     if hasattr(module(name), "show"):
         module(name).show(result, detail)
     else:
@@ -109,9 +115,12 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
 
     Args:
         style: of pictures.
+
+    Raises:
+        UsageError: as `show`, or a folder cannot be made.
     """
     if not is_folder(path):
-        one = module(_by_suffix(path))
+        one = module(_holds(result, _by_suffix(path)))
         _save(one.render(result, style) if hasattr(one, "figures") else one.render(result), path)
         return
     try:
@@ -127,6 +136,17 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
                 _save(content, path / f"{name}{one.SUFFIXES[0]}")
     for table in filter(None, [sheet.bins_table(result), *result.tables]):
         _save(module("csv").table(table), path / f"{stream.file_name(table.name, 'table')}.csv")
+
+
+def _holds(result: Result, name: str) -> str:
+    """The format `name`, where it holds what the result has."""
+    listed = any(t.rows for t in result.tables) and not (result.estimates or result.checks or result.artefacts)
+    if listed and getattr(module(name), "NUMBERS", False):
+        others = ", ".join(one for one in filter(to_stdout, NAMES) if not getattr(module(one), "NUMBERS", False))
+        raise UsageError(
+            f"format '{name}' holds numbers and verdicts, and calib {result.command} has none", f"use {others}"
+        )
+    return name
 
 
 def _lacks(one: ModuleType) -> str:

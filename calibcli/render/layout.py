@@ -105,7 +105,8 @@ def _fitted(
     for i in sorted((i for i in kept if columns[i].code), key=lambda i: -sizes[i]):
         least = max((stream.width(part) for row in [heads, *rows] for part in _pieces(row[i])), default=1)
         sizes[i] = min(sizes[i], max(least, sizes[i] - max(0, excess())))
-    for i in sorted((i for i in kept if not columns[i].right), key=lambda i: -sizes[i]):  # texts of a result's tables
+    texts = [i for i in kept if not columns[i].right and not columns[i].code]
+    for i in sorted(texts, key=lambda i: -sizes[i]):  # texts of a result's tables
         sizes[i] = min(sizes[i], max(PROSE, sizes[i] - max(0, excess())))
     for i in kept:  # what is longer than a line has to be cut
         sizes[i] = min(sizes[i], width)

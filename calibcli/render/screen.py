@@ -90,7 +90,7 @@ def _few(result: Result) -> Result:
     wanted |= CONFIDENCE if result.facts.get("kind") == "confidence" else set()
     if result.checks or result.command not in SHORT:
         return result
-    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or e.scope == DIFFERENCE]
+    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or _when(e.scope)[1] == DIFFERENCE]
     if result.command == "compare":
         kept = [e for e in kept if e.name.partition(":")[0] != GAIN]
     if result.command == "scale":
@@ -117,27 +117,34 @@ def _ranked(result: Result) -> Result:
 
 
 def _scale(result: Result) -> list[Sheet]:
-    """The parameters, then before, after and their paired difference side by side."""
-    changes = {e.name: e for e in result.estimates if e.scope == DIFFERENCE}
-    ends = {(e.name, e.scope): e for e in result.estimates if e.scope in ("before", "after")}
-    names = list(dict.fromkeys(name for name, _ in ends))
-    told = ("before", "after", DIFFERENCE)
-    other = [e for e in result.estimates if e.scope not in told and e.name != "nll_difference"]
-    rows = [_moved(ends.get((name, "before")), ends.get((name, "after")), changes.get(name)) for name in names]
+    """The parameters, then before, after and their paired difference side by side, of each loss by itself."""
+    by = {(e.name, *_when(e.scope)): e for e in result.estimates}
+    moved = [e for e in result.estimates if _when(e.scope)[1] == DIFFERENCE]
+    keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
+    other = [e for e in result.estimates if not _when(e.scope)[1] and e.name != "nll_difference"]
+    rows = [[*_moved(*(by.get((name, of, when)) for when in ("before", "after", DIFFERENCE)), of)] for name, of in keys]
     columns = [
         Column("metric", code=True),
+        Column("scope", code=True),
         Column("before", right=True, spare=3),
         Column("after", right=True),
         Column("change", right=True),
-        Column(f"{numbers.level(changes.values())} interval".strip()),
+        Column(f"{numbers.level(moved)} interval".strip()),
         Column("unit", spare=1),
         Column("if calibrated", spare=2),
         Column("why", free=True),
     ]
+    breaks = frozenset(i for i in range(1, len(keys)) if keys[i][1] != keys[i - 1][1])
     made = [sheet.estimates(other, "why")] if other else []
-    size = sheet.size([e for e in ends.values() if e.scope == "after"])
-    made += [sheet.without_empty(Sheet(size, columns, rows))] if rows else []
+    size = sheet.size([e for (_, _, when), e in by.items() if when == "after"])
+    made += [sheet.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
     return made + [_ranking(t) if t.name == "ranking" else sheet.of_table(t) for t in result.tables]
+
+
+def _when(scope: str) -> tuple[str, str]:
+    """What a number is of, and whether it is from before, after, or their difference: `ce`, `after` of `ce after`."""
+    when = next((one for one in (DIFFERENCE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
+    return scope.removesuffix(when).rstrip(), when
 
 
 def _ranking(table: Table) -> Sheet:
@@ -160,13 +167,13 @@ def _ranking(table: Table) -> Sheet:
     return sheet.without_empty(Sheet(table.title, columns, [list(row) for row in rows]))
 
 
-def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None) -> list[str]:
+def _moved(before: Estimate | None, after: Estimate | None, change: Estimate | None, of: str) -> list[str]:
     shown = [numbers.shown(e) if e is not None else numbers.Shown(numbers.NONE, "", "") for e in (before, after)]
     moved = numbers.shown(change) if change is not None else numbers.Shown("", "", "")
     unit = next((e.unit for e in (change, before) if e is not None and e.unit == "nats"), "")
     why = next((e.reason for e in (change, after) if e is not None and e.reason), "")
     name = next((e.name for e in (after, before) if e is not None), "")
-    return [name, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
+    return [name, of, shown[0].value, shown[1].value, moved.value, moved.interval, unit, shown[1].null, why]
 
 
 def _compare(result: Result) -> list[Sheet]:
@@ -244,4 +251,4 @@ def _curvature(result: Result) -> list[Sheet]:
     return [made, *(sheet.of_table(t) for t in result.tables if t.name != "errors")]
 
 
-OWN = {"scale": _scale, "compare": _compare, "curvature": _curvature}
+OWN = {"scale": _scale, "fit": _scale, "compare": _compare, "curvature": _curvature}

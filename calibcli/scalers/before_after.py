@@ -100,7 +100,11 @@ def known_methods(methods: Sequence[str], predictions: Predictions) -> list[str]
 def _measure(rows: Predictions, options: Options, scope: str) -> Result:
     """What `calib metrics` says of these rows, marked as before or after."""
     how = measuring.Options(specs=options.specs, level=options.level, seed=options.seed, threads=options.threads)
-    measured = measuring.report(rows, how)
+    return scoped(measuring.report(rows, how), scope, rows.notes)
+
+
+def scoped(measured: Result, scope: str, known: Sequence[str]) -> Result:
+    """A result with all its parts marked as before or after, less the notes that are known."""
     return dataclasses.replace(
         measured,
         estimates=[dataclasses.replace(e, scope=f"{e.scope} {scope}".lstrip()) for e in measured.estimates],
@@ -115,5 +119,5 @@ def _measure(rows: Predictions, options: Options, scope: str) -> Result:
             )
             for p in measured.plots
         ],
-        notes=[f"{scope}: {note}" for note in measured.notes if note not in rows.notes],
+        notes=[f"{scope}: {note}" for note in measured.notes if note not in known],
     )

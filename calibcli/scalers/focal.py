@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import fold_of_rows, sample, subset
 from calibcli.scalers.temperature import FEWEST, GRIDS, degenerate, effective_units, facts, per_unit, units_of
 from calibcli.scalers.temperature import apply as apply_temperature
-from calibcli.spec import Count
+from calibcli.spec import Count, Range
 
 Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
@@ -49,12 +49,14 @@ def focal_temperature(
     objective: Literal["nll", "ece", "adaece", "brier"] = "nll",
     grid: Literal["komisarenko"] | None = None,
     order: Order = "T-phi",
+    gamma: Annotated[float, Range(GAMMAS[0], HIGH)] | None = None,
     bins: Count = 15,
 ) -> Fitted:
     """Focal temperature scaling: φ_γ(softmax(z / T)), keeps every predicted class (Komisarenko & Kull 2024).
 
     `objective=nll` optimises T and γ in [-0.5, 5] continuously; `grid=komisarenko` takes the first best of their
     T = 0.05..5 x 11 values of γ, as the other objectives always do. `order=phi-T` is softmax(ln φ_γ(softmax z) / T).
+    With `gamma` T alone is fitted.
 
     >>> fit = calibcli.fit_scaler(logits, labels, "focal_temperature")
     >>> round(fit["temperature"].value, 2), round(fit["gamma"].value, 2)
@@ -63,13 +65,16 @@ def focal_temperature(
     plain = fit_beta(block_source(predictions))
     if plain.status != "ok":
         done = degenerate(plain)
-        gamma = Estimate(name="gamma", value=None, reason=f"{plain.status}: not identified", n=predictions.n)
-        parameters = {**done.parameters, "gamma": np.array(0.0)}
-        return replace(done, parameters=parameters, estimates=[*done.estimates, gamma])
+        reason = f"{plain.status}: not identified" if gamma is None else ""
+        said = Estimate(name="gamma", value=gamma, reason=reason, n=predictions.n)
+        parameters = {**done.parameters, "gamma": np.array(gamma or 0.0)}
+        return replace(done, parameters=parameters, estimates=[*done.estimates, said])
     if order == "phi-T":
-        return _phi_first(predictions, objective, grid)
+        return _phi_first(predictions, objective, grid, gamma)
     if grid is not None or objective != "nll":
-        return _by_grid(predictions, objective, bins)
+        return _by_grid(predictions, objective, bins, GAMMAS if gamma is None else (gamma,))
+    if gamma is not None:
+        return _of_gamma(predictions, job, plain, gamma)
     return _continuous(predictions, job, plain)
 
 
@@ -86,17 +91,39 @@ def focal(predictions: Predictions, job: Job) -> Fitted:
     at = int(values.argmin())
     low, high = ridge.GRID[max(at - 1, 0)], ridge.GRID[min(at + 1, len(values) - 1)]
     gamma = root(lambda g: surface.gradient(0.0, g)[2], float(low), float(high), 1e-10)
-    nll, psi = surface.scores(0.0, gamma)
-    step = 1e-4
-    curvature = (surface.gradient(0.0, gamma + step)[2] - surface.gradient(0.0, gamma - step)[2]) / (2 * step)
-    score = _rows(psi[:, 1], rows)
-    se = score.se / curvature if curvature > 0 else math.nan
-    reason, width = _bound(gamma) or score.lacking, student_quantile((1 + job.level) / 2, score.units - 1) * se
+    nll = surface.values(0.0, [gamma])[0]
+    se, width, lacking = _sandwich(surface, rows, Point(gamma, 0.0, nll, 0.0, 0.0), 1, job.level)
+    reason = _bound(gamma) or lacking
     ends: dict[str, float] = {} if reason else {"low": gamma - width, "high": gamma + width, "se": se}
     how = f"minimises NLL over [{LOW:g}, {HIGH:g}] at T = 1; interval: sandwich variance{_of(rows, predictions)}"
     estimate = Estimate(name="gamma", value=gamma, **ends, level=job.level, n=rows.n, how=how, reason=reason)  # type: ignore[arg-type]
     notes = [f"focal: gamma = {gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]"] if _bound(gamma) else []
-    return Fitted({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll.mean()})
+    return Fitted({"beta": np.array(1.0), "gamma": np.array(gamma)}, [estimate], notes, facts={"nll": nll})
+
+
+def _of_gamma(predictions: Predictions, job: Job, plain: BetaFit, gamma: float) -> Fitted:
+    """T by NLL at one γ; interval symmetric in ln T."""
+    rows = sample(predictions, max(2000, EXACT // predictions.k), job.seed)
+    surface = Surface(rows.logits, rows.labels, rows.weights)
+    at = surface.best(gamma, math.log(plain.beta))
+    how = f"minimises NLL over T > 0 at gamma = {gamma:g}; interval: sandwich variance of ln T{_of(rows, predictions)}"
+    t, ends = at.temperature, dict[str, float]()
+    se, width, lacking = _sandwich(surface, rows, at, 0, job.level)
+    if not lacking:
+        ends = {"low": t * math.exp(-width), "high": t * math.exp(width), "se": t * se}
+    estimate = Estimate(name="temperature", value=t, **ends, level=job.level, n=rows.n, how=how, reason=lacking)  # type: ignore[arg-type]
+    parameters: Parameters = {"beta": np.array(math.exp(at.u)), "gamma": np.array(gamma)}
+    given = Estimate(name="gamma", value=gamma, n=rows.n, how="as given", reason="it is given")
+    return Fitted(parameters, [estimate, given], facts={**facts(plain), "nll": at.nll})
+
+
+def _sandwich(surface: Surface, rows: Predictions, at: Point, which: int, level: float) -> tuple[float, float, str]:
+    """Standard error of ln β (0) or γ (1) where the other is held, half an interval's width, and why there is none."""
+    h = surface.hessian(at)[which, which]
+    score = _rows(surface.scores(at.u, at.gamma)[1][:, which], rows)
+    se = score.se / h if h > 0 else math.nan
+    width = student_quantile((1 + level) / 2, score.units - 1) * se
+    return se, width, score.lacking or ("" if math.isfinite(width) and width < 100 else "the NLL has no curvature here")
 
 
 def _rows(values: Array, of: Predictions) -> Rows:
@@ -245,11 +272,11 @@ def _gain(rows: Predictions, seed: int, best: Point) -> Rows:
     return _rows(gains, rows)
 
 
-def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fitted:
+def _phi_first(predictions: Predictions, objective: str, grid: str | None, one: float | None) -> Fitted:
     """softmax(ln φ_γ(softmax z) / T): for each γ an exact temperature fit, γ on a fine grid."""
     if objective != "nll" or grid:
         raise UsageError("order=phi-T is fitted by NLL only", "drop objective= and grid=")
-    gammas = np.arange(-10, 101) / 20
+    gammas = np.arange(-10, 101) / 20 if one is None else np.array([one])
     rows = sample(predictions, max(2000, PROFILE // predictions.k))
     fits, values = [], []
     for gamma in gammas:
@@ -257,7 +284,8 @@ def _phi_first(predictions: Predictions, objective: str, grid: str | None) -> Fi
         fits.append(fit_beta(z, rows.labels, rows.weights))
         values.append(float(np.average(nll_rows(z, rows.labels, fits[-1].usable), weights=rows.weights)))
     at = int(np.argmin(values))
-    how = f"minimises NLL, gamma in steps of 0.05, phi before temperature{_of(rows, predictions)}"
+    search_ = "in steps of 0.05" if one is None else "as given"
+    how = f"minimises NLL, gamma {search_}, phi before temperature{_of(rows, predictions)}"
     reason, gamma = "no interval is computed for this order", float(gammas[at])
     given = {"beta": fits[at].usable, "gamma": gamma, "phi_first": 1.0}
     estimates = _without_intervals(fits[at].temperature, gamma, rows.n, how, reason)
@@ -269,42 +297,42 @@ def _without_intervals(t: float, gamma: float, n: int, how: str, reason: str) ->
     return [Estimate(name=name, value=value, n=n, how=how, reason=reason) for name, value in both]
 
 
-def _by_grid(predictions: Predictions, objective: str, bins: int) -> Fitted:
+def _by_grid(predictions: Predictions, objective: str, bins: int, gammas: Sequence[float]) -> Fitted:
     """The public grid of T x γ, first minimum in the order T, then γ."""
     rows = sample(predictions, max(2000, PROFILE // predictions.k))
     surface = Surface(rows.logits, rows.labels, rows.weights)
     error = search.Error(rows, objective, bins)
     temperatures = GRIDS["komisarenko"]
-    table = np.empty((len(temperatures), len(GAMMAS)))
+    table = np.empty((len(temperatures), len(gammas)))
     for row, t in enumerate(temperatures.tolist()):
         if objective == "nll":
-            table[row] = surface.values(-math.log(t), GAMMAS)
+            table[row] = surface.values(-math.log(t), gammas)
         elif objective == "brier":
-            table[row] = [_brier(rows, t, gamma) for gamma in GAMMAS]
+            table[row] = [_brier(rows, t, gamma) for gamma in gammas]
         else:
-            table[row] = [error(surface.confidence(-math.log(t), gamma)) for gamma in GAMMAS]
-    i, j = divmod(int(table.argmin()), len(GAMMAS))
+            table[row] = [error(surface.confidence(-math.log(t), gamma)) for gamma in gammas]
+    i, j = divmod(int(table.argmin()), len(gammas))
     label = search.LABELS[objective]
     how = f"first smallest {label} of {table.size} points of the komisarenko grid{_of(rows, predictions)}"
     best = float(temperatures[i])
-    estimates = _without_intervals(best, GAMMAS[j], rows.n, how, "a grid point has no interval")
+    estimates = _without_intervals(best, gammas[j], rows.n, how, "a grid point has no interval")
     notes = []
-    if i in (0, len(temperatures) - 1) or j in (0, len(GAMMAS) - 1):
-        notes.append(f"the best point, T = {best:g} and gamma = {GAMMAS[j]:g}, is on the edge of the grid")
+    if i in (0, len(temperatures) - 1) or (len(gammas) > 1 and j in (0, len(gammas) - 1)):
+        notes.append(f"the best point, T = {best:g} and gamma = {gammas[j]:g}, is on the edge of the grid")
     plot = Plot(
         name="t_gamma_grid",
         title=f"{label} over T and gamma, n = {rows.n:,}",
         kind="heat",
         xlabel="gamma",
         ylabel="temperature T",
-        x=list(GAMMAS),
+        x=list(gammas),
         y=list(temperatures),
         z=table.tolist(),
         zlabel=label,
-        curves=[Curve(label="best", kind="points", role="best", x=[GAMMAS[j]], y=[best])],
+        curves=[Curve(label="best", kind="points", role="best", x=[gammas[j]], y=[best])],
     )
-    parameters: Parameters = {"beta": np.array(1 / temperatures[i]), "gamma": np.array(GAMMAS[j])}
-    return Fitted(parameters, estimates, notes, [plot])
+    parameters: Parameters = {"beta": np.array(1 / temperatures[i]), "gamma": np.array(gammas[j])}
+    return Fitted(parameters, estimates, notes, [plot] if len(gammas) > 1 else [])
 
 
 def _brier(rows: Predictions, t: float, gamma: float) -> float:

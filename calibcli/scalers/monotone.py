@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calibcli.links import log_both, log_softmax
 from calibcli.predictions import Predictions
-from calibcli.scalers.affine import curved, joined, logistic
+from calibcli.scalers.affine import curved, joined, log_odds, logistic
 from calibcli.scalers.parameters import CURVES, Form
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import raw_argmax
@@ -22,6 +22,7 @@ from calibcli.spec import Count
 
 Of = Literal["classes", "top"]
 TIE = 1e-12  # probabilities as close as this are one, as in the bins of a metric
+TIE_ODDS = 1e-6  # so are log-odds: a curve that rises in less would make much of rounding
 
 
 def pava(values: Array, weights: Array) -> tuple[Array, NDArray[np.int64]]:
@@ -44,13 +45,18 @@ def pava(values: Array, weights: Array) -> tuple[Array, NDArray[np.int64]]:
     return means, starts
 
 
-def isotonic_curve(score: Array, hit: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Knots (x, y) of the isotonic regression of hits on a score; linear between knots, constant beyond them."""
+def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float = 0.0) -> tuple[Array, Array]:
+    """Knots (x, y) of the isotonic regression of hits on a score; linear between knots, constant beyond them.
+
+    Scores within `tie` of the next are one.
+    """
     x, where = np.unique(score, return_inverse=True)
     w = np.bincount(where, weights, len(x)).astype(np.float64)
     y = np.bincount(where, hit if weights is None else hit * weights, len(x))
     keep = w > 0
     x, y, w = x[keep], y[keep], w[keep]
+    first = np.flatnonzero(np.append(True, np.diff(x) > tie))
+    x, y, w = x[first], np.add.reduceat(y, first), np.add.reduceat(w, first)
     means, starts = pava(y / w, w)
     ends = np.append(starts[1:], len(x)) - 1
     knots = np.stack([starts, ends], axis=1).ravel()
@@ -75,28 +81,27 @@ def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Par
     def apply(parameters: Parameters, logits: Array) -> Array:
         cuts = np.cumsum(parameters["knots"])[:-1]
         curves = list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
+        p = (log_odds if "log_odds" in parameters else _probabilities)(logits)
         if "top" in parameters:
-            return share(logits, lambda c, top: read(c, *curves[0]))
+            return share(logits, lambda rows, top: read(p[rows, top], *curves[0]))
         if logits.shape[1] == 2:
-            one = read(_probabilities(logits)[:, 1], *curves[0])
+            one = read(p[:, 1], *curves[0])
             return np.log(np.stack([1 - one, one], axis=1))
-        p = _probabilities(logits)
         out = np.stack([read(p[:, c], x, y) for c, (x, y) in enumerate(curves)], axis=1)
         return np.asarray(np.log(out / out.sum(axis=1, keepdims=True)))
 
     return apply
 
 
-def share(logits: Array, function: Callable[[Array, Any], Array]) -> Array:
-    """The top probability through `function` (of it and its class); the others keep their proportions, and none of them
-    passes the top.
+def share(logits: Array, function: Callable[[Any, Any], Array]) -> Array:
+    """The top probability becomes `function(rows, top)`; the others keep their proportions, and none passes the top.
 
     With r = p₂ / (1 - p₁) the share of the second in what is left, it overtakes the top below r / (1 + r): the
     confidence stops there, just above it where the first of two equal classes would be another.
     """
     log_p = log_softmax(logits)
     rows, top = np.arange(len(log_p)), logits.argmax(axis=1)
-    mapped = function(np.exp(log_p[rows, top]), top)
+    mapped = function(rows, top)
     log_p[rows, top] = -np.inf
     alone = np.isneginf(log_p).all(axis=1)  # nothing is left to others: what the map leaves them is shared evenly
     log_p[alone] = 0.0
@@ -121,24 +126,28 @@ def _probabilities(logits: Array) -> Array:
     return np.exp(log_softmax(logits))
 
 
-def _targets(predictions: Predictions, of: Of) -> list[tuple[Array, Array]]:
+def _targets(
+    predictions: Predictions, of: Of, score: Callable[[Array], Array] = _probabilities
+) -> list[tuple[Array, Array]]:
     """(score, hit) of every curve to fit."""
-    p = _probabilities(np.asarray(predictions.logits, np.float64))
+    p = score(np.asarray(predictions.logits, np.float64))
     if of == "top":
         return [(p.max(axis=1), (raw_argmax(predictions) == predictions.labels).astype(np.float64))]
     return [(p[:, c], (predictions.labels == c).astype(np.float64)) for c in curved(predictions.k)]
 
 
 def _isotonic(predictions: Predictions, of: Of) -> Fitted:
-    curves = [isotonic_curve(p, hit, predictions.weights) for p, hit in _targets(predictions, of)]
-    return packed(curves, 1 / (predictions.n + 2), of)  # never 0 or 1: the NLL stays finite
+    curves = [isotonic_curve(m, hit, predictions.weights, TIE_ODDS) for m, hit in _targets(predictions, of, log_odds)]
+    done = packed(curves, 1 / (predictions.n + 2), of)  # never 0 or 1: the NLL stays finite
+    return Fitted({**done.parameters, "log_odds": np.array(1.0)})
 
 
 @SCALERS.add(preserves_accuracy=False, apply=_apply_curves(np.interp), form=CURVES, of_confidence=True)
 def isotonic(predictions: Predictions, job: Job) -> Fitted:
     """Isotonic regression of each class against the rest, renormalised (Zadrozny & Elkan 2002).
 
-    Linear between the knots of the fit; values kept within [1/(N+2), 1 - 1/(N+2)].
+    Linear in the log-odds between the knots of the fit, so that rows near 0 and 1 are told apart; values kept within
+    [1/(N+2), 1 - 1/(N+2)].
 
     >>> calibcli.fit_scaler(logits, labels, "isotonic").predict_proba(logits)[0].round(2)
     array([0.  , 0.  , 0.  , 0.01, 0.  , 0.22, 0.  , 0.  , 0.  , 0.76])

@@ -63,15 +63,16 @@ def affine(weight: str, log_probabilities: bool = False) -> dict[str, Form]:
     return {"weight": Form(weight), "bias": Form("k"), **more}
 
 
-FLAGS = ("top", "phi_first", "log_probabilities", "linear")
+FLAGS = ("top", "phi_first", "log_probabilities", "linear", "log_odds")
 
 CURVES = {
-    "x": Form("n", -1, 1 + 1e-9),
+    "x": Form("n", -701, 701),
     "y": Form("n", 0, 1),
     "knots": Form("n", 1, 1e9, whole=True),
     "top": FLAG,
+    "log_odds": FLAG,
 }
-"""Knots (x, y) of one curve per class, or of one for the top label, one after another."""
+"""Knots (x, y) of one curve per class, or of one for the top label, one after another, over p or its log-odds."""
 
 
 CURVES_BY_CLASS = {**CURVES, "knots": Form("k", 1, 1e9, whole=True), "linear": FLAG}

@@ -145,6 +145,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         refusing(OSError, lambda error: f"cannot read {path} ({error.strerror or error})", "check the path"),
         refusing(errors, lambda error: f"{path} is not a safetensors file ({error})", "pass a calibrator"),
     ):
+        if path.is_dir():
+            problem = f"{path} is a folder, a calibrator is a file"
+            raise InputError(problem, "pass one of its files; the labels of calib scale --multilabel have one each")
         if path.stat().st_size > LIMIT:
             raise InputError(f"{path} is too large for a calibrator", "pass a file written by calib scale --save")
         with safe_open(str(path), framework="numpy") as file:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
-from calibcli.scalers.monotone import bin_curve, in_bins, isotonic_curve, packed, share
+from calibcli.scalers.affine import log_odds
+from calibcli.scalers.monotone import TIE_ODDS, bin_curve, in_bins, isotonic_curve, packed, share
 from calibcli.scalers.parameters import CURVES_BY_CLASS
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import raw_argmax
@@ -24,11 +25,12 @@ def apply(given: Parameters, logits: Array) -> Array:
     curves = list(zip(np.split(given["x"], cuts), np.split(given["y"], cuts), strict=True))
     read = np.interp if "linear" in given else in_bins
 
-    def by_class(confidence: Array, top: NDArray[Any]) -> Array:
-        out = np.empty_like(confidence)
+    p = log_odds(logits) if "log_odds" in given else np.exp(log_softmax(logits))
+
+    def by_class(rows: NDArray[Any], top: NDArray[Any]) -> Array:
+        out = np.empty(len(rows))
         for c in np.unique(top):
-            rows = top == c
-            out[rows] = read(confidence[rows], *curves[c])
+            out[top == c] = read(p[top == c, c], *curves[c])
         return out
 
     return share(logits, by_class)
@@ -45,21 +47,24 @@ def top_label(predictions: Predictions, job: Job, *, by: By = "histogram", point
     array([0. , 0. , 0. , 0. , 0. , 0.3, 0. , 0. , 0. , 0.7])
     """
     top, w = raw_argmax(predictions), predictions.weights
-    confidence = np.exp(log_softmax(np.asarray(predictions.logits, np.float64))).max(axis=1)
+    z = np.asarray(predictions.logits, np.float64)
+    sure = (log_odds(z) if by == "isotonic" else np.exp(log_softmax(z))).max(axis=1)
     hit = (top == predictions.labels).astype(np.float64)
     counts = w if predictions.weight_kind == "count" else None
     size = np.bincount(top, counts, minlength=predictions.k)
 
     def curve(rows: Any, n: float) -> tuple[Array, Array]:
-        given = confidence[rows], hit[rows], None if w is None else w[rows]
+        given = sure[rows], hit[rows], None if w is None else w[rows]
         if by == "histogram":
             return bin_curve(*given, max(1, int(n // points)))
-        x, y = isotonic_curve(*given)
+        x, y = isotonic_curve(*given, TIE_ODDS)
         return x, np.clip(y, 1 / (n + 2), 1 - 1 / (n + 2))
 
     of_all = curve(slice(None), float(size.sum()))
     curves = [curve(top == c, n) if n >= points else of_all for c, n in enumerate(size)]
-    parameters = packed(curves, 0.0, "classes").parameters | ({"linear": np.array(1.0)} if by == "isotonic" else {})
+    parameters = packed(curves, 0.0, "classes").parameters | (
+        {"linear": np.array(1.0), "log_odds": np.array(1.0)} if by == "isotonic" else {}
+    )
     few = np.flatnonzero(size < points)
     if not len(few):
         return Fitted(parameters)

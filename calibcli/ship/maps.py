@@ -183,11 +183,13 @@ def joined(o: Ops, score: Any, k: int) -> Any:
 
 
 def platt(o: Ops, p: Any, z: Any) -> Any:
-    log_p, log_rest = both(o, z)
-    far = o.const(700.0)
-    m = o.most(o.least(log_p - log_rest, far), o.const(-700.0))
-    k = o.classes
+    m, k = odds(o, z), o.classes
     return joined(o, (o.column(m, 1) if k == 2 else m) * o.const(p["slope"]) + o.const(p["bias"]), k)
+
+
+def odds(o: Ops, z: Any) -> Any:
+    log_p, log_rest = both(o, z)
+    return o.most(o.least(log_p - log_rest, o.const(700.0)), o.const(-700.0))
 
 
 def beta(o: Ops, p: Any, z: Any) -> Any:
@@ -230,19 +232,19 @@ def log_h(o: Ops, z: Any, gamma: float) -> Any:
 
 
 def curves(o: Ops, p: Any, z: Any, steps: bool = False) -> Any:
-    k = o.classes
+    x = odds(o, z) if "log_odds" in p else o.exp(both(o, z)[0])
     if "top" in p:
-        return share(o, z, lambda c: read(o, p, c, steps))
-    probabilities = o.exp(both(o, z)[0])  # rounded as NumPy's are: near 1 a curve may rise by 1e8
-    if k == 2:
-        one = read(o, p, o.column(probabilities, 1), steps)
+        return share(o, z, read(o, p, o.max(x), steps))
+    if o.classes == 2:
+        one = read(o, p, o.column(x, 1), steps)
         return o.log(o.join(o.const(1.0) - one, one))
-    return o.log(read(o, p, probabilities, steps))
+    return o.log(read(o, p, x, steps))
 
 
 def top_label(o: Ops, p: Any, z: Any) -> Any:
-    top, zero, steps = is_top(o, z), o.const(0.0), "linear" not in p
-    return share(o, z, lambda c: o.sum(o.where(top, read(o, p, c, steps), zero)))
+    x = odds(o, z) if "log_odds" in p else o.exp(both(o, z)[0])
+    found = read(o, p, x, "linear" not in p)
+    return share(o, z, o.sum(o.where(is_top(o, z), found, o.const(0.0))))
 
 
 def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
@@ -267,15 +269,15 @@ def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
     return y + o.take(o.const(table(slopes, 0.0).ravel()), at) * (x - left)
 
 
-def share(o: Ops, z: Any, function: Any) -> Any:
-    """The top probability through a function; the others keep their proportions, and none of them passes the top."""
+def share(o: Ops, z: Any, mapped: Any) -> Any:
+    """The top probability becomes `mapped`; the others keep their proportions, and none of them passes the top."""
     top, log_p, gone = is_top(o, z), both(o, z)[0], o.const(-np.inf)
     rest = o.where(top, gone, log_p)
     alone = o.max(rest) < o.const(-FAR)  # nothing is left to others: what the map leaves them is shared evenly
     rest = o.where(alone, o.where(top, gone, o.const(0.0)), rest)
     others = normalised(o, rest)
     r = o.exp(o.max(others))
-    mapped_top = o.most(function(o.exp(o.max(log_p))), r / (o.const(1.0) + r))
+    mapped_top = o.most(mapped, r / (o.const(1.0) + r))
     others = others + log1p(o, o.const(0.0) - mapped_top)
     # just above the highest of the others, so that rounding of what comes out does not make it the first of two
     least = o.max(others) + o.const(8 * o.eps)

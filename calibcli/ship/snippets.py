@@ -225,39 +225,44 @@ def _odds(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
 
 
 def _isotonic(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
-    """Probabilities are exp(z - top - log1p(rest)): near 1, where a curve may rise by 1e8, rounded as NumPy's are."""
+    """Each class's log-odds through its curve."""
     given, k = scaler.parameters, scaler.k
+    if "log_odds" not in given:
+        raise UsageError("this isotonic map of an earlier calib has no short program", "fit it again")
     starts = np.concatenate([[0], np.cumsum(given["knots"].astype(np.int64))])
     if suffix == ".py":
         cuts = starts[1:-1]
         numbers: dict[str, Any] = {n: [a.tolist() for a in np.split(given[n.lower()], cuts)] for n in ("X", "Y")}
-        start = "top, q = max(z), []\nfirst = z.index(top)\n"
-        start += "rest = fsum(exp(v - top) for i, v in enumerate(z) if i != first)\n"
-        loop = f"for x, y, v in zip(X, Y, {'z[1:]' if k == 2 else 'z'}):\n"
-        at = "    v = min(max(exp(v - top - log1p(rest)), x[0]), x[-1])\n    i = min(bisect_right(x, v), len(x) - 1)\n"
+        start = "top = max(z)\ne, q = [exp(v - top) for v in z], []\n"
+        loop = f"for k, (x, y) in enumerate(zip(X, Y){', 1' if k == 2 else ''}):\n"
+        at = "    rest = fsum(e[:k] + e[k + 1:])\n    v = z[k] - top - log(rest) if rest else inf\n"
+        at += "    v = min(max(v, x[0]), x[-1])\n    i = min(bisect_right(x, v), len(x) - 1)\n"
         value = "    q.append(y[i] if i == 0 else y[i - 1] + (y[i] - y[i - 1]) / (x[i] - x[i - 1]) * (v - x[i - 1]))\n"
         last = "return [1 - q[0], q[0]]" if k == 2 else "total = fsum(q)\nreturn [v / total for v in q]"
         return start + loop + at + value + last, numbers
     numbers = {"X": given["x"], "Y": given["y"], "S": starts}
     if suffix == ".js":
-        start = "const top = Math.max(...z), first = z.indexOf(top);\n"
-        start += "const rest = z.reduce((s, v, i) => i === first ? s : s + Math.exp(v - top), 0);\n"
-        start += f"const q = {'[z[1]]' if k == 2 else 'z'}.map((u, c) => {{\n  let i = S[c] + 1;\n"
-        start += "  const v = Math.min(Math.max(Math.exp(u - top - Math.log1p(rest)), X[S[c]]), X[S[c + 1] - 1]);\n"
-        start += "  while (i < S[c + 1] - 1 && X[i] <= v) i++;\n  if (i >= S[c + 1]) return Y[S[c]];\n"
+        start = "const top = Math.max(...z), e = z.map(v => Math.exp(v - top));\n"
+        start += (
+            f"const q = S.slice(1).map((end, c) => {{\n  const k = {'1' if k == 2 else 'c'};\n  let i = S[c] + 1;\n"
+        )
+        start += "  const rest = e.reduce((s, v, j) => j === k ? s : s + v, 0);\n"
+        start += "  const v = Math.min(Math.max(z[k] - top - Math.log(rest), X[S[c]]), X[end - 1]);\n"
+        start += "  while (i < end - 1 && X[i] <= v) i++;\n  if (i >= end) return Y[S[c]];\n"
         start += "  return Y[i - 1] + (Y[i] - Y[i - 1]) / (X[i] - X[i - 1]) * (v - X[i - 1]);\n});\n"
         if k == 2:
             return start + "return [1 - q[0], q[0]];", numbers
         return start + "const total = q.reduce((s, v) => s + v, 0);\nreturn q.map(v => v / total);", numbers
     loop = "for (int i = 0; i < KK; i++)"
-    start = f"int first = 0; double rest = 0, total = 0;\n{loop} if (z[i] > z[first]) first = i;\n"
-    start += f"{loop} if (i != first) rest += exp(z[i] - z[first]);\n"
-    start += f"for (int c = 0; c < {1 if k == 2 else k}; c++) {{\n  int i = S[c] + 1;\n"
-    start += f"  const double u = exp({'z[1]' if k == 2 else 'z[c]'} - z[first] - log1p(rest));\n"
-    start += "  const double v = fmin(fmax(u, X[S[c]]), X[S[c + 1] - 1]);\n"
-    start += "  while (i < S[c + 1] - 1 && X[i] <= v) i++;\n"
-    start += "  const double slope = i < S[c + 1] ? (Y[i] - Y[i - 1]) / (X[i] - X[i - 1]) : 0;\n"
-    start += "  total += p[c] = Y[i - 1] + slope * (v - X[i - 1]);\n}\n"
+    start = f"double top = z[0], total = 0;\n{loop} top = fmax(top, z[i]);\n"
+    c = "0" if k == 2 else "k"
+    start += "{\n  const int k = 1;\n" if k == 2 else "for (int k = 0; k < KK; k++) {\n"
+    start += f"  int i = S[{c}] + 1;\n  double rest = 0;\n"
+    start += "  for (int j = 0; j < KK; j++) if (j != k) rest += exp(z[j] - top);\n"
+    start += f"  const double v = fmin(fmax(z[k] - top - log(rest), X[S[{c}]]), X[S[{c} + 1] - 1]);\n"
+    start += f"  while (i < S[{c} + 1] - 1 && X[i] <= v) i++;\n"
+    start += f"  const double slope = i < S[{c} + 1] ? (Y[i] - Y[i - 1]) / (X[i] - X[i - 1]) : 0;\n"
+    start += f"  total += p[{c}] = Y[i - 1] + slope * (v - X[i - 1]);\n}}\n"
     return start + ("p[1] = p[0]; p[0] = 1 - p[1];" if k == 2 else f"{loop} p[i] /= total;"), numbers
 
 

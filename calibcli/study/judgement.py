@@ -12,6 +12,7 @@ import numpy as np
 from calibcli import scalers
 from calibcli.api.measuring import read
 from calibcli.columns import columns
+from calibcli.headline.phrases import listed
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.study import claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
@@ -327,6 +328,9 @@ def _notes(study: Study, missing: dict[str, str]) -> list[str]:
 
 def _headline(study: Study, judged: dict[str, Verdict]) -> str:
     counts = {word: sum(v.word == word for v in judged.values()) for word in OUTCOMES}
-    told = ", ".join(f"{n} {'hold' if word == 'holds' and n > 1 else word}" for word, n in counts.items() if n)
+    named = {word: listed(key for key, v in judged.items() if v.word == word) for word in OUTCOMES}
+    told = ", ".join(
+        f"{n} {'hold' if word == 'holds' and n > 1 else word} ({named[word]})" for word, n in counts.items() if n
+    )
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
     return f"{len(judged)} claim{'s' * (len(judged) != 1)} at {seeds}: {told or 'none'}."

@@ -16,14 +16,16 @@ from torch import nn
 from calibcli import device as devices
 from calibcli import losses
 from calibcli.architectures import ARCHITECTURES
+from calibcli.architectures.text_cnn import TextCNN
 from calibcli.errors import UsageError, WriteError
-from calibcli.files import may_write
+from calibcli.files import may_write, sha256
 from calibcli.inputs import checkpoint, opening
 from calibcli.inputs.checkpoint.factory import is_built_in
+from calibcli.inputs.dataset.words import vectors
 from calibcli.result import Result
 from calibcli.training import state, summary
 from calibcli.training.data import Parts, open_parts, standardised
-from calibcli.training.one_model import Fitted, Start, fit
+from calibcli.training.one_model import Fitted, Start, fit, snapshot_name
 from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Progress, Setup, Training
 from calibcli.training.split import Split
@@ -91,6 +93,8 @@ def _told(setup: Setup, start: Start, parts: Parts, runs: Sequence[Fitted], wher
     inputs = [{"path": d.source, "sha256": d.sha256} for _, d in parts.items()]
     if start.sha256:
         inputs.insert(0, {"path": start.source, "sha256": start.sha256})
+    if start.vectors:
+        inputs.append({"path": str(setup.embeddings), "sha256": start.vectors})
     return dataclasses.replace(
         result,
         facts={**facts, **result.facts},
@@ -126,7 +130,10 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
         return Start(setup.model, type(setup.model).__name__, False, source=MODULE), rows()
     model_name = str(setup.model)
-    if Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name):
+    checkpointed = Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name)
+    if checkpointed and setup.embeddings is not None:
+        raise UsageError("--embeddings with a checkpoint, which has its vectors", "leave it out")
+    if checkpointed:
         loaded = checkpoint.load(model_name, **setup.fields_of(opening.Network)).with_gradients()
         parts = rows(named=loaded.data, classes=loaded.classes, start=loaded.metadata, **loaded.preparing)
         fresh = setup.init == "fresh"
@@ -150,7 +157,30 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
     spec = model_name
     if is_built_in(spec):
         spec, known = ARCHITECTURES.choose(spec, **known).spec, {}
-    return Start(_drawn(setup, spec, **known), setup.arch_file or spec, True, train.classes, model_name), parts
+    model = _drawn(setup, spec, **known)
+    digest = "" if setup.embeddings is None else _embedded(model, setup.embeddings, parts)
+    return Start(model, setup.arch_file or spec, True, train.classes, model_name, vectors=digest), parts
+
+
+def _embedded(model: nn.Module, path: str, parts: Parts) -> str:
+    """Put the vectors of a file into a network of words; the file's digest.
+
+    Raises:
+        UsageError: a network or rows without words.  InputError: as `words.vectors`.
+    """
+    if not isinstance(model, TextCNN):
+        raise UsageError("--embeddings is for text_cnn", "leave it out")
+    if not parts.train.words:
+        problem = f"the words of {parts.train.source} are not known, only their numbers"
+        raise UsageError(problem, "leave --embeddings out, or pass texts such as 20_newsgroups.tar.gz")
+    held, width = model.vectors.shape
+    found, count = vectors(path, parts.train.words, width)
+    if len(found) > held:
+        raise UsageError(f"{len(found):,} words, and text_cnn has {held:,}", f"pass text_cnn:vocabulary={len(found)}")
+    with torch.no_grad():
+        model.vectors.zero_()[: len(found)] = torch.from_numpy(found)
+    parts.notes.append(f"{count:,} of {len(found) - 1:,} words have a vector in {path}, the others are 0")
+    return sha256(path)
 
 
 def _drawn(setup: Setup, spec: str, **known: Any) -> nn.Module:
@@ -162,7 +192,7 @@ def _drawn(setup: Setup, spec: str, **known: Any) -> nn.Module:
 
 def named(setup: Setup) -> list[str | Path]:
     """The files that it names."""
-    asked = (setup.model, setup.data, setup.validation, setup.test, setup.arch_file)
+    asked = (setup.model, setup.data, setup.validation, setup.test, setup.arch_file, setup.embeddings)
     return [name for name in asked if isinstance(name, str | Path)]
 
 
@@ -175,15 +205,20 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
     if folder is None:
         if setup.resume:
             raise UsageError("--resume needs the folder of the run", "pass --save DIR")
+        if setup.snapshot:
+            raise UsageError("--snapshot needs a folder", "pass --save DIR")
         return
+    if late := [epoch for epoch in setup.snapshot if epoch > setup.epochs]:
+        raise UsageError(f"--snapshot {late[0]} is beyond the {setup.epochs} epochs", "lower it, or raise --epochs")
     if setup.resume and setup.overwrite:
         raise UsageError("--resume and --overwrite were both given", "pass one of them")
     try:  # in every process: one that went on alone would wait for the others in vain
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
-    may_write([folder / name for name in (*MADE, *RUN)], named(setup))
+    may_write([folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)], named(setup))
     made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
+    made += folder.glob(snapshot_name("[0-9]*"))
     if made and not held:
         raise UsageError(f"{folder} holds a {made[0].name} that is of no run in it", "name another --save folder")
     if held and setup.overwrite:

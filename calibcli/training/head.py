@@ -1,4 +1,4 @@
-"""Training the last linear layer alone, on features computed once."""
+"""Parts of a network: the last linear layer, trained alone on features computed once; what is frozen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from calibcli.errors import InputError
 from calibcli.inputs import inference
 from calibcli.training.batches import Loader
-from calibcli.training.loop import last_linear
 
 
 def layer(model: nn.Module) -> nn.Linear:
@@ -66,3 +65,17 @@ def freeze(model: nn.Module, globs: tuple[str, ...]) -> list[str]:
     for name in frozen:
         names[name].requires_grad_(False)
     return sorted(set(frozen))
+
+
+def last_linear(model: nn.Module) -> nn.Linear | None:
+    """The linear layer defined last, which makes the logits in every usual network."""
+    return next((m for m in reversed([*model.modules()]) if isinstance(m, nn.Linear)), None)
+
+
+def train_mode(model: nn.Module) -> None:
+    """Train mode; modules whose parameters are all frozen stay in eval mode, so that their statistics stay too."""
+    model.train()
+    for module in model.modules():
+        own = [*module.parameters()]
+        if own and not any(p.requires_grad for p in own):
+            module.eval()

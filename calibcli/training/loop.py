@@ -21,6 +21,8 @@ from calibcli.inputs import inference
 from calibcli.signals import Signals, Stopping, held_signals
 from calibcli.training import augment, measure, optimizers, parallel, state
 from calibcli.training.batches import Batches, Loader
+from calibcli.training.head import last_linear, train_mode
+from calibcli.training.looks import Looks
 from calibcli.training.pace import Pace
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Progress
@@ -39,6 +41,7 @@ class Trainer:
         folder: where `state.pt`, `log.jsonl` and `steps.jsonl` go, or None to write nothing.
         identity: what a continued run must share (recipe, architecture, data).
         save_every: steps between saved states (and one at the end).
+        looks: at which further rows to look, and when.
         curvature_every: epochs between looks at λmax and trace of cross-entropy's Hessian on up to 256 validation rows.
     """
 
@@ -51,6 +54,7 @@ class Trainer:
     identity: dict[str, Any] = field(default_factory=dict)
     save_every: int = 500
     curvature_every: int = 0
+    looks: Looks = Looks()  # noqa: RUF009
     progress: Progress = lambda fraction, text: None
 
     def __post_init__(self) -> None:
@@ -62,6 +66,9 @@ class Trainer:
             raise UsageError(
                 "--keep best, --patience and adafocal need validation rows", "pass --validation or --val-fraction 0.1"
             )
+        if self.looks.every > 1 and (recipe.keep == "best" or recipe.patience):
+            problem = f"--log-every {self.looks.every} leaves out epochs that --keep best and --patience choose among"
+            raise UsageError(problem, "leave it out")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("every parameter is frozen", "loosen --freeze")
@@ -239,23 +246,22 @@ class Trainer:
         return loss.weights(logits, labels).sum() / loss.weights(logits, everyone).sum()
 
     def _end_epoch(self, signals: Signals) -> None:
-        at, recipe = self.position, self.recipe
+        at, recipe, loss = self.position, self.recipe, self.objective.loss
         parallel.agree(self.model, buffers_only=True)
         record: dict[str, Any] = {
             "epoch": at.epoch + 1,
             "lr": recipe.learning_rate((at.epoch + 1) * self.batches.steps - 1, self.total, recipe.epochs),
             "train_loss": at.loss_sum / max(at.rows, 1),
-            "gamma": self.objective.loss.gamma_text,
+            "gamma": loss.gamma_text,
         }
         record.update({name: total / count for name, (total, count) in at.penalties.items()})
         if self.last_layer is not None:
             record["last_weight_norm"] = float(self.last_layer.weight.detach().norm())
             record["last_gradient_norm"] = at.gradient_norm
-        if self.validation is not None:
+        if self.validation is not None and self.looks.due(at.epoch + 1, recipe.epochs):
             logits, labels = self._validate(signals)
             if not bool(torch.isfinite(logits).all()):
                 raise self._diverged(f"the validation logits of epoch {at.epoch + 1} are not finite")
-            loss = self.objective.loss
             with torch.no_grad():
                 on_device = logits.to(self.device), labels.to(self.device)
                 record["loss"] = float(self.objective.reduce(loss(*on_device), *on_device))
@@ -265,12 +271,16 @@ class Trainer:
             if self.curvature_every and (at.epoch + 1) % self.curvature_every == 0:
                 record.update(measure.curvature(self.model, self.validation, recipe.seed))
             self._keep_best(record)
+        here = (lambda rows: self.logits(rows, signals.check)), self.validation, self.model, loss
+        record |= self.looks.record(at.epoch + 1, recipe.epochs, *here)
         at.history.append(record)
         at.epoch, at.step, at.loss_sum, at.rows, at.penalties = at.epoch + 1, 0, 0.0, 0, {}
         out_of_patience = recipe.patience is not None and at.since_best >= recipe.patience
         at.finished = at.epoch >= recipe.epochs or out_of_patience
         if self._log is not None:
             self._log.write(json.dumps(record))
+        if at.epoch in self.looks.snapshots:
+            self.looks.keep(at.epoch)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
         at, recipe = self.position, self.recipe
@@ -328,17 +338,3 @@ class Trainer:
     def _where(self) -> str:
         kept = self.state is not None and self.state.path.exists()
         return f"; the last good state is kept in {self.folder}" if kept else ""
-
-
-def last_linear(model: nn.Module) -> nn.Linear | None:
-    """The linear layer defined last, which makes the logits in every usual network."""
-    return next((m for m in reversed([*model.modules()]) if isinstance(m, nn.Linear)), None)
-
-
-def train_mode(model: nn.Module) -> None:
-    """Train mode; modules whose parameters are all frozen stay in eval mode, so that their statistics stay too."""
-    model.train()
-    for module in model.modules():
-        own = [*module.parameters()]
-        if own and not any(p.requires_grad for p in own):
-            module.eval()

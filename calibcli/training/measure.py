@@ -16,15 +16,17 @@ from calibcli.metrics import METRICS, Sample
 from calibcli.predictions import Predictions
 from calibcli.training.batches import Loader
 
-LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "accuracy", "ece", "adaece")
+LOGGED = ("nll", "nll_correct", "nll_wrong", "entropy", "entropy_wrong", "accuracy", "ece", "adaece")
 
 
-def numbers(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[str, float | None]:
+def numbers(
+    logits: NDArray[np.floating], labels: NDArray[np.int64], *, temperature: bool = True
+) -> dict[str, float | None]:
     """Point values for the log, without the intervals that the final table has; None where not defined.
 
     Returns:
-        nll, nll_correct, nll_wrong, entropy, accuracy, ece, adaece as the metrics of those names; error = 1 -
-        accuracy; p_true, the mean probability of the label; temperature, the one that minimises NLL.
+        nll, nll_correct, nll_wrong, entropy, entropy_wrong, accuracy, ece, adaece as the metrics of those names; error
+        = 1 - accuracy; p_true, the mean probability of the label; temperature, that of the smallest NLL, if asked for.
     """
     predictions = Predictions.of(logits, labels)
     table = columns(predictions, class_bins=())
@@ -32,8 +34,9 @@ def numbers(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[str
     found = {name: _finite(METRICS.choose(name)(sample)) for name in LOGGED}
     found["error"] = float(1 - table.correct.mean())
     found["p_true"] = float(table.p_true.mean())
-    fit = fit_beta(logits, labels)
-    found["temperature"] = fit.temperature if fit.status == "ok" else None
+    if temperature:
+        fit = fit_beta(logits, labels)
+        found["temperature"] = fit.temperature if fit.status == "ok" else None
     return found
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import os
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli import losses
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, WriteError
 from calibcli.files import atomic
 from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
@@ -24,6 +26,7 @@ from calibcli.predictions import Predictions
 from calibcli.training import head, state
 from calibcli.training.batches import Loader
 from calibcli.training.data import Parts
+from calibcli.training.looks import Looks
 from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Kept, Progress
@@ -39,6 +42,7 @@ class Start:
         architecture: canonical spec, or a description where the network is not built in.
         fresh: drawn at random rather than read from a checkpoint.
         classes: class names, or None.  source: what the user named.  sha256: of the checkpoint, or "".
+        vectors: sha256 of the file that the vectors of words are from, or "".
     """
 
     model: nn.Module
@@ -47,6 +51,7 @@ class Start:
     classes: list[str] | None = None
     source: str = ""
     sha256: str = ""
+    vectors: str = ""
 
 
 @dataclass
@@ -59,18 +64,19 @@ class Fitted:
         train: NLL and error on the training rows, in eval mode and without augmentation.
         validation, test: predictions, where there are such rows.
         seconds: of training in this process.  steps: of the whole run.  continued: the step it was continued at.
-        best_epoch: the epoch whose weights were kept.  files: written, by role.
+        best_epoch: the epoch whose weights were kept.  epochs: that a snapshot has seen.  files: by role.
     """
 
     recipe: Recipe
     folder: Path | None
     model: nn.Module
-    history: list[dict[str, Any]]
-    train: dict[str, float]
-    seconds: float
-    steps: int
-    continued: int | None
-    best_epoch: int
+    history: list[dict[str, Any]] = field(default_factory=list)
+    train: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    steps: int = 0
+    continued: int | None = None
+    best_epoch: int = 0
+    epochs: int = 0
     validation: Predictions | None = None
     test: Predictions | None = None
     files: dict[str, str] = field(default_factory=dict)
@@ -111,11 +117,14 @@ def fit(
     if recipe.head_only:
         trained = head.layer(model)
         train, steering = head.features(model, train), steering and head.features(model, steering)
+    fitted = Fitted(recipe, folder, model)
+    looks = _looks(kept, fitted, start, parts, train, where, dtype)
     trainer = Trainer(
         trained,
         recipe,
         train,
         steering,
+        looks=looks,
         folder=folder,
         identity=_identity(start, parts, dtype),
         save_every=kept.save_every,
@@ -128,23 +137,64 @@ def fit(
         continued = trainer.position.epoch * trainer.batches.steps + trainer.position.step
     began = time.perf_counter()
     with devices.deterministic(where):
-        history = trainer.run()
+        history = fitted.history = trainer.run()
     model.eval()
-    fitted = Fitted(
-        recipe=recipe,
-        folder=folder,
-        model=model,
-        history=history,
-        train=_train_numbers(model, whole, recipe.batch_size),
-        seconds=time.perf_counter() - began,
-        steps=len(history) * trainer.batches.steps,
-        continued=continued,
-        best_epoch=trainer.position.best["epoch"] if trainer.position.best and recipe.keep == "best" else len(history),
-        notes=[*misfits, *linked, *steered],
-    )
+    fitted.train = _train_numbers(model, whole, recipe.batch_size)
+    fitted.seconds = time.perf_counter() - began
+    fitted.steps, fitted.continued = len(history) * trainer.batches.steps, continued
+    best = trainer.position.best
+    fitted.best_epoch = best["epoch"] if best and recipe.keep == "best" else len(history)
+    fitted.notes = [*misfits, *linked, *steered]
     if devices.rank() == 0:
         _write(fitted, start, parts, where, dtype, kept.pt, gamma)
     return fitted
+
+
+def _looks(
+    kept: Kept, fitted: Fitted, start: Start, parts: Parts, train: Loader, where: torch.device, dtype: torch.dtype
+) -> Looks:
+    """Which rows are looked at beside those of the validation, and where snapshots go."""
+    rows = {"train": train} if "train" in kept.log_rows else {}
+    if "test" in kept.log_rows:
+        if parts.test is None:
+            raise UsageError("--log-rows test, and there are no test rows", "pass --test FILE")
+        test = Loader(parts.test, where, dtype)
+        rows["test"] = head.features(fitted.model, test) if fitted.recipe.head_only else test
+    if fitted.folder is not None and kept.snapshot:
+        _room(fitted.model, fitted.folder, len(set(kept.snapshot)))
+    return Looks(
+        every=kept.log_every,
+        rows=rows,
+        snapshots=tuple(kept.snapshot),
+        train=train,
+        keep=lambda epoch: _snapshot(fitted, start, parts, epoch),
+    )
+
+
+def snapshot_name(epoch: int | str) -> str:
+    return f"epoch-{epoch}.safetensors"
+
+
+def _snapshot(fitted: Fitted, start: Start, parts: Parts, epoch: int) -> None:
+    """Keep the weights as they are after an epoch, as a checkpoint that says so."""
+    if fitted.folder is None or devices.rank():
+        return
+    now = dataclasses.replace(fitted, epochs=epoch, best_epoch=epoch, notes=[])
+    path = fitted.folder / snapshot_name(epoch)
+    checkpoint.save(path, fitted.model, metadata(now, start, parts, fitted.folder))
+
+
+def _room(model: nn.Module, folder: Path, count: int) -> None:
+    """Refuse snapshots that the disk cannot hold.
+
+    Raises:
+        WriteError: it has less room than they take.
+    """
+    needed = count * sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        problem = f"{count} snapshots take {needed / 1e9:.3g} GB, and {folder} has room for {free / 1e9:.3g}"
+        raise WriteError(problem, "keep fewer (--snapshot), or name another --save folder")
 
 
 def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
@@ -195,7 +245,8 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
         }
         for role, d in parts.items()
     }
-    return {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+    found = {"architecture": start.architecture, "start": start.sha256, "data": data, "dtype": str(dtype)}
+    return {**found, "vectors": start.vectors} if start.vectors else found
 
 
 def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
@@ -234,6 +285,9 @@ def _write(
     for name in ("model.safetensors", "model.pt") if also_pt else ("model.safetensors",):
         checkpoint.save(folder / name, fitted.model, described)
         fitted.files["model" if name.endswith("s") else "model.pt"] = str(folder / name)
+    for record in fitted.history:
+        if "snapshot" in record and (path := folder / snapshot_name(record["epoch"])).exists():
+            fitted.files[f"epoch {record['epoch']}"] = str(path)
     fitted.files |= {name: str(folder / f"{name}.jsonl") for name in ("log", "steps")}
 
 
@@ -261,7 +315,7 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
         "training": {
             **fitted.recipe.as_dict(),
             "rows": len(train),
-            "trained_epochs": len(fitted.history),
+            "trained_epochs": fitted.epochs or len(fitted.history),
             "kept_epoch": fitted.best_epoch,
             "start": "fresh" if start.fresh else start.source,
         },

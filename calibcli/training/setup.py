@@ -6,11 +6,23 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from calibcli.device import Machine
 from calibcli.inputs import opening
-from calibcli.spec import Epochs, LearningRate, OrNone, Positive, Rows, Share, Warmup, argument, check_options, option
+from calibcli.spec import (
+    Epochs,
+    LearningRate,
+    OrNone,
+    Positive,
+    Range,
+    Rows,
+    Share,
+    Warmup,
+    argument,
+    check_options,
+    option,
+)
 
 Progress = Callable[[float, str], None]
 
@@ -60,6 +72,7 @@ class Given:
     _: KW_ONLY
     validation: Any = option(None, "Validation rows.", kind=str)
     test: Any = option(None, "Test rows.", kind=str)
+    embeddings: Any = option(None, "Vectors of words for text_cnn, as GloVe's text has them.", metavar="FILE", kind=str)
     split: Literal["stratified", "mukhoti"] | None = option(
         None,
         "How rows are held out where there is no validation set: stratified, by class (default), or mukhoti, "
@@ -92,6 +105,13 @@ class Kept:
         "none", "phi: report the focal map of a focal network's softmax, or none."
     )
     curvature_every: OrNone = option(0, "Epochs between measurements of λmax and trace; 0 for never.")
+    log_every: Epochs = option(1, "Epochs between looks at the rows whose numbers are logged.")
+    log_rows: tuple[Literal["train", "test"], ...] = option(
+        (), "train, test: log NLL, error and ECE of these rows too, epoch by epoch. Repeatable."
+    )
+    snapshot: Annotated[tuple[int, ...], Range(1, 1_000_000)] = option(
+        (), "Also keep the weights after this epoch, as epoch-N.safetensors. Repeatable.", kind=tuple[Epochs, ...]
+    )
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from calibcli import metrics, scalers
+from calibcli.columns import columns
+from calibcli.metrics.paired import differences
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate, Result, Table
+from calibcli.training.looks import CONFIDENCES, NORMS
 from calibcli.training.one_model import Fitted
 
 METRICS = ("accuracy", "nll", "ece", "adaece")
@@ -56,7 +59,10 @@ def calibration(run: Fitted, prefix: str, seed: int, split_seed: int) -> list[Es
         after = scalers.cross_fit("temperature", run.validation, seed=seed, split_seed=split_seed)
     run.notes += fitted.notes
     (t,) = (dataclasses.replace(e, scope=prefix.strip()) for e in fitted.estimates if e.name == "temperature")
-    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed)]
+    samples = (metrics.Sample.of(columns(rows, class_bins=())) for rows in (judged, after))
+    changed = (e for e in differences(*samples, level=0.95) if e.name in METRICS[1:])
+    moved = [dataclasses.replace(e, scope=f"{prefix}{e.scope}") for e in changed]
+    return [t, *estimates(judged, f"{prefix}before", seed), *estimates(after, f"{prefix}after", seed), *moved]
 
 
 def estimates(predictions: Predictions, scope: str, seed: int) -> list[Estimate]:
@@ -94,7 +100,9 @@ def text(estimate: Estimate) -> str:
 
 
 def facts(run: Fitted) -> dict[str, Any]:
-    last = run.history[-1] if run.history else {}
+    last = dict(run.history[-1]) if run.history else {}
+    last.pop("snapshot", None)
+    snapshots = [{"epoch": r["epoch"], **r["snapshot"]} for r in run.history if "snapshot" in r]
     return {
         "loss": run.recipe.loss,
         "recipe": run.recipe.as_dict(),
@@ -106,13 +114,22 @@ def facts(run: Fitted) -> dict[str, Any]:
         "train_nll": run.train["nll"],
         "train_error": run.train["error"],
         "last_epoch": last,
+        **({"snapshots": snapshots} if snapshots else {}),
     }
 
 
 PANELS = (
-    ("nll", "NLL", {"nll": "validation", "train_loss": "training loss"}),
+    (
+        "nll",
+        "NLL",
+        {"nll": "validation", "train_loss": "training loss", "train_nll": "training rows", "test_nll": "test rows"},
+    ),
     ("nll_split", "NLL of right and wrong rows", {"nll_correct": "right", "nll_wrong": "wrong"}),
-    ("calibration", "calibration error", {"ece": "ECE", "adaece": "AdaECE"}),
+    (
+        "calibration",
+        "calibration error",
+        {"ece": "ECE", "adaece": "AdaECE", "train_ece": "ECE, training", "test_ece": "ECE, test"},
+    ),
     ("temperature", "best temperature", {"temperature": "best temperature"}),
     ("confidence", "entropy and probability of the label", {"entropy": "entropy", "p_true": "probability"}),
     ("norms", "norms of the last layer", {"last_weight_norm": "weights", "last_gradient_norm": "gradient"}),
@@ -126,6 +143,11 @@ COMPARED = {
     "temperature": "best temperature",
     "nll_wrong": "NLL of wrong rows",
     "entropy": "entropy",
+    "train_nll": "NLL of training rows",
+    "train_error": "error of training rows",
+    "test_nll": "NLL of test rows",
+    "test_error": "error of test rows",
+    "test_ece": "ECE of test rows",
     "last_weight_norm": "weight norm of the last layer",
     "trace": "trace of the curvature of cross-entropy",
 }
@@ -143,7 +165,35 @@ def plots(runs: Sequence[Fitted]) -> list[Plot]:
             _panel(name, title, [(runs[0], key, label, key) for key, label in keys.items()])
             for name, title, keys in PANELS
         ]
-    return [panel for panel in panels if panel.curves]
+    return [panel for panel in [*panels, *_snapshots(runs)] if panel.curves]
+
+
+def _snapshots(runs: Sequence[Fitted]) -> Iterator[Plot]:
+    """Histograms at each snapshot: confidences of wrong rows, and norms of the rows' gradients of the last layer."""
+    low, high, bins = NORMS
+    found = [(run, r["epoch"], r["snapshot"]) for run in runs for r in run.history if "snapshot" in r]
+    several = len(runs) > 1
+    for epoch in sorted({epoch for _, epoch, _ in found}):
+        wrong, norms = [], []
+        for run, at, shown in found:
+            counts, loss = shown["wrong_confidence"], run.recipe.loss
+            roles = ["test"] if several and "test" in counts else list(counts)[: 1 if several else None]
+            for role in roles if at == epoch else ():
+                edges = [i / CONFIDENCES for i in range(CONFIDENCES + 1)]
+                label = loss if several else role
+                wrong.append(Curve(label=label, kind="steps", x=edges, y=counts[role], role=label))
+            if at == epoch and shown["gradient_norms"]:
+                edges = [low + i * (high - low) / bins for i in range(bins + 1)]
+                norms.append(Curve(label=loss, kind="steps", x=edges, y=shown["gradient_norms"], role=loss))
+        for name, axis, curves in (("wrong", "confidence", wrong), ("gradients", "log10 of the norm", norms)):
+            yield Plot(
+                name=f"{name}_{epoch}",
+                title=f"epoch {epoch}",
+                xlabel=axis,
+                ylabel="rows",
+                curves=curves,
+                group={"wrong": "Wrong rows", "gradients": "Gradients of the last layer, training rows"}[name],
+            )
 
 
 def _panel(name: str, title: str, series: Sequence[tuple[Fitted, str, str, str]]) -> Plot:

@@ -29,7 +29,7 @@ SPLITS = {
 class Found:
     """What a reader found: inputs by name ("" by position), raw labels, and what else the source says.
 
-    `integral`: the inputs are numbers of things (tokens), which stay integers.
+    `integral`: the inputs are numbers of things (tokens), which stay integers; `words`: what they stand for, if known.
     """
 
     inputs: Mapping[str, Named]
@@ -39,6 +39,7 @@ class Found:
     classes: list[str] | None = None
     notes: list[str] = field(default_factory=list)
     integral: bool = False
+    words: Sequence[str] = ()
 
 
 def pick(

@@ -103,6 +103,7 @@ def load(
         classes=classes,
         notes=[*found.notes, *notes, *remarks],
         integral=found.integral,
+        words=found.words,
         prepared=about or made,
     )
     return _subset(data, subset, split_seed or 0)

@@ -31,6 +31,7 @@ class Dataset:
         source: what was asked for.  sha256: of the file (of a folder: of its listing).
         notes: what was recognised, one sentence each.
         rows: indices into the stored arrays, (N,).  integral: integers stay integers (tokens, masks).
+        words: what tokens stand for, where that is known.
         prepared: what a library makes of the rows before the model gets them, for a result; {}: `preprocess` says it.
     """
 
@@ -44,6 +45,7 @@ class Dataset:
     classes: list[str] | None = None
     notes: list[str] = field(default_factory=list)
     integral: bool = False
+    words: Sequence[str] = ()
     prepared: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

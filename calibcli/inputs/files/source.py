@@ -305,8 +305,8 @@ def suffixes(name: str) -> tuple[str, ...]:
 
 
 def by_suffix(suffix: str) -> str:
-    """The format whose files end in `suffix`, or ""; the one of that name is asked first."""
-    likely = [name for name in NAMES if f".{name}" == suffix]
+    """The format whose files end in `suffix`, or ""; the one of that name is asked first, and that of most files."""
+    likely = [*(name for name in NAMES if f".{name}" == suffix), "numpy"]
     return next((name for name in (*likely, *NAMES) if suffix in suffixes(name)), "")
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from calibcli.columns.pieces import Piece
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import distinct
-from calibcli.numerics import binomial_tail
+from calibcli.numerics import binomial_tail, counted
 from calibcli.predictions import Array, Floats, Ints, Kind
 
 Hashes = npt.NDArray[np.uint64]
@@ -248,7 +248,7 @@ def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], 
     if k < 3 or len(predicted) < 20:
         return None
     p, y = predicted[::2], labels[::2]
-    pairs, counts = np.unique(p * k + y, return_counts=True)
+    pairs, counts = counted(p * k + y)
     rows, columns = np.divmod(pairs, k)
     best_row, best_column = np.zeros(k, np.int64), np.zeros(k, np.int64)
     np.maximum.at(best_row, rows, counts)

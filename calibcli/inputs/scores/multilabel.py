@@ -10,11 +10,19 @@ import numpy as np
 
 from calibcli.errors import InputError, UsageError
 from calibcli.inputs.files.arrays import Contents, Converted, Memory
-from calibcli.inputs.files.names import class_names
+from calibcli.inputs.files.names import CLASSES
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
-from calibcli.inputs.scores.recorded import Paths, label_array, load, open_all, predictions, reading_of
+from calibcli.inputs.scores.recorded import (
+    Paths,
+    classes_of,
+    label_array,
+    load,
+    open_all,
+    predictions,
+    reading_of,
+)
 from calibcli.predictions import Named, Predictions, Progress
 
 
@@ -50,24 +58,22 @@ def split(
     score_name = keys.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]
     label_name, targets, _ = label_array(contents, sources, reading, score_name)
-    if targets is None:
+    if targets is None and reading.need_labels:
         raise InputError(f"no targets in {where}: it holds {keys.describe(file)}", "choose them with --labels KEY")
-    if len(scores.shape) != 2 or scores.shape != targets.shape:
+    if len(scores.shape) != 2 or (targets is not None and scores.shape != targets.shape):
         raise InputError(
             f"--multilabel: scores '{score_name}' are {tuple(scores.shape)}, targets '{label_name}' "
-            f"{tuple(targets.shape)}",
+            f"{tuple(() if targets is None else targets.shape)}",
             "both must be (N, L), one column per label",
         )
     count = scores.shape[1]
-    names = class_names(reading.classes) if reading.classes else file.classes.get(score_name)
-    names = list(names) if names else [str(i) for i in range(count)]
-    if len(names) != count or len(set(names)) < count:
-        raise InputError(f"{len(set(names))} different names for {count} labels", "name every label once, in order")
+    names = classes_of(file, reading, score_name, count)[0] or [str(i) for i in range(count)]
+    arrays = {name: array for name, array in file.arrays.items() if name not in CLASSES}  # of labels, not of yes and no
     out = {}
     for i, name in enumerate(names):
         one = Contents(
             file.format,
-            {**file.arrays, score_name: _column(scores, i), label_name: _column(targets, i)},
+            {**arrays, score_name: _column(scores, i)} | ({} if targets is None else {label_name: _column(targets, i)}),
             kinds={score_name: keys.declared_kind(file, score_name)},
             decimals=file.decimals,
             ids=file.ids,
@@ -75,7 +81,7 @@ def split(
             scores=score_name,
             labels=label_name,
         )
-        alone = dataclasses.replace(reading, classes=None, labels=label_name, scores=score_name)
+        alone = dataclasses.replace(reading, classes=None, labels=label_name or None, scores=score_name)
         out[name] = predictions([one], sources, alone, progress)
     return out
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,8 @@ def before_reading(source: Source) -> Foreign | None:
     if head.lstrip()[:1] == b"{" and source.size <= RESULT:
         return _result(source.pread(source.size, 0))
     if head.startswith(b"PK\x03\x04"):
+        import zipfile
+
         try:
             with zipfile.ZipFile(source.reader()) as archive:
                 names = archive.namelist()

@@ -171,7 +171,7 @@ def _one(
     n, width = scores.shape
     keys.refuse_verdicts(name, label_name, where, width)
     k, notes = max(width, 2), [remark for c in contents for remark in c.about]
-    classes, confirmed = _classes(first, reading, name, k)
+    classes, confirmed = classes_of(first, reading, name, k)
     of: event.Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
@@ -317,7 +317,7 @@ def _only(contents: Contents, source: Source) -> Named:
     return contents.arrays[name]
 
 
-def _classes(contents: Contents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
+def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
     """Names of the classes and whether the user gave them."""
     given = reading.classes
     names: list[str] | None = None

@@ -16,6 +16,7 @@ from calibcli import numbers
 from calibcli.render import sheet, stream
 from calibcli.result import Result
 
+NUMBERS = True
 REPORT = "badge.json"
 COLORS = {"good": "brightgreen", "warn": "yellow", "bad": "red", "": "blue"}
 

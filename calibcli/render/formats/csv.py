@@ -1,6 +1,7 @@
 """CSV: one row per estimate, in full precision; a judged estimate carries its rule and verdict.
 
-The format is RFC 4180 (Shafranovich 2005).
+Without estimates its table; of several tables one row per cell, with the table, the row and the column that it is of;
+else its facts. The format is RFC 4180 (Shafranovich 2005).
 
 >>> heads, row = (line.split(",") for line in render(result).splitlines())
 >>> row[heads.index("name")], round(float(row[heads.index("value")]), 3)
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from calibcli.result import Cell, Check, Estimate, Result, Table
 
@@ -24,6 +27,8 @@ JUDGED = ["rule", "limit", "verdict"]
 
 def render(result: Result) -> str:
     """The estimates; each check that judged none of them adds a row of its own."""
+    if not result.estimates and not result.checks and (result.tables or result.facts):
+        return _of_tables(result)
     rows: list[Sequence[Cell]] = []
     left = list(result.checks)
     for estimate in result.estimates:
@@ -38,6 +43,26 @@ def render(result: Result) -> str:
 def table(table: Table) -> str:
     """A table beside the estimates."""
     return _written(table.columns, table.rows)
+
+
+def _of_tables(result: Result) -> str:
+    """What a result without numbers has."""
+    if len(result.tables) == 1:
+        return table(result.tables[0])
+    if not result.tables:
+        return _written(["name", "value"], ([key, _plain(value)] for key, value in result.facts.items()))
+    cells = (
+        [one.name, number, column, value]
+        for one in result.tables
+        for number, row in enumerate(one.rows, 1)
+        for column, value in zip(one.columns, row)
+    )
+    return _written(["table", "row", "column", "value"], cells)
+
+
+def _plain(value: Any) -> Cell:
+    """A fact as a cell: lists and mappings as JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
 def _row(estimate: Estimate | None, check: Check | None = None) -> list[Cell]:

@@ -17,6 +17,7 @@ from calibcli.render import sheet, stream, verdicts
 from calibcli.render.formats import markdown
 from calibcli.result import Check, Result
 
+NUMBERS = True
 MOST = 9
 
 

@@ -16,6 +16,7 @@ from calibcli.render.sheet import VERDICT, heading
 from calibcli.render.sheet import headline as sheet_headline
 from calibcli.result import Check, Result
 
+NUMBERS = True
 SUFFIXES = (".xml",)
 REPORT = "junit.xml"
 

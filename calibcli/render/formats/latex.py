@@ -46,7 +46,9 @@ def render(result: Result) -> str:
     head = [f"% {_comment(sheet.heading(result))}", r"% needs \usepackage{booktabs}"]
     head += [f"% {_comment(sheet.verdict(result)[0])}"] * bool(result.checks)
     head += [f"% note: {_comment(note)}" for note in result.notes]
-    return "\n".join(head) + "\n" + "".join(f"\n{_tabular(one)}" for one in sheet.sheets(result))
+    tables = sheet.sheets(result)
+    head += [f"% {_comment(key)}: {_comment(value)}" for key, value in sheet.facts(result)] if not tables else []
+    return "\n".join(head) + "\n" + "".join(f"\n{_tabular(one)}" for one in tables)
 
 
 def _tabular(table: Sheet) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from calibcli.render import stream
 from calibcli.result import Check, Result
 
+NUMBERS = True
 SUFFIXES = (".prom",)
 REPORT = "metrics.txt"
 PLACES = 6

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from calibcli.result import Result
 
+NUMBERS = True
 SUFFIXES = (".toml",)
 HEAD = "# From calib {}: limits at the numbers found. Choose your own, and judge them on new rows.\nschema = 1\n"
 KEPT = 0.5  # of a gap that was found in a slice, that is allowed from now on

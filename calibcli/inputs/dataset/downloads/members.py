@@ -34,11 +34,13 @@ class Members:
         path: folder, archive, or single file.
         kind: `folder`, `tar`, `zip` or `file`.
         paths: inside the archive or folder, by name; of several of one name the first.
+        every: of a tar archive, the paths of all files.
     """
 
     path: Path
     kind: str
     paths: dict[str, str]
+    every: tuple[str, ...] = ()
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
         """The bytes of members, in one pass.
@@ -97,7 +99,8 @@ def listed(path: Path) -> Members | None:
     name = path.name.lower()
     if name.endswith((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")):
         with refusing(DAMAGED, lambda error: f"{path} is damaged ({str(error)[:80]})", "download it again"):
-            return Members(path, "tar", _first({member: PurePosixPath(member).name for member, _ in _tar(path, set())}))
+            every = tuple(member for member, _ in _tar(path, set()))
+            return Members(path, "tar", _first({member: PurePosixPath(member).name for member in every}), every)
     if name.endswith(".zip"):
         with contextlib.suppress(*DAMAGED), zipfile.ZipFile(path) as archive:
             names = [info.filename for info in archive.infolist() if not info.is_dir()]
@@ -109,6 +112,16 @@ def listed(path: Path) -> Members | None:
         beside = {p.name: p.name for p in path.parent.iterdir() if p.is_file()}
         return Members(path, "file", {path.name: path.name, **beside})
     return None
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The bytes of every file of a tar archive, by its path there.
+
+    Raises:
+        InputError: damaged, or unpacks to more than `MOST`.
+    """
+    with refusing(DAMAGED, lambda error: f"{path} is damaged ({str(error)[:80]})", "download it again"):
+        return dict(_tar(path, {name for name, _ in _tar(path, set())}))
 
 
 def _first(names: dict[str, str]) -> dict[str, str]:

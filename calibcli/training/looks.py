@@ -1,0 +1,117 @@
+"""What is looked at while a network trains, beside its validation rows: training and test rows, and snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from calibcli import device
+from calibcli.columns import columns
+from calibcli.inputs import inference
+from calibcli.losses import Loss
+from calibcli.predictions import Predictions
+from calibcli.training import measure
+from calibcli.training.batches import Loader
+from calibcli.training.head import last_linear
+
+CONFIDENCES = 20  # equal bins of the confidence
+NORMS = (-8.0, 4.0, 48)  # log10 of gradient norms: ends and bins; what lies outside is in the last
+MOST = 10_000  # rows of the gradient norms
+Evaluated = Callable[[Loader], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """When to look, and at what.
+
+    Attributes:
+        every: epochs between two looks at any rows; the last epoch is always looked at.
+        rows: further rows by role, `train` and `test`, in eval mode and without augmentation.
+        snapshots: epochs after which `keep` is called, and histograms are noted.
+        train: rows of the gradient norms.
+    """
+
+    every: int = 1
+    rows: Mapping[str, Loader] = field(default_factory=dict)
+    snapshots: tuple[int, ...] = ()
+    train: Loader | None = None
+    keep: Callable[[int], None] = lambda epoch: None
+
+    def due(self, epoch: int, epochs: int) -> bool:
+        """Whether rows are looked at after this epoch, counted from 1."""
+        return epoch % self.every == 0 or epoch == epochs
+
+    def record(
+        self, epoch: int, epochs: int, evaluated: Evaluated, validation: Loader | None, model: nn.Module, loss: Loss
+    ) -> dict[str, Any]:
+        """What the log gets of an epoch: `train_nll`, ..., and at a snapshot `snapshot`, its histograms."""
+        found: dict[str, Any] = {}
+        shown = epoch in self.snapshots
+        wrong = {}
+        rows = {**({} if validation is None else {"validation": validation}), **self.rows}
+        for role, loader in rows.items():
+            if not shown and (role == "validation" or not self.due(epoch, epochs)):
+                continue
+            logits, labels = (part.numpy() for part in evaluated(loader))
+            if role != "validation" and self.due(epoch, epochs):
+                numbers = measure.numbers(logits, labels, temperature=False)
+                found.update({f"{role}_{name}": value for name, value in numbers.items()})
+            if shown:
+                wrong[role] = confidences_of_wrong(logits, labels)
+        if shown:
+            norms = None if self.train is None else gradient_norms(model, loss, self.train)
+            found["snapshot"] = {"wrong_confidence": wrong, "gradient_norms": None if norms is None else counted(norms)}
+        return found
+
+
+def confidences_of_wrong(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> list[int]:
+    """Wrong rows in each of 20 equal bins of the confidence."""
+    table = columns(Predictions.of(logits, labels), class_bins=())
+    found: list[int] = np.histogram(table.confidence[~table.correct], CONFIDENCES, (0, 1))[0].tolist()
+    return found
+
+
+def counted(norms: NDArray[np.float64]) -> list[int]:
+    """Rows in each bin of log10 of their norms."""
+    low, high, bins = NORMS
+    with np.errstate(divide="ignore"):
+        logs = np.clip(np.log10(norms), low, high)
+    found: list[int] = np.histogram(logs, bins, (low, high))[0].tolist()
+    return found
+
+
+def gradient_norms(model: nn.Module, loss: Loss, rows: Loader) -> NDArray[np.float64] | None:
+    """(n,) norm of each row's gradient of the loss in the weights and biases of the last linear layer.
+
+    That is ‖dℓ/dz‖ (‖f‖² + 1)^½, f what the layer gets (without the 1 where it has no bias); on up to 10,000 evenly
+    spread rows. None where that layer does not make the logits.
+    """
+    layer = last_linear(model)
+    if layer is None:
+        return None
+    seen: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
+    norms = []
+    model.eval()
+    try:
+        for chosen in torch.split(torch.linspace(0, len(rows) - 1, min(MOST, len(rows))).long(), 256):
+            inputs, labels = rows(chosen)
+            with torch.no_grad(), device.full_float32():
+                logits = inference.logits(model, inputs)
+            f = seen.pop()
+            with torch.no_grad(), device.full_float32():
+                if f.ndim != 2 or not torch.equal(nn.functional.linear(f, layer.weight, layer.bias), logits):
+                    return None
+            z = logits.detach().double().requires_grad_()
+            (slope,) = torch.autograd.grad(loss(z, labels).sum(), z)
+            square = f.double().square().sum(1) + (layer.bias is not None)
+            norms.append((slope.square().sum(1) * square).sqrt().cpu())
+    finally:
+        hook.remove()
+    return torch.cat(norms).numpy()
