@@ -122,7 +122,10 @@ def _scale(result: Result) -> list[Sheet]:
     moved = [e for e in result.estimates if _when(e.scope)[1] == DIFFERENCE]
     keys = list(dict.fromkeys((name, of) for name, of, when in by if when in ("before", "after")))
     other = [e for e in result.estimates if not _when(e.scope)[1] and e.name != "nll_difference"]
-    rows = [[*_moved(*(by.get((name, of, when)) for when in ("before", "after", DIFFERENCE)), of)] for name, of in keys]
+    rows = []
+    for name, of in keys:
+        before, after, change = (by.get((name, of, when)) for when in ("before", "after", DIFFERENCE))
+        rows.append(_moved(before, after, change, of))
     columns = [
         Column("metric", code=True),
         Column("scope", code=True),

@@ -225,12 +225,9 @@ class Digests:
         self.sources, self.stop = sources, threading.Event()
         self.found: list[dict[str, str]] = []
         self.failed: BaseException | None = None
-        self.thread: threading.Thread | None = None
-        if any(isinstance(source, Source) for source in sources):
-            self.thread = threading.Thread(target=self._work)
-            self.thread.start()
-        else:
-            self._work()
+        self.thread = threading.Thread(target=self._work)
+        begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
+        begin()
 
     def __enter__(self) -> Digests:
         return self
@@ -240,7 +237,7 @@ class Digests:
         self._wait()
 
     def _wait(self) -> None:
-        if self.thread is not None:
+        if self.thread.is_alive():
             self.thread.join()
 
     def _work(self) -> None:
