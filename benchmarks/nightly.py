@@ -33,6 +33,8 @@ RUNS = {
     "coverage-of-confidences": ["coverage.py", "--confidence", "--save", "{out}/confidences.json"],
     "scale-coverage": ["scale_coverage.py"],
     "curvature-coverage": ["curvature_coverage.py"],
+    "claims": ["claims.py", "--save", "{out}/claims.jsonl"],
+    "study-kills": ["study_kills.py"],
     "derivatives": ["derivatives.py"],
     "zoo": ["zoo.py"],
 }
@@ -46,6 +48,8 @@ SHORT = {
     "coverage-of-confidences": ["--replications", "2", "--rows", "500"],
     "scale-coverage": ["--runs", "4"],
     "curvature-coverage": ["--seeds", "2", "--samples", "2"],
+    "claims": ["--short"],
+    "study-kills": ["--kills", "2"],
     "derivatives": ["--rounds", "1"],
     "zoo": ["plain.*"],
 }

@@ -19,8 +19,9 @@ from scipy import stats
 import calibcli
 from calibcli import scalers
 from calibcli.columns import columns
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, WriteError
 from calibcli.links import log_softmax
+from calibcli.result import Result
 from calibcli.study import claims, experiment, panels, parsing, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
@@ -308,7 +309,7 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
 
     text = page.page(found)
     assert "CE, printed" in text
-    assert text.count("<svg") >= 4
+    assert text.count("<svg") == 3  # the claims, and two numbers of the log
 
 
 def test_shapes_are_those_of_the_loss_itself() -> None:
@@ -469,8 +470,8 @@ def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypa
     with pytest.raises(UsageError, match="unknown loss"):  # that a file names it is not enough anywhere
         losses.objective("own_losses:Halved")
     study = parsing.parse(text, "own.toml", trust=True)
-    made = losses.objective("own_losses:Halved+mmce:weight=2")
-    assert made.spec == "own_losses:Halved+mmce:weight=2"
+    made = losses.objective("own_losses:Halved+mmce:weight=3")
+    assert made.spec == "own_losses:Halved+mmce:weight=3"
     logits, labels = torch.randn(7, 4), torch.arange(7) % 4
     wanted = torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
     assert torch.allclose(losses.objective(study.arms[0].loss).loss(logits, labels), wanted)
@@ -480,3 +481,55 @@ def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypa
         parsing.parse(text.replace("Halved", "Halve"), "own.toml", trust=True)
     with pytest.raises(UsageError, match=r"names code to run: torch.nn:Linear"):
         parsing.parse(LITTLE.replace("mlp:hidden=8", "torch.nn:Linear,in_features=64,out_features=10"), "own.toml")
+
+
+def test_the_reports_show_their_numbers() -> None:
+    """`python docs/studies.py` writes the tables of docs/studies/ from the results beside them."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    made = spec_from_file_location("studies", ROOT / "docs" / "studies.py")
+    assert made
+    assert made.loader
+    studies = module_from_spec(made)
+    made.loader.exec_module(studies)
+    pages = sorted((ROOT / "docs" / "studies").glob("*.md"))
+    assert len(pages) >= 5
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert studies.written(page) == text, "run `python docs/studies.py`"
+        assert page.stem in experiment.built_in()
+        assert f"{page.stem}.svg" in text
+    now = shapes.computed(parsing.parse(*experiment.text_of("focal-shape"), size="small"))
+    then = Result.from_json((ROOT / "docs" / "studies" / "focal-shape.json").read_bytes())
+    assert (then.tables, then.checks) == (now.tables, now.checks)
+
+
+def test_a_run_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    text = LITTLE.replace("gamma = [1, 3]", "gamma = [3]\nlr = 1e9").replace("seeds = 2", "seeds = 1")
+    study = parsing.parse(
+        text.replace('curvature = ["lambda_max"]', "").partition('[[claim]]\nid = "own"')[0], "l.toml"
+    )
+    work.work(study, tmp_path, lambda fraction, text: None)
+    states = {run.arm.name: work.record(tmp_path, run)["status"] for run in work.runs(study)}
+    assert states == {"CE": "finished", "FL-3": "diverged"}
+    found = report(study, tmp_path)
+    assert any("FL-3" in note and "1 of 1 diverged" in note for note in found.notes)
+
+
+def test_a_full_disk_ends_the_study_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = parsing.parse(LITTLE, "little.toml")
+    run = work.runs(study)[0]
+    done = []
+
+    def full(*_: Any, **__: Any) -> None:
+        done.append(1)
+        raise WriteError("no space left", "make room")
+
+    monkeypatch.setattr(work, "train", full)
+    with pytest.raises(WriteError, match="no space"):
+        work.work(study, tmp_path, lambda fraction, text: None)
+    assert done == [1]
+    assert not work.record(tmp_path, run)
+    assert not list(tmp_path.rglob("run.lock"))

@@ -232,7 +232,7 @@ def _verdicts(study: Study, found: dict[str, dict[str, dict[str, Measured]]], ju
                 both, alone = about.half(LEVEL), about.half(LEVEL, rows=False)
                 cells = [
                     f"{about.value:.4g}",
-                    f"[{about.value - both:.4g}, {about.value + both:.4g}]",
+                    f"[{about.value - both:.4g}, {about.value + both:.4g}]" if about.rows else "rows are not counted",
                     f"[{about.value - alone:.4g}, {about.value + alone:.4g}]",
                 ]
             more = _more(verdict)
@@ -319,8 +319,10 @@ def _notes(study: Study, missing: dict[str, str]) -> list[str]:
     notes = [f"{name}: {why}; its claims have no verdict" for name, why in missing.items()]
     if study.seeds < 2:
         notes.append("one seed: tables, no verdicts")
-    if study.curvature and study.claims:
-        notes.append("curvature: intervals hold for these validation rows; what other rows would add is not counted")
+    if (study.curvature or study.log) and study.claims:
+        notes.append(
+            "of the log, curvature and temperature intervals hold for these rows; what others would add is not counted"
+        )
     return notes
 
 

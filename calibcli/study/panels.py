@@ -45,7 +45,8 @@ def _forest(study: Study, kind: str, found: list[tuple[str, Claim, Verdict, Mean
         curves.append(Curve(label="the paper", kind="points", role="printed", x=x, y=own))
     return Plot(
         name=f"claims {kind}",
-        title=f"{kind}: what decides, {study.seeds} seeds",
+        title=kind,
+        group=f"Differences that decide the claims, {study.seeds} seeds",
         ylabel=f"difference of {kind}",
         labels=[f"{name}: {told(verdict)}" for name, _, verdict, _ in found],
         flip=True,

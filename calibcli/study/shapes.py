@@ -16,6 +16,8 @@ from calibcli.study.experiment import Study
 GAMMAS = (0.5, 1.0, 2.0, 3.0, 5.0)
 GRID = np.linspace(0.0005, 0.9995, 1999)  # probabilities
 
+DRAWN = np.round(GRID[9::20], 4)  # of which curves are drawn
+
 
 def computed(study: Study) -> Result:
     """The result of a study that computes something by name."""
@@ -71,8 +73,8 @@ def focal_shape() -> Parts:
                slack > -1e-12, f"the least slack on the grid and on 20,000 random targets is {slack:.2g}"),
     ]  # fmt: skip
     plots = [
-        _lines("g", "Gradient of the focal loss over that of cross-entropy", _factor),
-        _lines("ratio", "Curvature of the focal loss over that of cross-entropy", curvature_ratio),
+        _lines("g", "Gradient over cross-entropy's", _factor),
+        _lines("ratio", "Curvature over cross-entropy's", curvature_ratio),
     ]
     return plots, [table], checks
 
@@ -110,14 +112,14 @@ def focal_map() -> Parts:
                not any(map(any, lowered.values())), f"with {fewest} classes it lowers that of "
                f"{max(lowered[fewest]):.2%} of points, with 100 of up to {max(lowered[100]):.0%}"),
     ]  # fmt: skip
-    curves = [Curve(label=f"γ = {g:g}", kind="line", x=list(GRID), y=list(np.exp(_top(GRID, g)))) for g in GAMMAS]
+    curves = [Curve(label=f"γ = {g:g}", kind="line", x=list(DRAWN), y=list(np.exp(_top(DRAWN, g)))) for g in GAMMAS]
     curves.append(Curve(label="", kind="line", role="ideal", x=[0, 1], y=[0, 1]))
     share = [Curve(label=f"K = {k}", kind="line", x=list(GAMMAS), y=lowered[k]) for k in classes]
     plots = [
-        Plot(name="map", title="The focal calibration map, two classes", xlabel="softmax", ylabel="after the map",
-             xlim=(0, 1), ylim=(0, 1), curves=curves),
-        Plot(name="lowered", title="Where the map lowers the top probability", xlabel="γ", ylabel="share of points",
-             curves=share),
+        Plot(name="map", title="Two classes", xlabel="softmax", ylabel="after the map",
+             xlim=(0, 1), ylim=(0, 1), curves=curves, group="The focal map"),
+        Plot(name="lowered", title="Lowers the top probability", xlabel="γ", ylabel="share of points",
+             curves=share, group="The focal map"),
     ]  # fmt: skip
     return plots, tables, checks
 
@@ -134,9 +136,11 @@ def _top(p: Floats, gamma: float) -> Floats:
 
 
 def _lines(name: str, title: str, of: Callable[[Floats, float], Floats]) -> Plot:
-    curves = [Curve(label=f"γ = {g:g}", kind="line", x=list(GRID[::4]), y=list(of(GRID[::4], g))) for g in GAMMAS]
+    curves = [Curve(label=f"γ = {g:g}", kind="line", x=list(DRAWN), y=list(of(DRAWN, g))) for g in GAMMAS]
     curves.append(Curve(label="", kind="hline", role="ideal", y=[1.0]))
-    return Plot(name=name, title=title, xlabel="p of the true class", ylabel="ratio", curves=curves)
+    return Plot(
+        name=name, title=title, xlabel="p of the true class", ylabel="ratio", curves=curves, group="The focal loss"
+    )
 
 
 def _entropy_slack() -> float:
