@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import columns
-from calibcli.columns.pieces import Piece
+from calibcli.columns.softmax import Piece
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
@@ -246,7 +246,8 @@ class _Profile:
             else:
                 psi = expectation(self.z, self.y, beta)
             mean = dataclasses.replace(self.rows, values=psi)
-            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN), high(psi + self.up, UNSEEN)
+            counts = mean.weights if mean.counts else None
+            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN, counts), high(psi + self.up, UNSEEN, counts)
         mean, least, most = self.seen[beta]
         return mean.value, *mean.bounds(share * self.alpha, least, most)
 
