@@ -63,6 +63,7 @@ TWO_SIDED = [
         "aurc",
         "corp_unc",
         "corp_unc:score=log",
+        "observed_expected",
     ),
 ]
 ONE_SIDED = [
@@ -97,6 +98,7 @@ METHOD = {
     "classwise_ece": "true signs",
     "failure_auroc": "score form of DeLong's variance",
     "aurc": "score form of influences",
+    "observed_expected": "score form of y - θ p (Fieller)",
     **dict.fromkeys(("corp_unc", "corp_unc:score=log"), "Clopper-Pearson, of the base rate"),
     **dict.fromkeys(
         [f"corp_{part}{score}" for part in ("mcb", "dsc") for score in ("", ":score=log")],
@@ -148,6 +150,7 @@ class Population:
             "brier_top": (c**2 + q * (1 - 2 * c)).mean(),
             "mean_confidence": c.mean(),
             "confidence_gap": (c - q).mean(),
+            "observed_expected": q.mean() / c.mean(),
             "entropy": self.columns.entropy.mean(),
             "entropy_correct": (q * self.columns.entropy).sum() / q.sum(),
             "entropy_wrong": ((1 - q) * self.columns.entropy).sum() / (1 - q).sum(),
@@ -416,6 +419,12 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
     return "\n".join(lines)
 
 
+def beside(old: str, new: str) -> str:
+    """The new table, with the rows of the old one that it has not."""
+    rows = {line.split("|")[1].strip(" `"): line for text in (old, new) for line in text.strip().splitlines()}
+    return "\n".join(rows[name] for name in ("metric", "---", *TWO_SIDED, *ONE_SIDED) if name in rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--replications", type=int, default=1000)
@@ -425,7 +434,9 @@ def main() -> None:
     parser.add_argument("--metrics", nargs="+", help="default: all")
     parser.add_argument("--save", type=Path, help="JSON to add these runs to")
     parser.add_argument(
-        "--write", type=Path, help="put the table of all runs in --save between the markers of this file"
+        "--write",
+        type=Path,
+        help="put the table of all runs in --save between the markers of this file, beside rows of other metrics",
     )
     args = parser.parse_args()
     found = json.loads(args.save.read_text()) if args.save and args.save.exists() else {}
@@ -444,7 +455,8 @@ def main() -> None:
     if args.write:
         start, end = MARKS[args.confidence]
         before, _, rest = args.write.read_text().partition(start)
-        args.write.write_text(before + start + "\n" + table(found) + "\n" + end + rest.partition(end)[2])
+        old, _, after = rest.partition(end)
+        args.write.write_text(before + start + "\n" + beside(old, table(found)) + "\n" + end + after)
 
 
 if __name__ == "__main__":

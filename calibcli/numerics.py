@@ -207,7 +207,8 @@ def quantile(values: Floats, level: float) -> float:
     low = int(at)
     part = np.partition(values, low)
     above = float(part[low + 1 :].min()) if at > low else 0.0
-    return float(part[low] + (at - low) * (above - part[low]))
+    between = at > low and above != part[low]  # which infinite numbers are not
+    return float(part[low] + (at - low) * (above - part[low])) if between else float(part[low])
 
 
 @lru_cache(maxsize=16)

@@ -188,6 +188,16 @@ class Predictions:
         return {"event": self.event} if self.event else {}
 
     @property
+    def plain(self) -> Predictions:
+        """Without weights that are all the same, and groups of one row each: such rows are like any others."""
+        weights, groups = self.weights, self.groups
+        if weights is not None and self.weight_kind == "sampling" and self.n and weights[0] > 0 and not np.ptp(weights):
+            weights = None
+        if groups is not None and len(np.unique(groups)) == len(groups):
+            groups = None
+        return dataclasses.replace(self, weights=weights, groups=groups)
+
+    @property
     def logits(self) -> Array:
         """All scores as one array in memory (for methods that need them so)."""
         if isinstance(self.scores, ArrayScores):

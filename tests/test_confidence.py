@@ -229,7 +229,7 @@ def test_every_command_takes_a_confidence_file(folder: Path, capsys: pytest.Capt
     assert "the prediction is right" in capsys.readouterr().out
     assert main(["plan", "--from", "a.csv", "--max", "ece=.02", "-q"]) == 0
     assert main(["metrics", "a.csv", "--per-class"]) == 2
-    assert main(["scale", "a.csv"]) == 4
+    assert main(["scale", "a.csv", "--method", "temperature"]) == 4
     assert "choose among beta, histogram, isotonic, platt" in capsys.readouterr().err
 
 

@@ -192,6 +192,7 @@ def test_a_snapshot_is_the_checkpoint_of_a_shorter_run(tmp_path: Path, capsys: A
         (["--snapshot", "0", "--save", "{folder}"], 2, "out of range"),
         (["--log-every", "2", "--keep", "best"], 2, "--log-every 2 leaves out epochs"),
         (["--log-every", "2", "--patience", "1"], 2, "--log-every 2 leaves out epochs"),
+        (["--amp", "bf16", "--dtype", "float64"], 2, "--amp bf16 with --dtype float64"),
         (["--log-rows", "tests"], 2, "did you mean 'test'"),
         (["--log-rows", "test", "{bare}"], 2, "there are no test rows"),
     ],
@@ -212,7 +213,7 @@ def test_snapshots_that_the_disk_cannot_hold_are_refused(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 3000})
-    monkeypatch.setattr("calibcli.training.one_model.shutil.disk_usage", lambda folder: usage)
+    monkeypatch.setattr("calibcli.training.looks.shutil.disk_usage", lambda folder: usage)
     code = main(["fit", *SMALL, "--epochs", "2", "--snapshot", "1", "--snapshot", "2", "--save", str(tmp_path / "run")])
     assert code == 2
     assert "2 snapshots take" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import roc_auc_score
 
@@ -15,8 +16,10 @@ from calibcli import metrics
 from calibcli.cli.app import main
 from calibcli.columns import columns
 from calibcli.errors import UsageError
+from calibcli.metrics.corp import Decomposed
 from calibcli.metrics.isotonic import CELLS, Isotonic, pool
 from calibcli.metrics.paired import Paired, difference, differences
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.sample import METRICS, Sample
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
@@ -359,3 +362,63 @@ def test_gates_on_rows_slices_and_stored_results(tmp_path: Path, capsys: pytest.
     np.savez(file, logits=z, labels=z.argmax(axis=1))
     assert main(["check", file, "--min", "auc=0.9"]) == 2
     assert "auc is for two classes, these are 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.53])
+def test_uncertainty_of_a_rate_near_one_half(rate: float) -> None:
+    """Exactly, over the binomial: too high a rate and too low a one both make the score too small."""
+    n, true = 60, rate * (1 - rate)
+    below = above = 0.0
+    for k in range(n + 1):
+        if (chance := float(binom.pmf(k, n, rate))) > 1e-4:
+            p = Predictions.of(np.tile([0.4, 0.6], (n, 1)), np.arange(n) < k, kind="probabilities")
+            bounds = one(p, "corp_unc", level=0.9)
+            assert bounds.low is not None
+            assert bounds.high is not None
+            assert bounds.low <= float(bounds) <= bounds.high
+            below, above = below + chance * (bounds.high < true), above + chance * (bounds.low > true)
+    assert 0.01 < max(below, above) <= 0.05
+
+
+def test_upper_bound_of_aurc_with_few_errors() -> None:
+    """Errors at random, where the dear ones are easily not seen: 4 errors are expected, or 10."""
+    rng, n = np.random.default_rng(4), 200
+    scores = np.stack([np.linspace(0.4, 0.01, n), np.linspace(0.6, 0.99, n)], axis=1)
+    for rate, runs in ((0.02, 150), (0.05, 150)):
+        high = [
+            one(Predictions.of(scores, rng.random(n) >= rate, kind="probabilities"), "aurc", level=0.9).high
+            for _ in range(runs)
+        ]
+        assert sum(h is not None and h < rate for h in high) <= 0.05 * runs
+
+
+@pytest.mark.parametrize(("said", "errors"), [(0.99, 0.001), (0.98, 0.005), (0.999, 0.01)])
+@pytest.mark.parametrize("score", ["brier", "log"])
+def test_upper_bound_of_miscalibration_near_calibration(said: float, errors: float, score: str) -> None:
+    """Of constant scores, exactly: where rows look calibrated by chance, neither gain nor its variance is seen."""
+    n, right = 500, 1 - errors
+    true = (said - right) ** 2
+    if score == "log":
+        true = right * math.log(right / said) + errors * math.log(errors / (1 - said))
+    wrong = 0.0
+    for k in range(20):
+        hit = np.arange(n) >= k
+        view = BinaryOutcomes(np.full(n, said), np.full(n, 1 - said), hit, None, False, None)
+        high = Decomposed(view, score, "mcb").interval(0.95).high  # type: ignore[arg-type]
+        assert high is not None
+        wrong += float(binom.pmf(k, n, errors)) * (high < true)
+    assert wrong <= 0.05
+
+
+def test_rows_without_weight_count_for_nothing() -> None:
+    """Not even where their label had probability 0."""
+    p, y = np.array([[1.0, 0.0], [0.6, 0.4], [0.3, 0.7]] * 20), np.array([0, 1, 1] * 20)
+    w, wrong = np.ones(60), np.where(np.arange(60) == 0, 1, y)
+    w[0], w[1] = 0.0, 2.0
+    with np.errstate(divide="ignore"):
+        z = np.log(p)
+    for kind in ("sampling", "count"):
+        for spec in ("nll", "corp_mcb:score=log", "brier", "ece"):
+            with_it = Predictions.of(z, wrong, weights=w, weight_kind=kind)
+            without = Predictions.of(z[1:], y[1:], weights=w[1:], weight_kind=kind)
+            assert one(with_it, spec).value == pytest.approx(one(without, spec).value, abs=1e-12)

@@ -23,10 +23,10 @@ from calibcli.cli.app import main
 from calibcli.columns import Columns, bin_index
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import smooth_curve
+from calibcli.metrics.proper import murphy
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report, report_multilabel
 from calibcli.metrics.sample import Sample
-from calibcli.metrics.tables import murphy
 from calibcli.predictions import Predictions
 from calibcli.result import SCHEMA, Result
 

@@ -323,6 +323,14 @@ def test_a_resnet(tmp_path: Path) -> None:
     )
     assert found["max_dp"].value <= 1e-6
     assert isinstance(dict(model.named_modules())[str(found.facts["head"])], nn.Linear)
+    data, raw, out, applied = (str(tmp_path / f"{name}.npz") for name in ("rows", "raw", "out", "applied"))
+    for before, after in ((path, raw), (tmp_path / "m.safetensors", out)):
+        assert main(["logits", str(before), "--data", data, "--save", after, "-q"]) == 0
+    calibcli.apply(scaler("vector", 10), raw, save=applied)
+    both = [calibcli.check(calibcli.read(file), max={"ece": 0.5}) for file in (out, applied)]
+    assert both[0].verdict == both[1].verdict
+    ours, theirs = (calibcli.measure(calibcli.read(file), "ece")["ece"].value for file in (out, applied))
+    assert ours == pytest.approx(theirs, abs=1e-6)
 
 
 def test_a_calibrator_written_by_scale_is_what_is_folded(tmp_path: Path) -> None:

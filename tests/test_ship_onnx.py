@@ -23,7 +23,7 @@ import onnxruntime  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 INPUTS, N = 12, 300
-FLOAT, HALF, DOUBLE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE
+FLOAT, HALF, DOUBLE, BRIEF = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16
 NUMPY = {FLOAT: np.float32, HALF: np.float16, DOUBLE: np.float64}
 
 
@@ -58,13 +58,13 @@ def network(
     for i, op in enumerate(end):
         attributes: dict[str, Any] = {"axis": 1} if "ax" in op and op != "TopK" else {}
         if op.startswith("Cast"):
-            out = {"Cast": DOUBLE, "CastHalf": HALF}[op]
+            out = {"Cast": DOUBLE, "CastHalf": HALF, "CastBrief": BRIEF}[op]
             attributes = {"to": out}
         if op == "ArgMax":
             out = TensorProto.INT64
         inputs = [names[i], *(["one"] if op == "TopK" else [])]
         outputs = [names[i + 1], *(["places"] if op == "TopK" else [])]
-        nodes.append(helper.make_node(op.removesuffix("Half"), inputs, outputs, **attributes))
+        nodes.append(helper.make_node(op.removesuffix("Half").removesuffix("Brief"), inputs, outputs, **attributes))
     outputs = [helper.make_tensor_value_info(names[-1], out, [batch, None])]
     for op in extra:
         nodes.append(helper.make_node(op, ["z"], [f"also_{op}"], **({"axis": 1} if op == "ArgMax" else {})))
@@ -189,6 +189,16 @@ def test_ends_that_lose_the_scores(end: tuple[str, ...], said: str, tmp_path: Pa
         calibcli.export(
             scaler("vector", 5), "onnx", model=network(tmp_path, 5, end), data=data, save=tmp_path / "made.onnx"
         )
+    assert not (tmp_path / "made.onnx").exists()
+
+
+def test_bfloat16_outputs_are_refused_by_name(tmp_path: Path) -> None:
+    data, _ = rows(tmp_path, 5)
+    for end in (("CastBrief",), ("Softmax", "CastBrief")):
+        model, one = network(tmp_path, 5, end), scaler("vector", 5)
+        with pytest.raises(InputError, match=r"output 't\d' of net.onnx is bfloat16") as refused:
+            calibcli.export(one, "onnx", model=model, data=data, save=tmp_path / "made.onnx")
+        assert "Cast to float32" in refused.value.fix
     assert not (tmp_path / "made.onnx").exists()
 
 

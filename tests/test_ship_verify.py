@@ -117,3 +117,21 @@ def test_rows_are_needed(calibrator: str, tmp_path: Path) -> None:
         calibrator, "json", save=tmp_path / "c.json"
     )  # the rows of the fit, if they are still there
     assert found["max_dp"].n == 600
+
+
+@pytest.mark.parametrize("spec", ["temperature", "isotonic", "sms", "ensemble_temperature", "top_label"])
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_rows_of_float64_are_compared_as_a_program_of_float32_takes_them(
+    spec: str, columns: int, tmp_path: Path
+) -> None:
+    """Near 0 and 1 rounding of what goes in moves a steep map by more than a program is off."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((400, max(columns, 2))) * 3
+    y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
+    given = 1 / (1 + np.exp(z[:, 0] - z[:, 1])) if columns == 1 else z
+    rows = calibcli.from_arrays(given, y, kind="probabilities" if columns == 1 else "logits")
+    one = calibcli.fit_scaler(rows, spec=spec)
+    made = calibcli.export(one, "torchscript", save=tmp_path / "c.pt", data=rows)
+    found = calibcli.verify(tmp_path / "c.pt", one, rows, trust=True)
+    assert found.verdict == "pass"
+    assert found["max_dp"].value == made["max_dp"].value

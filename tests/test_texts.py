@@ -17,7 +17,7 @@ from calibcli.errors import InputError
 from calibcli.inputs import checkpoint
 from calibcli.inputs.dataset import load, made, splits
 from calibcli.inputs.dataset.downloads.newsgroups import shuffled
-from calibcli.inputs.dataset.words import numbers, vectors, vocabulary, words_of
+from calibcli.inputs.dataset.vocabulary import numbers, vectors, vocabulary, words_of
 
 torch.set_num_threads(1)
 

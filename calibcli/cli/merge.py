@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from calibcli.cli.run import Run, takes
+from calibcli.cli.run import Measured, Run, takes
 from calibcli.device import Work
-from calibcli.spec import Count, Edges, Level, argument, option
+from calibcli.spec import argument, option
 
 PANEL = "Measure"
 
@@ -16,13 +15,7 @@ PANEL = "Measure"
 def command(
     *,
     states: tuple[Path, ...] = argument("States that calib metrics --partial wrote; a pattern or a folder of them."),
-    metric: tuple[str, ...] = option(
-        (), "Metric, such as ece:bins=30 (calib list metrics); also 'default' and 'all'. Repeatable.", "--metric", "-m"
-    ),
-    bins: Count | None = option(None, "Number of bins."),
-    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as torchmetrics has it."),
-    level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound."),
-    per_class: bool = option(False, "Also a table and a diagram of each class."),
+    what: Measured,
     save: Path | None = option(None, "Write all of them as one state (.npz), to be merged again."),
     work: Work,
     run: Run,
@@ -37,5 +30,5 @@ def command(
     from calibcli.api.accumulating import merged
 
     run.claim(states, *([save] if save else []))
-    how: dict[str, Any] = {"bins": bins, "edges": edges, "level": level, "per_class": per_class, "seed": work.seed}
-    return run.finish(merged(states, *metric, save=save, progress=run.progress("merging"), **how))
+    progress = run.progress("merging")
+    return run.finish(merged(states, *what.metric, save=save, progress=progress, seed=work.seed, **what.how))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from calibcli.cli.run import Run, asked, named, takes
+from calibcli.cli.run import Measured, Run, asked, named, takes
 from calibcli.device import Work
 from calibcli.errors import UsageError
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Count, Drawn, Edges, Level, OrNone, argument, option
+from calibcli.spec import Drawn, OrNone, argument, option
 
 PANEL = "Measure"
 
@@ -18,13 +17,7 @@ PANEL = "Measure"
 def command(
     *,
     files: tuple[Path, ...] = argument("Scores and labels: .npz, .npy, .csv, ...; - is stdin."),
-    metric: tuple[str, ...] = option(
-        (), "Metric, such as ece:bins=30 (calib list metrics); also 'default' and 'all'. Repeatable.", "--metric", "-m"
-    ),
-    bins: Count | None = option(None, "Number of bins."),
-    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as torchmetrics has it."),
-    level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound."),
-    per_class: bool = option(False, "Also a table and a diagram of each class."),
+    what: Measured,
     top_k: OrNone = option(0, "Also for the top 2, ..., k classes together."),
     partial: Path | None = option(
         None, "Part by part; write what calib merge needs of these rows to a state (.npz).", metavar="FILE"
@@ -41,17 +34,16 @@ def command(
     Beside each calibration error stands the level that chance gives a perfectly calibrated model, and bounds that hold.
     """
     run.claim([*files, *named(reading)], *([partial] if partial else []))
-    how: dict[str, Any] = {"bins": bins, "edges": edges, "level": level, "per_class": per_class, "seed": work.seed}
-    how |= {"threads": work.threads, "progress": run.progress("measuring")}
+    how = what.how | {"seed": work.seed, "threads": work.threads, "progress": run.progress("measuring")}
     if partial is not None:
         from calibcli.api.accumulating import partly
 
         if top_k:
             raise UsageError("--top-k needs the scores of all rows together", "leave it out, or --partial")
-        return run.finish(partly(files, *metric, save=partial, reading=asked(reading), **how))
+        return run.finish(partly(files, *what.metric, save=partial, reading=asked(reading), **how))
     from calibcli.api.measuring import measure
 
     options = {"labels": None, **asked(reading)}
     labels = options.pop("labels")
-    found = measure(files, labels, *metric, top_k=top_k, diagram=True, curve=curve, **how, **options)
-    return run.finish(found, asked=bool(metric))
+    found = measure(files, labels, *what.metric, top_k=top_k, diagram=True, curve=curve, **how, **options)
+    return run.finish(found, asked=bool(what.metric))

@@ -19,7 +19,7 @@ from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
 from calibcli.result import Result
-from calibcli.spec import Style, option
+from calibcli.spec import Count, Edges, Level, Style, option
 
 OTHERS = ("app", "options", "run", "typed")  # beside the files of commands
 COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
@@ -54,12 +54,34 @@ def named(reading: Reading) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What is measured, of rows as of the states that their parts left behind."""
+
+    metric: Sequence[str] = option(
+        (),
+        "Metric, such as ece:bins=30 (calib list metrics); also 'default' and 'all'. Repeatable.",
+        "--metric",
+        "-m",
+        kind=tuple[str, ...],
+    )
+    bins: Count | None = option(None, "Number of bins.")
+    edges: Edges | None = option(None, "Edge that a bin includes: right, left, or as torchmetrics has it.")
+    level: Level = option(0.95, "Confidence level of two-sided intervals, and of each one-sided bound.")
+    per_class: bool = option(False, "Also a table and a diagram of each class.")
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """As keywords of the Python API, all but the metrics."""
+        return {"bins": self.bins, "edges": self.edges, "level": self.level, "per_class": self.per_class}
+
+
 def speaks() -> bool:
     """Whether this is the first of the processes that torchrun started, or the only one: no other has a say."""
     return os.environ.get("RANK", "0") == "0"
 
 
-__all__ = ["COMMANDS", "Run", "asked", "call", "named", "speaks", "takes"]
+__all__ = ["COMMANDS", "Measured", "Run", "asked", "call", "named", "speaks", "takes"]
 
 
 @dataclass

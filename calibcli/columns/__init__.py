@@ -136,7 +136,7 @@ def columns(
         progress: called with (fraction done, text).
         double: in double precision however many the scores are.
     """
-    n, k = predictions.n, predictions.k
+    n, k = (predictions := predictions.plain).scores.shape
     cells = Cells(k, predictions.top_only) if n > MANY else None
     if cells and (predictions.weights is not None or predictions.groups is not None or predictions.slices):
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"

@@ -203,19 +203,19 @@ def difference(
     mean = Mean(values, pick[0], counts, pick[1])
     if mean.lacking:
         return mean.lacking
-    low, top = reach(new, base, pairing, metric)
+    low, top = reach(new, base, pairing, metric, pick[0] if counts else None)
     lost = (FITTED * base.cost, FITTED * new.cost) if metric == "temperature_gain" else (0.0, 0.0)
     return MeanDifference(mean=mean, low=low, high=top, lost=lost)
 
 
-def reach(new: Rows, base: Rows, pairing: Pairing, metric: str) -> tuple[float, float]:
+def reach(new: Rows, base: Rows, pairing: Pairing, metric: str, counts: Array | None = None) -> tuple[float, float]:
     """How far below and above 0 the difference of a row may be: see `metrics.paired.reach`."""
     if metric in ("accuracy", "brier"):
         most = 1.0 if metric == "accuracy" else 2.0
         return -most, most
     low, top = (end[pairing.new] for end in _range(new, metric))
     base_low, base_top = (end[pairing.base] for end in _range(base, metric))
-    return paired.reach((base_low, base_top), (low, top))
+    return paired.reach((base_low, base_top), (low, top), counts)
 
 
 def _range(rows: Rows, metric: str) -> tuple[Array, Array]:

@@ -70,12 +70,13 @@ def _paired(first: Model, second: Model, choice: Choice) -> Paired | str | None:
     p = first.predictions
     every = np.arange(p.n)
     pairing = Pairing(new=every, base=every, how="")
+    counts = p.weight_kind == "count"
     if choice.name == "temperature_gain":
-        counts = p.weight_kind == "count"
         gain = baseline.difference(second.rows, first.rows, pairing, choice.name, p.weights, counts, p.groups)
         return gain if isinstance(gain, str) else gain.paired(LEVEL)
     kept = choice.name in baseline.METRICS
-    ends = baseline.reach(second.rows, first.rows, pairing, choice.name) if kept else None
+    of = p.weights if counts else None
+    ends = baseline.reach(second.rows, first.rows, pairing, choice.name, of) if kept else None
     return paired.difference(first.sample, second.sample, choice, LEVEL, ends)
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any, Literal
 
-from calibcli.result import Result
+from calibcli import numbers
+from calibcli.result import Estimate, Result
 
 FACT = "headline"
 
@@ -31,7 +34,7 @@ def of(result: Result) -> str:
 
 @cache
 def _commands() -> set[str]:
-    return {m.name for m in pkgutil.iter_modules(__path__)} - {"phrases"}
+    return {m.name for m in pkgutil.iter_modules(__path__)}
 
 
 def headed(result: Result) -> Result:
@@ -39,3 +42,116 @@ def headed(result: Result) -> Result:
     if FACT in result.facts or not (said := of(result)):
         return result
     return dataclasses.replace(result, facts={FACT: said, **result.facts})
+
+
+# numbers and their claims in words
+
+Side = Literal["above", "below", "open"]
+NAMES = {
+    "ece": "ECE",
+    "nll": "NLL",
+    "brier": "Brier score",
+    "brier_top": "Brier score of the top label",
+    "adaece": "AdaECE",
+    "smece": "smECE",
+    "classwise_ece": "classwise ECE",
+    "auc": "AUC",
+    "lambda_max": "λmax",
+    "lambda_min": "λmin",
+    "temperature": "T",
+    "temperature_gain": "gain of a temperature",
+}
+MOST = 3  # things that are named one by one
+
+
+def base(spec: str) -> str:
+    """`ece` of `ece:bins=30`."""
+    return spec.partition(":")[0]
+
+
+def name(spec: str) -> str:
+    """`ECE`, `ECE (bins=30)`, `mean confidence`."""
+    own, _, options = spec.partition(":")
+    said = NAMES.get(own, own.replace("_", " "))
+    return f"{said} ({options.replace(',', ', ')})" if options else said
+
+
+def first(result: Result, names: Sequence[str], scope: str = "") -> Estimate | None:
+    """The first estimate with a value of these metrics, with whatever options, in the order of the names."""
+    for wanted in names:
+        for e in result.estimates:
+            if base(e.name) == wanted and e.scope == scope and e.value is not None:
+                return e
+    return None
+
+
+def side(e: Estimate | None, of: float = 0.0) -> Side:
+    """Where the whole interval lies: above a number, below it, or on no one side of it (or there is none)."""
+    if e is None or e.value is None or not numbers.has_interval(e):
+        return "open"
+    if e.low is not None and e.low > of:
+        return "above"
+    return "below" if e.high is not None and e.high < of else "open"
+
+
+def value(e: Estimate) -> str:
+    """`0.0646 [0.0459, 0.0801]`; with its unit."""
+    shown = numbers.shown(e)
+    unit = f" {e.unit}" if e.unit == "nats" else ""
+    return " ".join(filter(None, [shown.value, shown.interval])) + unit
+
+
+def moved(before: Estimate, after: Estimate) -> str:
+    """`0.464 → 0.268`, each as exactly as its interval says, or both to three digits where one has none."""
+    if numbers.has_interval(before) and numbers.has_interval(after):
+        return " → ".join(numbers.shown(e).value for e in (before, after))
+    return " → ".join(numbers.number(e.value or 0.0, 3) for e in (before, after))
+
+
+def named(e: Estimate) -> str:
+    """`ECE 0.0646 [0.0459, 0.0801]`."""
+    return f"{name(e.name)} {value(e)}"
+
+
+def listed(items: Iterable[str], most: int = MOST) -> str:
+    """`a, b and c`; of more, how many more there are."""
+    told = list(items)
+    if len(told) > most:
+        told = [*told[:most], f"{len(told) - most} more"]
+    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]])) if told else ""
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 row`, `997 rows`."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def count(result: Result, *keys: str) -> int:
+    """The first of these facts that is a whole number, else 0."""
+    found = (result.facts.get(key) for key in keys)
+    return next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), 0)
+
+
+def items(result: Result, key: str) -> list[Any]:
+    """A fact that is a list, else an empty one."""
+    found = result.facts.get(key)
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+def upper(text: str) -> str:
+    """With a large first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def told(*parts: str) -> str:
+    """Sentences from parts, each with a full stop."""
+    return " ".join(f"{part}." for part in parts if part)
+
+
+def numbers_alone(result: Result) -> str:
+    """The first numbers, without a word about them; or why there are none."""
+    found = [e for e in result.estimates if e.value is not None]
+    if found:
+        return "; ".join(f"{named(e)}{f' ({e.scope})' if e.scope else ''}" for e in found[:MOST])
+    lacking = next((e for e in result.estimates if e.reason), None)
+    return "" if lacking is None else f"{name(lacking.name)} has no value: {lacking.reason}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import count, counted, told
+from calibcli.headline import count, counted, told
 from calibcli.result import Result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibcli import numbers
-from calibcli.headline.phrases import base, listed, told, upper
+from calibcli.headline import base, listed, told, upper
 from calibcli.result import WORST_FIRST, Check, Estimate, Result
 
 WORDS = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE", "not_run": "NOT RUN"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import base, count, listed, name, named, side, told
+from calibcli.headline import base, count, listed, name, named, side, told
 from calibcli.result import Estimate, Result
 
 FIRST = ("nll", "ece", "accuracy", "brier", "brier_top", "auc", "lambda_max", "trace")

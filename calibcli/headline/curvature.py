@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibcli import numbers
-from calibcli.headline.phrases import base, first, items, name, named, side, told, upper, value
+from calibcli.headline import base, first, items, name, named, side, told, upper, value
 from calibcli.result import Estimate, Result
 
 FIRST = ("lambda_max", "top", "trace", "trace_ggn", "lambda_min", "negative_fraction", "grad_norm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import first, items, listed, moved, name, named, told, value
+from calibcli.headline import first, items, listed, moved, name, named, told, value
 from calibcli.result import Estimate, Result
 
 CHANGE = "after minus before"

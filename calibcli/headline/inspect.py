@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import counted, name, told, upper, value
+from calibcli.headline import counted, name, told, upper, value
 from calibcli.result import Result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from calibcli import numbers
-from calibcli.headline.phrases import (
+from calibcli.headline import (
     count,
     counted,
     first,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import listed, side, told, upper, value
+from calibcli.headline import listed, side, told, upper, value
 from calibcli.result import Estimate, Result
 
 SCORE = "score="

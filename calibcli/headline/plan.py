@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import count, counted, listed, told
+from calibcli.headline import count, counted, listed, told
 from calibcli.result import Estimate, Result
 
 

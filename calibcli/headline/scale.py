@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibcli.headline.phrases import first, listed, moved, name, side, told, upper, value
+from calibcli.headline import first, listed, moved, name, side, told, upper, value
 from calibcli.result import Estimate, Result
 
 CHANGE = "after minus before"

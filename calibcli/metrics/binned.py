@@ -32,7 +32,7 @@ from calibcli.metrics.gap_norms import (
 from calibcli.metrics.intervals import Bare, Interval, Statistic
 from calibcli.metrics.reliability import BinaryOutcomes, Equal
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Of, Sample
-from calibcli.numerics import normal_quantile, parts, score_bound
+from calibcli.numerics import TIE, normal_quantile, parts, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range
 
@@ -148,17 +148,35 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
     view = sample.view(of)
     order = view.stable_order
     w = np.ones(view.n) if view.weights is None else view.weights[order]
+    there = w > 0
+    w, order = w[there], order[there]
     position = np.append(0.0, np.cumsum(w))
     p = np.append(0.0, np.cumsum(w * view.p[order]))
     hit = np.append(0.0, np.cumsum(w * view.hit[order]))
-    best = abs(p[-1] - hit[-1])
-    for bins in range(2, view.n + 1):
-        cuts = view.cuts(bins)
-        sums = np.diff(np.interp(cuts, position, hit))
-        if np.any(np.diff(sums / np.diff(cuts)) < 0):
-            break
-        best = np.abs(np.diff(np.interp(cuts, position, p)) - sums).sum()
+    most = round(view.total) if view.counts else len(w)
+    first, last = int(view.hit[order].argmax()), len(w) - int((~view.hit[order])[::-1].argmax())
+    if first >= last or view.hit[order].all() or not view.hit[order].any():
+        bins = most  # no miss is above a hit
+    else:
+        for bins in range(2, most + 1):  # below the first hit and above the last miss accuracies are 0 and 1
+            low, high = (_bin_at(view, float(position[end]), bins) for end in (first, last))
+            at = view.cut(np.arange(low - 2, high + 4).clip(0, bins), bins)
+            at = at[np.append(True, np.diff(at) > 0)]
+            if np.any(np.diff(np.diff(np.interp(at, position, hit)) / np.diff(at)) < -TIE):
+                bins -= 1
+                break
+    cuts = position if bins == most and (view.counts or view.weights is None) else view.cuts(bins)
+    best = np.abs(np.diff(np.interp(cuts, position, p) - np.interp(cuts, position, hit))).sum()
     return Bare(float(best) / view.total, Interval(reason="no bound: the number of bins is chosen on these rows"))
+
+
+def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
+    """The bin between `view.cuts` that a position lies in."""
+    if view.weights is not None and not view.counts:
+        return int(position / view.total * bins)
+    size, extra = divmod(round(view.total), bins)
+    beyond = position - extra * (size + 1)
+    return int(position // (size + 1) if beyond < 0 else extra + beyond // size)
 
 
 def class_bins(k: int, *, bins: Count = 15, edges: Edges = "right", threshold: float = 0.0) -> ClassBins:

@@ -22,11 +22,12 @@ from calibcli.metrics.intervals import IMPOSSIBLE, Interval, Rows, Statistic, on
 from calibcli.metrics.isotonic import FOLDS, Cells, Isotonic, Score
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, NATS, Of, Sample
-from calibcli.numerics import quantile
+from calibcli.metrics.sample import METRICS, NATS, Of, Sample, counted
+from calibcli.numerics import bisect, normal_quantile, normal_share, quantile, score_bound, student_quantile
 from calibcli.predictions import Floats
 
 Part = Literal["mcb", "dsc", "unc"]
+NOTHING = 1e-12  # an MCB of rounding
 
 
 @METRICS.add(values=NATS, better="lower", unit="")
@@ -96,7 +97,7 @@ class Decomposed(Statistic):
         hit = view.hit if hit is None else hit
         own = (view.p, view.complement) if self.part == "mcb" else (base, 1 - base)
         with np.errstate(invalid="ignore"):
-            return scored(self.score, hit, *own) - scored(self.score, hit, fitted, 1 - fitted)
+            return counted(scored(self.score, hit, *own) - scored(self.score, hit, fitted, 1 - fitted), view.shares)
 
     @property
     def value(self) -> float:
@@ -151,14 +152,47 @@ class Decomposed(Statistic):
         ):
             gain = replace(rows, values=self.gain(fitted, base))
             either = np.maximum(*(sign * self.gain(best[hit], base, hit) for hit in (False, True)))
-            reach = sign * max(high(either, UNSEEN), 0.0)
-            ends.append(gain.bounds(alpha, min(reach, 0.0), max(reach, 0.0))[sign > 0])
+            dear = max(high(either, UNSEEN, view.weights if view.counts else None) - sign * gain.value, 0.0)
+            if sign > 0 and self.part == "mcb":
+                dear += 2 * self._curvature(gain)
+            t = student_quantile(1 - alpha, gain.units - 1)
+            ends.append(gain.value + sign * score_bound(0.0, t, gain.unseen * dear, gain.se**2))
         return ends[0], ends[1]
 
+    def _curvature(self, gain: Rows) -> float:
+        """κ = variance / 4 MCB, of one row, with √MCB <= √(MCB of these rows) + z √(κ / n).
+
+        Near a calibrated model the gain and its variance are 0 together, so that where these rows happen to look
+        calibrated their variance says too little. But between their own probabilities p and the best ones g, which gain
+        G, lie those of p + s (g - p), monotone too. With noise ε, on these rows they gain 2 s (G + ε √G) - s² G, at the
+        best s (√G + ε)²: no regression gains less than that.
+        """
+        if gain.value > NOTHING:
+            return gain.se**2 / gain.unseen / (4 * gain.value)
+        fitted = self.fit.fitted
+        return 0.5 if self.score == "log" else float(self.view.shares @ (fitted * (1 - fitted)))
+
     def _of_rate(self, rows: Rows, level: float) -> Interval:
-        """Bounds of the base rate, through the score, which is largest at one half."""
-        low, up = share_bounds(rows, (1 - level) / 2) or (0.0, 1.0)
-        ends = self.uncertainty(low), self.uncertainty(up)
-        most = self.uncertainty(0.5) if low <= 0.5 <= up else max(ends)
+        """Bounds of the base rate, through the score, which falls with the distance from one half.
+
+        A rate near one half may come out too far from it on either side: above, both tails share the level.
+        """
+        alpha = (1 - level) / 2
+        low, up = share_bounds(rows, alpha) or (0.0, 1.0)
+        least = min(self.uncertainty(low), self.uncertainty(up))
+        far = abs(self.base - 0.5)
+
+        def nearest(tail: float) -> float:
+            """Signed distance from one half of the bound on its side, at this level."""
+            low, up = share_bounds(rows, tail) or (0.0, 1.0)
+            return low - 0.5 if self.base > 0.5 else 0.5 - up
+
+        def left(tail: float) -> float:
+            """Of alpha, where this much is on the one side."""
+            near, z = nearest(tail), normal_quantile(1 - tail)
+            return alpha - tail - normal_share(-z * (far + near) / max(far - near, 1e-12)) if near > 0 else 1.0
+
+        tail = bisect(left, alpha / 2, alpha, 20)[0]
+        most = self.uncertainty(0.5 + max(nearest(tail), 0.0))
         how = f"bounds of the base rate{rows.clustered}"
-        return Interval(low=min(ends), high=most, level=level, how=how)
+        return Interval(low=least, high=max(most, self.value), level=level, how=how)

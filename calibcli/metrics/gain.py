@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import columns
-from calibcli.columns.pieces import Piece
+from calibcli.columns.softmax import Piece
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample, average
-from calibcli.numerics import bisect, quantile, root
+from calibcli.numerics import bisect, root
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -222,7 +222,7 @@ class _Profile:
             average(nll, rows.weights),
         )
         if found.near is None:
-            temperature = quantile(np.array(found.temperatures), 0.5)
+            temperature = sorted(found.temperatures)[len(found.temperatures) // 2]
             self.centre = 1 / temperature if 0 < temperature < math.inf else 1.0
             self.near = _derivatives(self.z, self.y, self.centre)
         else:
@@ -246,7 +246,8 @@ class _Profile:
             else:
                 psi = expectation(self.z, self.y, beta)
             mean = dataclasses.replace(self.rows, values=psi)
-            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN), high(psi + self.up, UNSEEN)
+            counts = mean.weights if mean.counts else None
+            self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN, counts), high(psi + self.up, UNSEEN, counts)
         mean, least, most = self.seen[beta]
         return mean.value, *mean.bounds(share * self.alpha, least, most)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.sample import Sample, average
+from calibcli.metrics.sample import Sample, average, counted
 from calibcli.numerics import (
     clopper_pearson,
     effective_groups,
@@ -100,6 +100,8 @@ class Rows:
         if mask is not None:
             values, w = values[mask], None if w is None else w[mask]
             groups = None if groups is None else groups[mask]
+        if w is not None:
+            values = counted(values, w)
         return cls(values, w, sample.counts, groups, sample.columns.condensed > 0)
 
     @property

@@ -162,20 +162,20 @@ def _same(before: Statistic, after: Statistic) -> bool:
     return change is not None and not change.any()
 
 
-def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> Ends:
+def reach(before: tuple[Floats, Floats], after: tuple[Floats, Floats], counts: Floats | None = None) -> Ends:
     """How far below and above 0 the difference of a row may be, from the smallest and largest value of each row.
 
     A regression in a few rows is easily not seen, but the scores tell what it may cost: the 95 % quantile over rows of
     the one model's worst label less the other's best. (The largest difference for one and the same label is not
     enough: where the models agree on every row seen it is 0, and a regression in .2 % of rows passes half the time.)
     """
-    return -high(before[1] - after[0], UNSEEN), high(after[1] - before[0], UNSEEN)
+    return -high(before[1] - after[0], UNSEEN, counts), high(after[1] - before[0], UNSEEN, counts)
 
 
 def _ends(before: Sample, after: Sample, choice: Choice) -> Ends:
     if choice.name == "nll":
         a, b = ((-np.log(sample.columns.confidence), sample.columns.most) for sample in (before, after))
-        return reach(a, b)
+        return reach(a, b, after.weights if after.counts else None)
     (low_before, high_before), (low_after, high_after) = (choice(sample).range for sample in (before, after))
     return low_after - high_before, high_after - low_before
 

@@ -9,11 +9,14 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from calibcli.columns import ClassBins
 from calibcli.metrics.gap_norms import debiased, l1
 from calibcli.metrics.intervals import Bare, Ends, Interval, Mask, MeanOf
+from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.sample import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Of, Sample, average
 from calibcli.numerics import normal_quantile, normal_share
 from calibcli.predictions import Floats
+from calibcli.result import Table
 from calibcli.spec import Count, Range, Share
 
 UNSEEN = 0.95  # quantile over rows of what their worst label would cost
@@ -25,7 +28,8 @@ def high(values: Floats, quantile: float, counts: Floats | None = None) -> float
     if counts is not None:
         order = np.argsort(values)
         position = np.cumsum(counts[order])
-        return float(values[order[np.searchsorted(position, quantile * position[-1])]])
+        rank = min(math.ceil(quantile * (position[-1] - 1)), position[-1] * (1 - 1e-9))
+        return float(values[order[np.searchsorted(position, rank, side="right")]])
     rank = math.ceil(quantile * (len(values) - 1))
     return float(np.partition(values, rank)[rank])
 
@@ -35,7 +39,7 @@ def _cost(sample: Sample) -> Ends:
 
     At least twice the mean, as rows that are all alike tell nothing of others.
     """
-    counts = sample.weights if sample.columns.condensed else None
+    counts = sample.weights if sample.counts or sample.columns.condensed else None
     return 0.0, max(high(sample.columns.most, UNSEEN, counts), 2 * average(sample.columns.nll, sample.weights))
 
 
@@ -268,3 +272,34 @@ def calibration_p(
     reason = "a p-value has no interval; simulation_error is that of the draws"
     error = math.sqrt(p * (1 - p) / (draws + 1))
     return Bare(p, Interval(reason=reason, how=how, detail={"simulation_error": error}))
+
+
+def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
+    """The exact decomposition over bins (Murphy 1973; Stephenson 2008) of `brier` for two classes, else `brier_top`."""
+    view = sample.view()
+    parts = murphy(view, view.width_bins(shown.bins, shown.edges))
+    what = f"brier, of P({event})," if event else "brier_top, of the top label,"
+    title = f"{what} = reliability - resolution + uncertainty + within-bin variance - covariance"
+    heads = ["brier" if event else "brier_top", *list(parts)[1:]]
+    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())])
+
+
+def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
+    """Reliability - resolution + uncertainty + within-bin variance - within-bin covariance = mean (p - y)².
+
+    With shares w_b, mean probability p_b and frequency y_b: Σ w (p_b - y_b)², Σ w (y_b - ȳ)², ȳ (1 - ȳ), the variance
+    of p within bins, and twice its covariance with y. The last two are left out of many decompositions, which then do
+    not add up.
+    """
+    p, y = bins.confidence, bins.accuracy
+    base, square = float(bins.hit.sum()), view.mean(view.p, view.p)
+    brier = view.mean(view.residual, view.residual)
+    both = (square + base - brier) / 2  # mean of p y
+    return {
+        "brier": brier,
+        "reliability": float((bins.weight * bins.gap**2).sum()),
+        "resolution": float((bins.weight * (y - base) ** 2).sum()),
+        "uncertainty": base * (1 - base),
+        "variance": square - float((bins.weight * p**2).sum()),
+        "covariance": 2 * (both - float((bins.weight * p * y).sum())),
+    }

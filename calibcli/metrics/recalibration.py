@@ -11,7 +11,7 @@ from calibcli.metrics.intervals import Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.sample import ANY, METRICS, Of, Sample
-from calibcli.numerics import effective_groups, score_bound, student_quantile
+from calibcli.numerics import score_bound, student_quantile
 from calibcli.predictions import Floats
 
 Cox = tuple[Floats, Floats, Floats, Floats]
@@ -121,15 +121,20 @@ def cox(view: BinaryOutcomes) -> Cox | None:
         if np.abs(step).max() <= 1e-10 * max(1.0, np.abs(beta).max()):
             break
     bread = np.linalg.inv(hessian)
-    leverage = w * p * (1 - p) * np.einsum("in,ij,jn->n", x, bread, x)
+    counts = view.weights if view.counts else None
+    each = w if counts is None else 1 / view.total  # of one of the rows that a row stands for
+    leverage = each * p * (1 - p) * np.einsum("in,ij,jn->n", x, bread, x)
     score: Floats = x * (w * (p - y) / np.maximum(1 - leverage, 0.1))  # HC3: few rows may decide the slope
     if view.groups is not None:
         _, member = np.unique(view.groups, return_inverse=True)
         score = np.array([np.bincount(member, s) for s in score])
-    elif view.counts and view.weights is not None:
-        score = score / np.sqrt(np.maximum(view.weights, 1e-300))
     influence = bread @ score
+    there = np.ones(influence.shape[1])
+    if counts is not None and view.groups is None:
+        there = np.maximum(counts, 1e-300)
+    square = (influence / np.abs(influence).max(axis=1, keepdims=True)) ** 2 / there
+    deciding = square.sum(axis=1) ** 2 / (square**2 / there).sum(axis=1)
     pull = bread @ x
     ends = [np.where(pull > 0, pull * one, pull * other) for one, other in ((-p, 1 - p), (1 - p, -p))]
-    reach = np.array([[high(-ends[0][at], UNSEEN), high(ends[1][at], UNSEEN)] for at in (0, 1)]).T
-    return beta, influence @ influence.T, np.array([effective_groups(one) for one in influence]), reach
+    reach = np.array([[high(end, UNSEEN, counts) for end in (-ends[0][at], ends[1][at])] for at in (0, 1)]).T
+    return beta, (influence / there) @ influence.T, deciding, reach

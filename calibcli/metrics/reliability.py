@@ -205,10 +205,14 @@ class BinaryOutcomes(Once):
 
         Rows and counts are whole: the first of uneven bins are larger by 1.
         """
+        return self.cut(np.arange(bins + 1), bins)
+
+    def cut(self, which: Ints, bins: int) -> Floats:
+        """Some of `cuts`, by number."""
         if self.weights is None or self.counts:
             size, extra = divmod(round(self.total), bins)
-            return np.append(0.0, np.cumsum([size + (b < extra) for b in range(bins)], dtype=np.float64))
-        return self.total * np.arange(bins + 1) / bins
+            return np.asarray(which * size + np.minimum(which, extra), np.float64)
+        return np.asarray(self.total * which / bins)
 
 
 def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:

@@ -14,9 +14,10 @@ from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
+from calibcli.metrics.proper import brier_parts
 from calibcli.metrics.reliability import BinaryOutcomes, Bins
 from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
-from calibcli.metrics.tables import brier_parts, class_names, per_class, top_k
+from calibcli.metrics.tables import class_names, per_class, top_k
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions, Progress

@@ -112,7 +112,13 @@ def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
         total = np.count_nonzero(values) if values.dtype == bool else float(values.sum())
         return total / len(values) if len(values) else math.nan
     total = float(weights.sum())
-    return float(weights @ values) / total if total > 0 else math.nan
+    return float(weights @ counted(values, weights)) / total if total > 0 else math.nan
+
+
+def counted(values: npt.NDArray[Any], weights: Floats) -> npt.NDArray[Any]:
+    """(N,) values, of which those without weight are finite: none is counted, as 0 times infinity is no number."""
+    known = np.isfinite(values)
+    return values if known.all() else np.where(known | (weights > 0), values, 0.0)
 
 
 def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]:

@@ -1,4 +1,4 @@
-"""Beside the estimates: the Brier score decomposed, the top k, and every class."""
+"""Beside the estimates: the top k, and every class."""
 
 from __future__ import annotations
 
@@ -12,41 +12,10 @@ from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.intervals import Rows, percent, share_bounds
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.sample import Sample
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Table
-
-
-def brier_parts(sample: Sample, shown: ClassBins, event: str) -> Table:
-    """The exact decomposition over bins (Murphy 1973; Stephenson 2008) of `brier` for two classes, else `brier_top`."""
-    view = sample.view()
-    parts = murphy(view, view.width_bins(shown.bins, shown.edges))
-    what = f"brier, of P({event})," if event else "brier_top, of the top label,"
-    title = f"{what} = reliability - resolution + uncertainty + within-bin variance - covariance"
-    heads = ["brier" if event else "brier_top", *list(parts)[1:]]
-    return Table(name="murphy", title=title, columns=heads, rows=[list(parts.values())])
-
-
-def murphy(view: BinaryOutcomes, bins: Bins) -> dict[str, float]:
-    """Reliability - resolution + uncertainty + within-bin variance - within-bin covariance = mean (p - y)².
-
-    With shares w_b, mean probability p_b and frequency y_b: Σ w (p_b - y_b)², Σ w (y_b - ȳ)², ȳ (1 - ȳ), the variance
-    of p within bins, and twice its covariance with y. The last two are left out of many decompositions, which then do
-    not add up.
-    """
-    p, y = bins.confidence, bins.accuracy
-    base, square = float(bins.hit.sum()), view.mean(view.p, view.p)
-    brier = view.mean(view.residual, view.residual)
-    both = (square + base - brier) / 2  # mean of p y
-    return {
-        "brier": brier,
-        "reliability": float((bins.weight * bins.gap**2).sum()),
-        "resolution": float((bins.weight * (y - base) ** 2).sum()),
-        "uncertainty": base * (1 - base),
-        "variance": square - float((bins.weight * p**2).sum()),
-        "covariance": 2 * (both - float((bins.weight * p * y).sum())),
-    }
 
 
 def top_k(sample: Sample, most: int, *, bins: int, edges: Edges, level: float) -> Table:

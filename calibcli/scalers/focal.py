@@ -201,9 +201,9 @@ def _temperature(
         rise = 0.5 * student_quantile((1 + level) / 2, units - 1) ** 2 * max(1 / size, se * se / spread.inverse[0, 0])
         first, last = ridge.reach(surface, at, rise)
         shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
-        low, high = math.exp(-(last + shift)), math.exp(-(first + shift))
-        if not math.isfinite(high) or low == 0:
-            low, high, reason = None, None, "the NLL does not rise far enough along the ridge of T and gamma"
+        low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
+        if not math.isfinite(high):
+            low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"
     return Estimate(
         name="temperature",
         value=best.temperature,

@@ -42,8 +42,12 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
     """
     graph = model.graph
     made = {name: node for node in graph.node for name in node.output}
-    floats = {o.name: o.type.tensor_type.elem_type for o in graph.output if o.type.WhichOneof("value") == "tensor_type"}
-    floats = {name: kind for name, kind in floats.items() if kind in KINDS}
+    kinds = {o.name: o.type.tensor_type.elem_type for o in graph.output if o.type.WhichOneof("value") == "tensor_type"}
+    floats = {name: kind for name, kind in kinds.items() if kind in KINDS}
+    brief = [name for name, kind in kinds.items() if kind == TensorProto.BFLOAT16 and name == (output or name)]
+    if brief and not (floats.keys() & {output} or (floats and not output)):
+        problem = f"output '{brief[0]}' of {path} is bfloat16, which ONNX Runtime does not hand out on a CPU"
+        raise InputError(problem, "end the model with a Cast to float32")
     for o in graph.output:
         kind = made[o.name].op_type if o.name in made else ""
         if kind in NOT_SCORES and (o.name == output or not output) and (o.name == output or not floats):

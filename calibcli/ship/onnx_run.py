@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
-from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from calibcli.errors import InputError, refusing
+from calibcli.inputs import onnx_runtime
+from calibcli.inputs.onnx_runtime import FAILURES
 
 Array = NDArray[Any]
-FAILURES = tuple(e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception))
 TAKES = "calib.takes"
 
 
@@ -46,10 +45,8 @@ def session(path: Path) -> Any:
     Raises:
         InputError: ONNX Runtime does not take it.
     """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     with refusing(FAILURES, lambda e: f"ONNX Runtime does not run {path.name} ({str(e)[:200]})", "check the model"):
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnx_runtime.session(path)
 
 
 def run(running: Any, feeds: Iterator[Mapping[str, Array]], wanted: list[str]) -> list[Array]:

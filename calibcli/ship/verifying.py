@@ -42,12 +42,12 @@ def verify(job: Job, before: Path | None, rules: Request) -> Result:
     """
     if job.data is None:
         raise UsageError("no rows were named", "pass --data ROWS")
-    rows, found = _scores(job) if before is None else _networks(job, before)
+    rows, found, given = _scores(job) if before is None else (*_networks(job, before), None)
     check_classes(job.scaler, rows)
     if len(found) != rows.n:
         problem = f"{job.path} has {len(found):,} rows, {rows.source} has {rows.n:,}"
         raise InputError(problem, "pass the same rows, in the same order")
-    expected = job.scaler.map(rows.logits)
+    expected = job.scaler.map(rows.logits) if given is None else np.asarray(job.scaler(given.astype(np.float64)))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
     compared = compare(expected, found, "float32", job.tolerance, raw)
     with np.errstate(divide="ignore"):
@@ -103,24 +103,27 @@ def _verdicts(rules: Request, rows: Predictions, after: Predictions) -> tuple[di
     return {"verdict before": first.verdict, "verdict after": second.verdict}, [table]
 
 
-def _scores(job: Job) -> tuple[Predictions, Array]:
-    """Recorded scores, and the probabilities of what is deployed for them."""
+def _scores(job: Job) -> tuple[Predictions, Array, Array | None]:
+    """Recorded scores, the probabilities of what is deployed for them, and what a program of float32 was given."""
     rows = job.data
     if not isinstance(rows, Predictions):
         rows = recorded.read(rows, **{**job.reading, "need_labels": False})
+    check_classes(job.scaler, rows)
     path = job.path
     if path.suffix == ".onnx":
         from calibcli.ship import onnx_run
 
-        return rows, onnx_run.probabilities(path, fed(job.scaler, rows, "float32"))
+        given = fed(job.scaler, rows, "float32")
+        return rows, onnx_run.probabilities(path, given), given
     if path.suffix in TORCH:
         from calibcli.ship import torch_files
 
-        return rows, torch_files.probabilities(path, fed(job.scaler, rows, "float32"), bool(job.network.get("trust")))
+        given = fed(job.scaler, rows, "float32")
+        return rows, torch_files.probabilities(path, given, bool(job.network.get("trust"))), given
     if path.suffix == ".json":
         with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"):
             text = path.read_bytes()
-        return rows, np.asarray(scaler_of(text, str(path)).predict_proba(fed(job.scaler, rows, "float64")))
+        return rows, np.asarray(scaler_of(text, str(path)).predict_proba(fed(job.scaler, rows, "float64"))), None
     other = recorded.read(path, need_labels=False)
     if other.k != rows.k:
         raise InputError(f"{path} has {other.k} classes, {rows.source} has {rows.k}", "pass outputs for the same rows")
@@ -128,7 +131,7 @@ def _scores(job: Job) -> tuple[Predictions, Array]:
         known = name == "ids" or (rows.facts.get("labelled") and other.facts.get("labelled"))
         if known and a is not None and b is not None and len(a) == len(b) and not np.array_equal(a, b):
             raise InputError(f"{path} has other {name} than {rows.source}", "pass the same rows, in the same order")
-    return rows, softmax(other.logits)
+    return rows, softmax(other.logits), None
 
 
 def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:

@@ -12,7 +12,7 @@ import numpy as np
 from calibcli import scalers
 from calibcli.api.measuring import read
 from calibcli.columns import columns
-from calibcli.headline.phrases import listed
+from calibcli.headline import listed
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.study import claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict

@@ -21,11 +21,12 @@ from calibcli.errors import UsageError, WriteError
 from calibcli.files import may_write, sha256
 from calibcli.inputs import checkpoint, opening
 from calibcli.inputs.checkpoint.factory import is_built_in
-from calibcli.inputs.dataset.words import vectors
+from calibcli.inputs.dataset.vocabulary import vectors
 from calibcli.result import Result
 from calibcli.training import state, summary
 from calibcli.training.data import Parts, open_parts, standardised
-from calibcli.training.one_model import Fitted, Start, fit, snapshot_name
+from calibcli.training.looks import snapshot_name
+from calibcli.training.one_model import Fitted, Start, fit
 from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Progress, Setup, Training
 from calibcli.training.split import Split
@@ -166,7 +167,7 @@ def _embedded(model: nn.Module, path: str, parts: Parts) -> str:
     """Put the vectors of a file into a network of words; the file's digest.
 
     Raises:
-        UsageError: a network or rows without words.  InputError: as `words.vectors`.
+        UsageError: a network or rows without words.  InputError: as `vocabulary.vectors`.
     """
     if not isinstance(model, TextCNN):
         raise UsageError("--embeddings is for text_cnn", "leave it out")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from calibcli import device
 from calibcli.columns import columns
+from calibcli.errors import WriteError
 from calibcli.inputs import inference
 from calibcli.losses import Loss
 from calibcli.predictions import Predictions
@@ -115,3 +118,21 @@ def gradient_norms(model: nn.Module, loss: Loss, rows: Loader) -> NDArray[np.flo
     finally:
         hook.remove()
     return torch.cat(norms).numpy()
+
+
+def snapshot_name(epoch: int | str) -> str:
+    """The file of a snapshot."""
+    return f"epoch-{epoch}.safetensors"
+
+
+def room(model: nn.Module, folder: Path, count: int) -> None:
+    """Refuse snapshots that the disk cannot hold.
+
+    Raises:
+        WriteError: it has less room than they take.
+    """
+    needed = count * sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        problem = f"{count} snapshots take {needed / 1e9:.3g} GB, and {folder} has room for {free / 1e9:.3g}"
+        raise WriteError(problem, "keep fewer (--snapshot), or name another --save folder")

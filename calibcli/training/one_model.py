@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import hashlib
 import os
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import nn
 
 from calibcli import device as devices
 from calibcli import losses
-from calibcli.errors import InputError, UsageError, WriteError
+from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
 from calibcli.inputs import checkpoint, inference
 from calibcli.links import log_phi
@@ -26,7 +25,7 @@ from calibcli.predictions import Predictions
 from calibcli.training import head, state
 from calibcli.training.batches import Loader
 from calibcli.training.data import Parts
-from calibcli.training.looks import Looks
+from calibcli.training.looks import Looks, room, snapshot_name
 from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Kept, Progress
@@ -40,9 +39,8 @@ class Start:
     Attributes:
         model: the weights to start from; every run trains its own copy.
         architecture: canonical spec, or a description where the network is not built in.
-        fresh: drawn at random rather than read from a checkpoint.
-        classes: class names, or None.  source: what the user named.  sha256: of the checkpoint, or "".
-        vectors: sha256 of the file that the vectors of words are from, or "".
+        fresh: drawn at random rather than read from a checkpoint.  classes: class names, or None.
+        source: what the user named.  sha256, vectors: of the checkpoint and of a file of word vectors, or "".
     """
 
     model: nn.Module
@@ -161,7 +159,7 @@ def _looks(
         test = Loader(parts.test, where, dtype)
         rows["test"] = head.features(fitted.model, test) if fitted.recipe.head_only else test
     if fitted.folder is not None and kept.snapshot:
-        _room(fitted.model, fitted.folder, len(set(kept.snapshot)))
+        room(fitted.model, fitted.folder, len(set(kept.snapshot)))
     return Looks(
         every=kept.log_every,
         rows=rows,
@@ -169,10 +167,6 @@ def _looks(
         train=train,
         keep=lambda epoch: _snapshot(fitted, start, parts, epoch),
     )
-
-
-def snapshot_name(epoch: int | str) -> str:
-    return f"epoch-{epoch}.safetensors"
 
 
 def _snapshot(fitted: Fitted, start: Start, parts: Parts, epoch: int) -> None:
@@ -184,25 +178,15 @@ def _snapshot(fitted: Fitted, start: Start, parts: Parts, epoch: int) -> None:
     checkpoint.save(path, fitted.model, metadata(now, start, parts, fitted.folder))
 
 
-def _room(model: nn.Module, folder: Path, count: int) -> None:
-    """Refuse snapshots that the disk cannot hold.
-
-    Raises:
-        WriteError: it has less room than they take.
-    """
-    needed = count * sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        problem = f"{count} snapshots take {needed / 1e9:.3g} GB, and {folder} has room for {free / 1e9:.3g}"
-        raise WriteError(problem, "keep fewer (--snapshot), or name another --save folder")
-
-
 def _misfits(recipe: Recipe, model: nn.Module, parts: Parts) -> list[str]:
     """Notes on what does not quite go together; what does not at all is refused."""
     for role, data in parts.items():
         known = inference.check(data, model)
         if role == "train" and parts.classes > known:
             raise InputError(f"the labels have {parts.classes} classes, the model {known}", "use a model with more")
+    if recipe.amp != "off" and any(p.dtype == torch.float64 for p in model.parameters()):
+        problem = f"--amp {recipe.amp} with --dtype float64, which autocast leaves as it is"
+        raise UsageError(problem, "leave one of them out")
     if recipe.head_only and (recipe.augment or recipe.freeze):
         raise UsageError(
             "--head-only trains on features computed once", "leave --augment and --freeze out, or use --freeze alone"
@@ -297,8 +281,7 @@ def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
         return 0.0, []
     if report_link != "phi":
         raise UsageError(f"--report-link {report_link} is not a choice", "pass none or phi")
-    gamma = losses.final(recipe.loss).link_gamma
-    if gamma is None:
+    if (gamma := losses.final(recipe.loss).link_gamma) is None:
         return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
     note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"
     return gamma, [f"{note}; the saved model is the network alone"]
@@ -311,7 +294,7 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
     train = parts.train
     found: dict[str, Any] = {
         **({} if train.prepared else {"preprocess": train.preprocess.as_dict()}),  # a library's is not ours to write
-        "data": {role: _relative(d.source, folder) for role, d in parts.items() if _is_file(d.source)},
+        "data": {role: _relative(d.source, folder) for role, d in parts.items() if Path(_path(d.source)).exists()},
         "training": {
             **fitted.recipe.as_dict(),
             "rows": len(train),
@@ -329,8 +312,7 @@ def metadata(fitted: Fitted, start: Start, parts: Parts, folder: Path) -> dict[s
         found["architecture"] = start.architecture
     else:
         fitted.notes.append(f"the network is not built in: {_how_to_load(start)}")
-    names = start.classes or train.classes
-    if names:
+    if names := start.classes or train.classes:
         found["classes"] = list(names)
     return found
 
@@ -344,10 +326,10 @@ def _how_to_load(start: Start) -> str:
     return f"load the checkpoint with --arch {start.architecture}"
 
 
-def _is_file(source: str) -> bool:
-    return Path(source.rpartition("#")[0] or source).exists() or Path(source).exists()
+def _path(source: str) -> str:
+    """Without `#SPLIT`, where no file has that in its name."""
+    return source if Path(source).exists() else source.rpartition("#")[0] or source
 
 
 def _relative(source: str, folder: Path) -> str:
-    path, mark, split = source.rpartition("#") if not Path(source).exists() else (source, "", "")
-    return os.path.relpath(Path(path).resolve(), folder.resolve()) + mark + split
+    return os.path.relpath(Path(path := _path(source)).resolve(), folder.resolve()) + source[len(path) :]

@@ -29,16 +29,13 @@ class Graph(nn.Module):
         super().__init__()
         fix = "pip install 'calibcli[onnx]'"
         with refusing(ImportError, f"{path} is an ONNX graph, and onnxruntime is not installed", fix):
-            import onnxruntime
-            from onnxruntime.capi import onnxruntime_pybind11_state as state
+            import onnxruntime  # noqa: F401
+
+            from calibcli.inputs import onnx_runtime
         self.path = path
-        errors = {kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)}
-        self.errors = (*errors, RuntimeError, ValueError)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it warns of is no result
-        options.intra_op_num_threads = torch.get_num_threads()
+        self.errors = (*onnx_runtime.FAILURES, RuntimeError, ValueError)
         with refusing(self.errors, lambda e: f"{path} is not a readable ONNX graph ({_said(e)})", "export it again"):
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self.session = onnx_runtime.session(path, torch.get_num_threads())
         self.taken = {one.name: (_kind(one.type), tuple(one.shape)) for one in self.session.get_inputs()}
         self.output = self._logits()
 

@@ -258,10 +258,8 @@ class Digests:
 
 def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
     """One of several files; "" of what is none."""
-    digests = [file["sha256"] for file in files if "sha256" in file]
-    if not digests:
-        return ""
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    joined = "".join(file["sha256"] for file in files if "sha256" in file)
+    return joined if len(joined) <= 64 else hashlib.sha256(joined.encode()).hexdigest()
 
 
 class _At(io.RawIOBase):
@@ -317,8 +315,9 @@ def format_of(source: Source) -> str:
     own = by_suffix(source.plain.suffix.lower())
     if own and _is(own, head, source.size):
         return own
-    found = next((name for name in NAMES if not _only_by_suffix(name) and _is(name, head, source.size)), "")
-    if found or (own and _only_by_suffix(own)):
+    alone = {name for name in NAMES if getattr(module(name), "BY_SUFFIX", False)}
+    found = next((name for name in NAMES if name not in alone and _is(name, head, source.size)), "")
+    if found or own in alone:
         return found or own
     other = next((about for magic, about in OTHERS.items() if head.startswith(magic)), None)
     from calibcli.inputs.files.pickles import is_pickle
@@ -349,7 +348,3 @@ def load_any(source: Source, columns: bool = False) -> Contents:
 
 def _is(name: str, head: bytes, size: int) -> bool:
     return hasattr(module(name), "signature") and module(name).signature(head, size)
-
-
-def _only_by_suffix(name: str) -> bool:
-    return getattr(module(name), "BY_SUFFIX", False)

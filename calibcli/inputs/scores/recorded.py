@@ -133,6 +133,11 @@ def load(source: Source) -> Contents:
     return contents
 
 
+def _task(contents: Contents, source: Source) -> str:
+    """The task that a file says it is of; "" where that is the name of the file alone."""
+    return "" if contents.task == source.stem else contents.task
+
+
 def predictions(
     contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> Predictions:
@@ -146,7 +151,7 @@ def predictions(
         parts = [predictions(*each, one, progress) for each in files]
         return tasks.joined(parts, tasks.names_of([c[0].task or Path(s[0].folder or s[0].stem).name for c, s in files]))
     if len(contents) > 1 and not reading.shards:
-        tasks.refuse_several(tasks.named(c, s) for c, s in zip(contents, sources))
+        tasks.refuse_several(_task(c, s) for c, s in zip(contents, sources))
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
@@ -218,7 +223,7 @@ def _one(
             "repeated_rows": found.repeated.count,
             "files": files,
             "evaluation": dict(first.facts),
-            "task": tasks.named(first, sources[0]),
+            "task": _task(first, sources[0]),
             "choices_vary": ragged and found.nonfinite.masked.count > 0,
             "folded": keys.folded(first),
         },

@@ -34,11 +34,6 @@ def files_of(contents: Sequence[Contents], sources: Sequence[Source]) -> list[tu
     ]
 
 
-def named(contents: Contents, source: Source) -> str:
-    """The task that a file says it is of; "" where that is the name of the file alone."""
-    return "" if contents.task == source.stem else contents.task
-
-
 def refuse_several(found: Iterable[str]) -> None:
     """Of files that a folder or a pattern stands for.
 

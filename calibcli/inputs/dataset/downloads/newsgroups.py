@@ -19,7 +19,7 @@ import numpy as np
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.downloads.members import DAMAGED, Members, contents
 from calibcli.inputs.dataset.keys import Found
-from calibcli.inputs.dataset.words import numbers, vocabulary, words_of
+from calibcli.inputs.dataset.vocabulary import numbers, vocabulary, words_of
 from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Ints
