@@ -23,7 +23,7 @@ from calibcli.study.experiment import Arm, Study
 
 DATA = ("digits", "square")  # that travel with the package
 DRAWN = "drawn-posts"  # a small corpus of texts in the layout of 20 Newsgroups, drawn into the folder of a study
-POSTS = 300  # in each of its groups
+POSTS = 200  # in each of its groups
 FORMAT = 1  # of a run: a change of it trains again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
 POLL = 0.5
