@@ -451,7 +451,7 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
 
 
 def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small size of `text`, with fewer posts and arms and a smaller network; of the paper's the words have vectors of their own."""
+    """The small size of `text`, made smaller still; of the paper's the words have vectors of their own."""
     monkeypatch.setattr(work, "POSTS", 150)
     whole = parsing.parse(*experiment.text_of("text"), "small", seeds=2)
     named = {"CE", "FLA-53"}
