@@ -109,7 +109,7 @@ def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, 
         spread: dict[str, list[Any]] = {}
         for seed, one in enumerate(records):
             folder = save / Run(arm, arch, seed).folder
-            validation, test = (read(folder / f"{part}.npz") for part in ("validation", "test"))
+            validation, test = (read(folder / f"{part}.npz", kind="logits") for part in ("validation", "test"))
             if times is None:
                 times = draws(test.n, claims.DRAWS)
             fit = scalers.fit("temperature", validation)
