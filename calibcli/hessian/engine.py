@@ -288,6 +288,7 @@ class Engine:
         rounds, n = max(1, -(-int(count.max()) // ROUND)), self.problem.layout.n
         if key not in self._probes and not self.shared.stopped:
             if not bool(count.all()):
+                self.shared.progress(0.0, f"Tr(H), the diagonal of {int((count == 0).sum())} cells of rows")
                 self._probes[key] = self.prober.exactly(count == 0, cell, whole)
             for r in range(rounds):
                 start, stop = (first + count * i // rounds for i in (r, r + 1))
