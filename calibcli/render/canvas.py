@@ -15,6 +15,7 @@ from calibcli.result import Estimate
 HEIGHT = 12
 NAME = 28  # characters of a category's name
 MARKS = "●○▲■◆+x*"
+HOLLOW = "○"  # what may be chance
 BEHIND = {"band": "░", "bars": "█", "hline": "─", "vline": ""}  # drawn first, in this order
 SHADES = "█▓▒░ "  # lowest to highest
 Scale = tuple[float, float, bool]  # low, high, logarithmic
@@ -64,8 +65,9 @@ def rows(plot: Plot, width: int) -> list[str]:
     named = [n for c in listed if (n := stream.clean(c.label))]
     several = len(named) > 1
     texts = _texts([(c, i) for _, c, i in entries], width)
-    drawn = list({id(c): c for _, c, _ in entries}.values())
-    marks = {id(c): MARKS[k % len(MARKS)] for k, c in enumerate(drawn)}
+    drawn = [c for c in listed if c.x]
+    cycle = itertools.cycle(MARKS.replace(HOLLOW, "") if any(c.role == "null" for c in drawn) else MARKS)
+    marks = {id(c): HOLLOW if c.role == "null" else next(cycle) for c in drawn}
     if not several:
         marks = {id(c): "█" if c.kind == "bars" else marks[id(c)] for c in drawn}
     names = [_name(plot.labels, x) for x, _, _ in entries]

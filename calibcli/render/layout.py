@@ -58,7 +58,7 @@ def prose(text: str, width: int) -> list[str]:
 
 
 def _held(text: str) -> str:
-    return re.sub(r"\[[^\[\]]*\]|\S+ %", lambda m: m.group().replace(" ", HELD), text)
+    return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", HELD), text)
 
 
 def text(table: Sheet, encoding: str = "utf-8", width: int | None = None) -> list[str]:
@@ -147,12 +147,12 @@ def _cells(
 
 
 def _pieces(text: str) -> list[str]:
-    """What is not broken: words, and parts of an identifier that end in a comma, a colon or a slash."""
-    return [piece.rstrip() for piece in re.findall(r"[^\s,:/]*[,:/]+\s*|[^\s,:/]+\s*|\s+", text)]
+    """What is not broken: words, and parts of an identifier that end in a comma, a colon, a slash or a bar."""
+    return [piece.rstrip() for piece in re.findall(r"[^\s,:/|]*[,:/|]+\s*|[^\s,:/|]+\s*|\s+", text)]
 
 
 def wrap(text: str, size: int) -> list[str]:
-    """`text` in lines of that size, broken between words, then after a comma, a colon or a slash of one that is longer;
+    """`text` in lines of that size, broken between words, then after the `_pieces` of one that is longer;
     only a piece that is longer than a line is cut."""
     if stream.width(text) <= size:
         return [text]
