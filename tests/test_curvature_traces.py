@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,14 @@ from curvature_models import dense, setup
 from scipy import stats
 from torch import Tensor, nn
 
-from calibcli.hessian import measure, tuning
+from calibcli.hessian import Tensors, measure, tuning
 from calibcli.hessian import trace as traces
+from calibcli.hessian.engine import Engine, Shared
 from calibcli.hessian.ggn import _Work, ggn_trace
 from calibcli.hessian.loss import Pairs, logit_hessian
+from calibcli.hessian.problem import Problem
+from calibcli.hessian.selftest import check
+from calibcli.hessian.settings import second_order
 from calibcli.losses import CrossEntropy, final
 
 
@@ -149,6 +154,71 @@ def test_one_row_that_holds_the_rest_is_covered() -> None:
         errors.append(abs(float(e.value) - float(h.trace())))  # type: ignore[arg-type]
     assert sum(error > half for error, half in zip(errors, halves)) <= 5
     assert max(halves) < 0.07 * float(h.trace())
+
+
+@pytest.mark.parametrize("fine", [False, True])
+def test_a_cell_is_taken_exactly_where_that_takes_fewer_products(fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More probes of the one cell that counts were planned than H - G has diagonal elements, which leave no error."""
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).double(), torch.randn(64, 4).double()
+    y, elements = between(model, x, 40), 4 * 8 + 8  # of the first layer, the one that bends
+    if fine:  # every row has its own probes
+        monkeypatch.setattr(tuning, "FINE", 0)
+        monkeypatch.setattr(tuning, "WORTH", 0)
+    plans: list[tuple[Tensor, Tensor]] = []
+    drawn: list[Tensor] = []
+    plan, draw = traces.allocate, traces.Prober.__call__
+
+    def planned(*given: Any) -> Tensor:
+        assert given[-1] == elements
+        plans.append((plan(*given[:-1]), plan(*given)))
+        return plans[-1][1]
+
+    def drawing(self: traces.Prober, first: Tensor, last: Tensor, cell: int, *, whole: bool) -> traces.Probes:
+        drawn.append(last - first)
+        return draw(self, first, last, cell, whole=whole)
+
+    monkeypatch.setattr(traces, "allocate", planned)
+    monkeypatch.setattr(traces.Prober, "__call__", drawing)
+    found = measure(model, (x, y), "trace:precision=0.005")
+    (e,), (before, count) = found.estimates, plans[-1]
+    known = count == 0
+    assert 1 <= int(known.sum()) <= 2
+    assert torch.equal(known, before > elements)
+    spent = sum(d for d in drawn[1:] if len(d) == len(count))  # after the pilot
+    assert isinstance(spent, Tensor)
+    assert int(spent[known].sum()) == 0
+    assert int(count.sum()) + elements * int(known.sum()) < int(before.sum())
+    h, _, _ = dense(model, x, y, CrossEntropy())
+    error, size = float(e.detail["estimator_se"]), float(h.trace())  # type: ignore[arg-type]
+    assert abs(float(e.value or 0) - size) < 4 * error < 4 * 1.5 * 0.005 * size
+    assert f"{int(known.sum())} of {len(known)} cells" in e.how
+    layers = {row[0]: (float(row[2]), float(row[3])) for row in found.tables[-1].rows}  # type: ignore[arg-type]
+    (first, se), truth = layers["0"], float(h.diagonal()[:elements].sum())
+    assert abs(first - truth) < 4 * se < 0.2 * truth
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied", "attention"])
+def test_exact_cells_are_those_of_the_explicit_matrix(name: str) -> None:
+    model, x, y = setup(name)
+    problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64)
+    with second_order(problem.device):
+        check(problem, CrossEntropy())
+        prober = Engine(Shared(problem, 0, 0.95, None), CrossEntropy()).prober
+        one, every = torch.arange(19) == 18, torch.ones(19, dtype=torch.bool)  # the last has one row of 37
+        some, all_of_them = prober.exactly(one, 2, True), prober.exactly(every, 2, True)
+        bare = prober.exactly(one, 2, False)
+    for rows, value in ((slice(36, 37), some), (slice(0, 37), all_of_them)):
+        h, g, _ = dense(model, x[rows], y[rows], CrossEntropy())
+        parts = torch.stack([d.sum() for d in torch.split((h - g).diagonal(), problem.sizes)]) * len(x[rows]) / 37
+        layers, se = traces.by_tensor(value, 37)
+        torch.testing.assert_close(layers, parts, rtol=1e-9, atol=1e-12)
+        assert float(se.max()) == 0
+        mean = traces.summarise(value, 37, torch.arange(37).double())
+        assert (mean.value, mean.se) == (pytest.approx(float(parts.sum()), rel=1e-9), 0)
+    assert int(some.forms[:18].count_nonzero()) == int(some.layers[:18].count_nonzero()) == 0
+    assert torch.equal(bare.forms, some.forms)
+    assert bare.layers.shape[1] == 0
 
 
 def test_a_precision_that_was_missed_is_said() -> None:

@@ -278,7 +278,8 @@ class Engine:
     ) -> traces.Probes | None:
         """`count` (cells,) probes from number `first` on, in rounds; those of the rounds before an interrupt.
 
-        `layers` asks for each tensor's part. `base` is added in what the progress says. `cell` is its number of rows.
+        A cell of none is taken exactly. `layers` asks for each tensor's part. `base` is added in what the progress
+        says. `cell` is its number of rows.
         """
         cell = cell or traces.coarse(self.problem.layout.n)
         count = count + torch.zeros(-(-self.problem.layout.n // cell), dtype=torch.long)
@@ -286,6 +287,9 @@ class Engine:
         key = first, int(count.sum()), cell, whole
         rounds, n = max(1, -(-int(count.max()) // ROUND)), self.problem.layout.n
         if key not in self._probes and not self.shared.stopped:
+            if not bool(count.all()):
+                self.shared.progress(0.0, f"Tr(H), the diagonal of {int((count == 0).sum())} cells of rows")
+                self._probes[key] = self.prober.exactly(count == 0, cell, whole)
             for r in range(rounds):
                 start, stop = (first + count * i // rounds for i in (r, r + 1))
                 found = self.prober(start, stop, cell, whole=whole)
@@ -294,7 +298,7 @@ class Engine:
                 self.shared.progress((r + 1) / rounds, f"Tr(H) {base + mean.value:.4g} ± {mean.se:.2g}")
                 self.shared.agree()
         done = self._probes.get(key)
-        return done if done is not None and int(done.forms[:, 0].min()) >= min(2, int(count.max())) else None
+        return done if done is not None and bool((done.forms[:, 0] >= count.clamp(1, 2)).all()) else None
 
     def gradient(self) -> Gradient:
         """Gradient of the mean loss and its spread between groups: one pass, or two where groups do not fit memory."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from calibcli.hessian import tuning
 from calibcli.hessian.certificate import Certificate
 from calibcli.hessian.engine import Engine
 from calibcli.hessian.ggn import GGNTrace
@@ -191,3 +192,14 @@ def trace_of_pairs(engine: Engine, part: GGNTrace, how: str) -> Estimate:
         sampling_dof=len(part.rows) - 1,
         positive=bool((part.rows >= 0).all()),
     )
+
+
+def missed(engine: Engine, found: Estimate, precision: float | None, name: str) -> list[str]:
+    """A note where the interval is wider than the precision that was asked for makes it."""
+    if precision is None or not found.value or engine.shared.stopped:
+        return []
+    half = (float(found.detail["estimator_high"]) - float(found.detail["estimator_low"])) / 2  # type: ignore[arg-type]
+    reached = half / engine.shared.half_width(1.0, 1e9) / abs(found.value)
+    if reached <= tuning.MISSED * precision:
+        return []
+    return [f"{name}: its interval is that of a relative standard error of {reached:.2g}, not of {precision:.2g}"]

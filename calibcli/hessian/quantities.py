@@ -12,6 +12,7 @@ from calibcli.hessian import figures, tuning
 from calibcli.hessian import trace as traces
 from calibcli.hessian.density import density as smooth
 from calibcli.hessian.density import quadrature
+from calibcli.hessian.diagonal import diagonal
 from calibcli.hessian.engine import Engine
 from calibcli.hessian.estimates import Bound, closeness, eigenvalue, progress_text, trace_estimate, trace_of_pairs
 from calibcli.hessian.ggn import GGNTrace
@@ -90,7 +91,9 @@ def trace_ggn(engine: Engine, *, precision: Precision | None = None, exact: bool
     found = trace_of_pairs(engine, part, part.how)
     layers = {"Tr(G)": part.layers, "± Tr(G)": part.layer_se}
     return Found(
-        [found], layers=layers, notes=[*_missed(engine, found, precision, "trace_ggn"), *say.dominating(engine, part)]
+        [found],
+        layers=layers,
+        notes=[*say.missed(engine, found, precision, "trace_ggn"), *say.dominating(engine, part)],
     )
 
 
@@ -121,40 +124,40 @@ def trace(
     if part and not bool(engine.has_curvature.any()):
         how = f"{part.how}; H - G has no diagonal (the logits are linear in each parameter tensor)"
         found = trace_of_pairs(engine, part, how)
-        notes = [*_missed(engine, found, precision, "trace"), *say.dominating(engine, part)]
+        notes = [*say.missed(engine, found, precision, "trace"), *say.dominating(engine, part)]
         return Found([found], layers={"Tr(H)": part.layers}, notes=notes)
     base = part.value if part else 0.0
     layout = engine.problem.layout
-    diagonal = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
+    elements = int(torch.tensor(engine.problem.sizes)[engine.has_curvature].sum())
     early = traces.pilot(layout.n)
-    if exact or (probes is None and early >= diagonal):
+    if exact or (probes is None and early >= elements):
         return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
+    drawn = engine.probe(0, probes or early, base)
+    if drawn is None:
+        return _nothing()
     if probes is None:
-        pilot = engine.probe(0, early, base)
-        if pilot is None:
-            return _nothing()
-        count, cell = _probes_needed(engine, part, pilot, precision, most)
-        if float(count.double().mean()) >= diagonal:
+        count, cell = _probes_needed(engine, part, drawn, precision, most, elements)
+        if not bool(count.any()):
             return _nothing() if engine.shared.stopped else _trace_of_diagonal(engine, part)
-        drawn = engine.probe(early, count, base, cell=cell) or pilot
-    else:
-        fixed = engine.probe(0, probes, base)
-        if fixed is None:
-            return _nothing()
-        drawn = fixed
+        drawn = engine.probe(early, count, base, cell=cell) or drawn
     mean = traces.summarise(drawn, layout.n, engine.steepness)
     how = f"{drawn.each:.0f} Hutchinson probes of H"
     if part:
         on = f"{int(engine.has_curvature.sum())} of {len(engine.problem.tensors)}"
         how = f"{part.how} + {drawn.each:.0f} probes of H - G on {on} tensors"
+    known = drawn.forms[:, 0] < min(2, probes or 2)  # cells that were taken exactly
+    if bool(known.any()):
+        how += f", and all its diagonal in {int(known.sum())} of {len(known)} cells of rows"
     variance = mean.se**2 + (part.se**2 if part else 0.0)
     dof = variance**2 / max(mean.se**4 / mean.dof + (part.se**4 / part.dof if part else 0.0), 1e-300)
     sums, noise = traces.by_group(drawn, layout)
     found = _trace_over_groups(engine, part, sums, noise, mean.value, how, variance**0.5, dof)
     whole: traces.Probes | None = drawn
     if not drawn.layers.shape[1]:  # the parts of the tensors need whole products, and get a few
-        whole = engine.probe(0, max(early, round(drawn.each) // 16), base, layers=True)
-    notes = [*_missed(engine, found, precision, "trace"), *(say.dominating(engine, part) if part else [])]
+        few = max(early, round(drawn.each) // 16)
+        apart = {"count": few * ~known, "cell": drawn.cell} if bool(known.any()) else {"count": few}
+        whole = engine.probe(0, base=base, layers=True, **apart)
+    notes = [*say.missed(engine, found, precision, "trace"), *(say.dominating(engine, part) if part else [])]
     if whole is None:
         return Found([found], notes=notes)
     layers, spread = traces.by_tensor(whole, layout.n)
@@ -163,21 +166,10 @@ def trace(
     return Found([found], layers={"Tr(H)": layers, "± Tr(H)": spread}, notes=notes)
 
 
-def _missed(engine: Engine, found: Estimate, precision: float | None, name: str) -> list[str]:
-    """A note where the interval is wider than the precision that was asked for makes it."""
-    if precision is None or not found.value or engine.shared.stopped:
-        return []
-    half = (float(found.detail["estimator_high"]) - float(found.detail["estimator_low"])) / 2  # type: ignore[arg-type]
-    reached = half / engine.shared.half_width(1.0, 1e9) / abs(found.value)
-    if reached <= tuning.MISSED * precision:
-        return []
-    return [f"{name}: its interval is that of a relative standard error of {reached:.2g}, not of {precision:.2g}"]
-
-
 def _probes_needed(
-    engine: Engine, part: GGNTrace | None, pilot: traces.Probes, precision: float | None, most: int
+    engine: Engine, part: GGNTrace | None, pilot: traces.Probes, precision: float | None, most: int, elements: int
 ) -> tuple[torch.Tensor, int]:
-    """(cells,) probes to take after a pilot, and the rows of a cell.
+    """(cells,) probes to take after a pilot, 0 where the `elements` of the diagonal are fewer, and the rows of a cell.
 
     The pilot serves for nothing else: a mean that helped to decide how many there are would be biased.
     """
@@ -188,20 +180,23 @@ def _probes_needed(
     sampling = traces.sampling_error(rows, *traces.by_group(pilot, layout), layout)
     wish = precision * size if precision else max(tuning.SHARE * sampling, 1e-3 * size)
     wish = max(wish**2 - se**2, wish**2 / 4) ** 0.5
-    steepness = engine.steepness
-    count = traces.allocate(pilot, steepness, wish, most, pilot.cell, engine.shared.level)
-    if float(count.double().mean()) <= tuning.FINE or engine.prober.whole(tuning.FINE, 1):
+    told, limits = (pilot, engine.steepness, wish, most), (engine.shared.level, elements)
+    count = traces.allocate(*told, pilot.cell, *limits)
+    few = bool(count.any()) and float(count.double().mean()) <= tuning.FINE
+    if few or engine.prober.whole(tuning.FINE, 1):
         return count, pilot.cell
-    return traces.allocate(pilot, steepness, wish, most, 1, engine.shared.level), 1
+    return traces.allocate(*told, 1, *limits), 1
 
 
 def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> Found:
     """Every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements than those."""
-    forms, rest = traces.exact_rest(engine.problem, engine.rest, engine.has_curvature)
+    layout = engine.problem.layout
+    found = diagonal(engine.problem, engine.rest, engine.has_curvature, layout.group)
+    sums, rest = found.sum(1), found.sum(0) / layout.n
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)
-    found = _trace_over_groups(engine, part, forms, torch.zeros_like(forms), float(rest.sum()), how, se, dof)
-    return Found([found], layers={"Tr(H)": rest + part.layers if part else rest})
+    trace = _trace_over_groups(engine, part, sums, torch.zeros_like(sums), float(rest.sum()), how, se, dof)
+    return Found([trace], layers={"Tr(H)": rest + part.layers if part else rest})
 
 
 def _trace_over_groups(

@@ -20,6 +20,7 @@ from calibcli.derivatives.bends import Bend
 from calibcli.derivatives.calls import Lost
 from calibcli.hessian import tuning
 from calibcli.hessian.cells import Cells, bend_at_once
+from calibcli.hessian.diagonal import diagonal
 from calibcli.hessian.groups import maps
 from calibcli.hessian.indexed_data import Layout, power_of_two, signs
 from calibcli.hessian.per_row_gradients import UNMAPPED
@@ -32,7 +33,8 @@ class Probes:
     """Quadratic forms vᵀMv of a second derivative Σ_n M_n, by cell of rows.
 
     Attributes:
-        forms: (cells, 3) number of probes, sum and sum of squares of their forms.
+        forms: (cells, 3) number of probes, sum and sum of squares of their forms. Cells that were taken exactly stand
+            as a single probe among several: without a variance.
         layers: (cells, tensors, 3) the same of the part of each tensor, the one that the left v is restricted to; of no
             tensors where whole products were not made.
         cell: rows of a cell.
@@ -85,6 +87,7 @@ class Prober:
     ) -> None:
         self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
         self.tensors: list[bool] = tensors.tolist()
+        self.known: dict[tuple[int, ...], torch.Tensor] = {}
 
     @cached_property
     def forward(self) -> bool:
@@ -99,6 +102,18 @@ class Prober:
     def __call__(self, first: torch.Tensor, last: torch.Tensor, cell: int, *, whole: bool) -> Probes:
         """Probes numbered from `first` up to `last` (cells,) of each cell of so many rows."""
         return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), cell, whole or not self.forward))
+
+    def exactly(self, chosen: torch.Tensor, cell: int, whole: bool) -> Probes:
+        """The chosen (cells,) ones by their diagonals."""
+        key = cell, *chosen.nonzero().flatten().tolist()
+        if key not in self.known:
+            on = torch.tensor(self.tensors)
+            self.known[key] = diagonal(self.problem, self.scalar, on, cell, chosen)
+        found = self.known[key]
+        found = torch.cat([found.sum(1, keepdim=True), found[:, : whole * found.shape[1]]], 1)
+        ones = torch.ones_like(found) * chosen[:, None]
+        forms = torch.stack([ones, found, found.square()], 2)
+        return Probes(forms[:, 0], forms[:, 1:], cell)
 
     def _draw(self, first: list[int], last: list[int], cell: int, whole: bool) -> Probes:
         layout = self.problem.layout
@@ -212,9 +227,11 @@ def pilot(n: int) -> int:
     return max(2, min(8, -(-256 // cells)))
 
 
-def allocate(found: Probes, rows: torch.Tensor, se: float, most: int, cell: int, level: float = 0.95) -> torch.Tensor:
+def allocate(
+    found: Probes, rows: torch.Tensor, se: float, most: int, cell: int, level: float = 0.95, exact: float = math.inf
+) -> torch.Tensor:
     """(cells,) numbers of probes that bring the mean over rows to the interval of a standard error, in proportion to a
-    cell's spread.
+    cell's spread; 0 of a cell that `exact` products, fewer than its probes, take exactly.
 
     At most `most` a cell on average, and at least two; a cell that holds much of the variance gets a few more,
     for a spread told from two is next to nothing too often. Where few cells hold the variance, few probes of them
@@ -226,6 +243,7 @@ def allocate(found: Probes, rows: torch.Tensor, se: float, most: int, cell: int,
             for a little in it.
         se: the standard error to reach, were its degrees of freedom known to be many.  most: of the average number.
         cell: rows of the cells to come.  level: of the interval.
+        exact: products for the diagonal of a cell. Where probes take as many on average, every cell is taken exactly.
     """
     n, count = len(rows), found.forms[:, 0]
     index = torch.arange(n)
@@ -235,6 +253,15 @@ def allocate(found: Probes, rows: torch.Tensor, se: float, most: int, cell: int,
     variance = _leaning(variance, freedom, guess)
     each = variance[of] * torch.where(guess[of] > 0, rows / guess[of].clamp(min=1e-300), 1 / found.cell)
     spread = torch.zeros(-(-n // cell), dtype=torch.float64).index_add_(0, index // cell, each).sqrt()
+    count = _shared_out(spread, n, se, most, level)
+    known = (count > exact) | (float(count.double().mean()) >= exact)
+    if not bool(known.any()):
+        return count
+    return _shared_out(spread.masked_fill(known, 0), n, se, most, level).masked_fill(known, 0)
+
+
+def _shared_out(spread: torch.Tensor, n: int, se: float, most: int, level: float) -> torch.Tensor:
+    """(cells,) numbers of probes, from the standard deviations of one."""
     wish = spread * spread.sum() / max(se * n, 1e-300) ** 2
     if not bool((spread > 0).any()):
         return wish.clamp(min=2).long()
@@ -283,9 +310,10 @@ def summarise(probes: Probes, n: int, rows: torch.Tensor | None = None) -> Mean:
 
 
 def _of_cells(rows: torch.Tensor, probes: Probes) -> torch.Tensor:
-    """(cells,) sums over a cell's rows."""
+    """(cells,) sums over a cell's rows; 0 of cells that were taken exactly."""
     of = torch.arange(len(rows)) // probes.cell
-    return torch.zeros(len(probes.forms), dtype=torch.float64).index_add_(0, of, rows)
+    sums = torch.zeros(len(probes.forms), dtype=torch.float64).index_add_(0, of, rows)
+    return sums * (probes.forms[:, 0] > 1)
 
 
 def _leaning(variance: torch.Tensor, freedom: torch.Tensor, guess: torch.Tensor) -> torch.Tensor:
@@ -320,31 +348,3 @@ def by_group(probes: Probes, layout: Layout) -> tuple[torch.Tensor, torch.Tensor
     zero = torch.zeros(layout.groups, dtype=torch.float64)
     mean, variance = moments(probes.forms)
     return zero.index_add(0, of, mean), zero.index_add(0, of, variance)
-
-
-def exact_rest(problem: Problem, scalar: Scalar, tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Traces of the diagonal blocks of (1/N) ∂²Σ scalar, one unit vector after the other.
-
-    Returns:
-        (groups,) sums over the rows of each group, and (tensors,) means over all rows.
-    """
-
-    def work() -> tuple[torch.Tensor, torch.Tensor]:
-        layout = problem.layout
-        groups = torch.zeros(layout.groups, dtype=torch.float64)
-        layers = torch.zeros(len(problem.tensors), dtype=torch.float64)
-        for rows in layout.batches(min(layout.micro, layout.group)):
-            gradients = problem.gradients(rows, scalar)
-            for k, (gradient, tensor) in enumerate(zip(gradients, problem.tensors)):
-                if not tensors[k] or not gradient.requires_grad:
-                    continue
-                flat = gradient.reshape(-1)
-                for i in range(len(flat)):
-                    (row,) = torch.autograd.grad(flat[i], tensor, retain_graph=True, materialize_grads=True)
-                    diagonal = float(row.reshape(-1)[i])
-                    layers[k] += diagonal
-                    groups[rows.start // layout.group] += diagonal
-        both = devices.all_sum_of_host(torch.cat([groups, layers]), problem.device)
-        return both[: layout.groups], both[layout.groups :] / layout.n
-
-    return problem.guard(work)
