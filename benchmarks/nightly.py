@@ -49,7 +49,7 @@ SHORT = {
     "scale-coverage": ["--runs", "4"],
     "curvature-coverage": ["--seeds", "2", "--samples", "2"],
     "claims": ["--short"],
-    "study-kills": ["--kills", "2"],
+    "study-kills": ["--kills", "2", "--epochs", "20"],
     "derivatives": ["--rounds", "1"],
     "zoo": ["plain.*"],
 }

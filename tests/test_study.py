@@ -20,12 +20,14 @@ import calibcli
 from calibcli import scalers
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError, WriteError
+from calibcli.inputs.dataset import made
+from calibcli.inputs.dataset.load import load
 from calibcli.links import log_softmax
 from calibcli.result import Result
 from calibcli.study import claims, experiment, panels, parsing, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
-from calibcli.study.redraws import NAMES, draws, sums
+from calibcli.study.redraws import NAMES, draws, means, sums
 
 ROOT = Path(__file__).parent.parent
 SIZES = experiment.SIZES
@@ -169,6 +171,40 @@ def test_holm_and_two_estimators() -> None:
     assert claims.holm({**found, "d": Verdict("holds", 0.04)})["d"].word == "undecided"
     assert claims.both(Verdict("holds", 0.01), Verdict("undecided", 0.3)).word == "undecided"
     assert claims.both(Verdict("holds", 0.01), Verdict("holds", 0.03)).p == 0.03
+
+
+@pytest.mark.parametrize(("seeds", "share"), [(3, 1.5), (5, 2.0)])
+def test_intervals_cover_and_few_arms_that_are_alike_are_told_apart(seeds: int, share: float) -> None:
+    """The short form of benchmarks/claims.py: the seeds' error is `share` times that of the rows, which all runs share.
+
+    Two other intervals cover too little, Satterthwaite's and that of these rows alone: it would be noticed.
+    """
+    rng, n, studies = np.random.default_rng(seeds), 100, 1000
+    own = share * np.sqrt(seeds / n) * rng.standard_normal((studies, 2, seeds))
+    covered = dict.fromkeys(("interval", "Satterthwaite", "these rows alone"), 0)
+    false, many = 0, [draws(n, 100, seed) for seed in range(20)]
+    for number in range(studies):
+        times = many[number % 20]
+        rows = rng.standard_normal(n)  # what they add to one arm and not to the other, in every run of it
+        a, b = (
+            Measured(np.array([one.value for one in runs]), np.stack([one.drawn(times) for one in runs]))
+            for runs in ([means(rows * side + one) for one in ones] for side, ones in enumerate(own[number] / 2**0.5))
+        )
+        found = Mean.of(a - b)
+        total = found.seeds + found.rows
+        half = {
+            "interval": found.half(0.95),
+            "Satterthwaite": stats.t.ppf(0.975, (seeds - 1) * (total / found.seeds) ** 2) * total**0.5,
+            "these rows alone": found.half(0.95, rows=False),
+        }
+        for name, reach in half.items():
+            covered[name] += bool(abs(found.value) <= reach)
+        false += claims.less(a, b).word != "undecided"
+    shares = {name: count / studies for name, count in covered.items()}
+    assert false == studies - covered["interval"]  # the verdict is that of the interval
+    assert shares["interval"] > 0.945, shares
+    assert shares["interval"] < 0.985, shares
+    assert max(shares["Satterthwaite"], shares["these rows alone"]) < 0.945, shares
 
 
 # metrics on draws of the rows -----------------------------------------------------------------------------------------
@@ -412,6 +448,43 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     more = parsing.parse(text, "little.toml", seeds=3)
     parsing.keep(more, tmp_path / "other")  # further seeds are no other study
     assert len(work.runs(more)) == 6
+
+
+def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small size of `text`, with fewer posts and arms; of the paper's the words have vectors of their own."""
+    monkeypatch.setattr(work, "POSTS", 150)
+    whole = parsing.parse(*experiment.text_of("text"), "small", seeds=2)
+    named = {"CE", "FLA-53"}
+    study = dataclasses.replace(
+        whole,
+        options={**whole.options, "epochs": 1},
+        arms=tuple(one for one in whole.arms if one.name in named),
+        claims=tuple(one for one in whole.claims if set(map(str, one.keys.values())) >= named),
+    )
+    parsing.keep(study, tmp_path / "a")
+    work.work(study, tmp_path / "a", lambda fraction, text: None)
+    found = report(study, tmp_path / "a")
+    assert found.facts["runs"] == "4 of 4"
+    assert [check.scope for check in found.checks] == ["T1-CE", "T1-after", "T3", "T10"]
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "a" / work.DRAWN).glob("*/*")}
+    again = made.newsgroups(tmp_path / "again", posts=150)
+    assert drawn == {path.name: path.read_bytes() for path in again.glob("*/*")}
+    assert not list((tmp_path / "a").glob("tmp*"))
+    for part, count in (("train", 453), ("validation", 27), ("test", 120)):
+        rows = load(work.rows(study, part, tmp_path / "a"))
+        assert len(rows.labels) == count
+        assert len(rows.words or "") < 500
+    paper = parsing.parse(*experiment.text_of("text"), "paper", "20_newsgroups.tar.gz")
+    assert (paper.embeddings, paper.validation) == ("glove.6B.100d.txt", "20_newsgroups.tar.gz#validation")
+    glove = dataclasses.replace(study, embeddings="glove.6B.100d.txt")
+    with pytest.raises(UsageError, match="embeddings differ"):
+        parsing.keep(glove, tmp_path / "a")
+    with pytest.raises(UsageError, match="embeddings None there"):
+        work.work(glove, tmp_path / "a", lambda fraction, text: None)
+    with pytest.raises(InputError, match="glove"):
+        work.work(glove, tmp_path / "b", lambda fraction, text: None)
+    table = next(one for one in report(whole, tmp_path / "c").tables if one.name == "differs")
+    assert ["vectors of words", "glove.6B.100d.txt", "default"] in table.rows
 
 
 def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:

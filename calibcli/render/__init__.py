@@ -4,7 +4,7 @@ A file of `formats/` has `render(result) -> str | bytes`, and may have
 
     SUFFIXES = (".csv",)          of the files that it writes
     TO_STDOUT = False             pictures go to files alone
-    NEEDS = "matplotlib"          a library that a light install may lack
+    NEEDS = ("matplotlib",)       libraries that a light install may lack
     REPORT = "estimates.csv"      its name in a folder of reports (`-o DIR/`)
     reports(result) -> bool       whether a folder gets it for this result
     figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
@@ -151,9 +151,8 @@ def _holds(result: Result, name: str) -> str:
 
 
 def _lacks(one: ModuleType) -> str:
-    """The library that a format needs and is not installed, or ""."""
-    needed: str = getattr(one, "NEEDS", "")
-    return needed if needed and importlib.util.find_spec(needed) is None else ""
+    """A library that a format needs and is not installed, or ""."""
+    return next((name for name in getattr(one, "NEEDS", ()) if importlib.util.find_spec(name) is None), "")
 
 
 def is_folder(path: Path) -> bool:

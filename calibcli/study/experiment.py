@@ -64,7 +64,7 @@ class Study:
 
     Attributes:
         train, validation, test: rows, as `calib fit` takes them.  split: how validation rows are held out of the
-            training rows where none are named, or "".
+            training rows where none are named, or "".  embeddings: vectors of words, or "".
         arch: networks.  seeds: how many.  options: of `calib fit`, for every arm.
         metrics: of test rows, before and `after` a temperature fitted on the validation rows.
         scalers: further ones than the temperature.
@@ -90,6 +90,7 @@ class Study:
     claims: tuple[Claim, ...]
     size: str = ""
     split: str = ""
+    embeddings: str = ""
     scalers: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     moments: tuple[int, ...] = ()

@@ -274,6 +274,7 @@ def _differs(study: Study, source: str) -> list[Table]:
         paper = parsing.parse(*text_of(source), size="paper", data="DATA")
         pairs = {"network": (paper.arch, study.arch), "seeds": (paper.seeds, study.seeds)}
         pairs |= {key: (paper.options.get(key), study.options.get(key)) for key in {**paper.options, **study.options}}
+        pairs["vectors of words"] = (paper.embeddings or None, study.embeddings or None)
         pairs["training rows"] = ("those of the paper", study.train)
         for key, (there, here) in pairs.items():
             if there != here:

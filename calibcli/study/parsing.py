@@ -25,6 +25,7 @@ from calibcli.training.setup import Training
 
 SCHEMA = 1
 PARTS = ("train", "validation", "test")
+BESIDE = ("split", "embeddings")  # of [data], apart from the rows
 DEFAULTS = {"metrics": ("error", "nll", "ece"), "losses": ("ce",)}
 FILE = "study.toml"  # in the folder of a study
 OPTIONS = {f.name for f in dataclasses.fields(Training)}
@@ -59,7 +60,7 @@ def written(study: Study) -> str:
     """A study as TOML, every arm by itself."""
     tables: list[tuple[str, Mapping[str, Any]]] = [
         ("[study]", {name: getattr(study, name) for name in ABOUT}),
-        ("[data]", {name: getattr(study, name) for name in ("train", "validation", "test", "split")}),
+        ("[data]", {name: getattr(study, name) for name in (*PARTS, *BESIDE)}),
         ("[axes]", {"arch": study.arch, "seeds": study.seeds}),
         ("[train]", study.options),
         ("[measure]", {name: getattr(study, name) for name in MEASURE}),
@@ -108,10 +109,10 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
         raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
     raw = _merged(raw, sizes.get(size, {}))
     about = where.table(raw, "study", ABOUT)
-    rows = where.table(raw, "data", (*PARTS, "split"))
+    rows = where.table(raw, "data", (*PARTS, *BESIDE))
     axes = where.table(raw, "axes", ("arch", "seeds"))
     measure = where.table(raw, "measure", MEASURE)
-    split = str(rows.pop("split", ""))
+    split, embeddings = (str(rows.pop(name, "")) for name in BESIDE)
     options = _options(where.table(raw, "train", OPTIONS), where, "[train]")
     if data:
         rows = {part: f"{data}#{part}" for part in PARTS if not (split and part == "validation")}
@@ -130,6 +131,7 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
         claims=tuple(_claim(table, where) for table in raw.get("claim", ())),
         size=size or str(about.get("size", "")),
         split=split,
+        embeddings=embeddings,
         **fields,
         differs=tuple(about.get("differs", ())),
     )

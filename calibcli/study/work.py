@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +18,12 @@ from typing import Any
 from calibcli.api.networks import curvature, train
 from calibcli.errors import InputError, UsageError, printable
 from calibcli.files import atomic, samples, sha256
+from calibcli.inputs.dataset.made import newsgroups
 from calibcli.study.experiment import Arm, Study
 
 DATA = ("digits", "square")  # that travel with the package
+DRAWN = "drawn-posts"  # a small corpus of texts in the layout of 20 Newsgroups, drawn into the folder of a study
+POSTS = 200  # in each of its groups
 FORMAT = 1  # of a run: a change of it trains again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
 POLL = 0.5
@@ -48,11 +52,12 @@ def runs(study: Study) -> list[Run]:
     return [Run(arm, arch, seed) for seed in range(study.seeds) for arch in study.arch for arm in study.arms]
 
 
-def rows(study: Study, part: str) -> str:
+def rows(study: Study, part: str, save: Path) -> str:
     """The rows of a part as `calib fit` takes them."""
     named: str = getattr(study, part)
     name = named.partition("#")[0]
-    return f"{sample(name)}{named.removeprefix(name)}" if name in DATA else named
+    found = sample(name) if name in DATA else drawn(save) if name == DRAWN else name
+    return f"{found}{named.removeprefix(name)}"
 
 
 def sample(name: str) -> Path:
@@ -67,12 +72,24 @@ def sample(name: str) -> Path:
     return path
 
 
+def drawn(save: Path) -> Path:
+    """The small corpus of a study, in place at once, so that no other worker reads a part of it."""
+    folder = save / DRAWN
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=save) as made:
+            whole = newsgroups(Path(made) / DRAWN, posts=POSTS)
+            with contextlib.suppress(OSError):  # another worker was first
+                whole.rename(folder)
+    return folder
+
+
 def content(study: Study, run: Run) -> dict[str, Any]:
     """Everything that decides what a run computes, as JSON has it."""
     found = {
         "format": FORMAT,
-        **{part: _identity(rows(study, part)) for part in ("train", "validation", "test")},
+        **{part: _identity(getattr(study, part)) for part in ("train", "validation", "test")},
         **({"split": study.split} if study.split else {}),
+        **({"embeddings": _identity(study.embeddings)} if study.embeddings else {}),
         "arch": run.arch,
         "seed": run.seed,
         "loss": run.arm.loss,
@@ -170,10 +187,11 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
     try:
         result = train(
             run.arch,
-            rows(study, "train"),
-            validation=rows(study, "validation") or None,
+            rows(study, "train", save),
+            validation=rows(study, "validation", save) or None,
             split=study.split or None,  # type: ignore[arg-type]  # checked there
-            test=rows(study, "test"),
+            test=rows(study, "test", save),
+            embeddings=study.embeddings or None,
             loss=run.arm.loss,
             seed=run.seed,
             save=folder,
@@ -188,7 +206,7 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
             about = run.arm.loss.partition("+")[0] if loss == "train" else loss
             around = curvature(
                 folder / "model.safetensors",
-                rows(study, "validation") or rows(study, "test"),
+                rows(study, "validation", save) or rows(study, "test", save),
                 *study.curvature,
                 loss=about,
                 seed=run.seed,
@@ -249,8 +267,9 @@ def _taken_away(lock: Path, dead: str | None) -> bool:
 
 
 def _identity(named: str) -> dict[str, str]:
-    path, _, part = named.partition("#")
-    return {"sha256": sha256(path) if Path(path).is_file() else path, "part": part}
+    name, _, part = named.partition("#")
+    path = sample(name) if name in DATA else Path(name)
+    return {"sha256": sha256(path) if path.is_file() else name, "part": part}
 
 
 def _differing(found: Any, what: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from calibcli.result import Result
 
 SUFFIXES = (".html", ".htm")
-NEEDS = "jinja2"
+NEEDS = ("jinja2", "matplotlib")
 REPORT = "report.html"
 
 

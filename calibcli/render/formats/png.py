@@ -13,7 +13,7 @@ from calibcli.spec import Style
 
 SUFFIXES = (".png",)
 TO_STDOUT = False
-NEEDS = "matplotlib"
+NEEDS = ("matplotlib",)
 FIGURES = True
 
 

@@ -13,7 +13,7 @@ from calibcli.spec import Style
 
 SUFFIXES = (".svg",)
 TO_STDOUT = False
-NEEDS = "matplotlib"
+NEEDS = ("matplotlib",)
 
 
 def render(result: Result, style: Style = "screen") -> bytes:

@@ -1,0 +1,122 @@
+"""A year of `calib watch` on rows of a real model: the night of the alarm after a drift, and updates that are killed.
+
+    python benchmarks/watch_year.py [FILE] [--nights 365] [--drift 200] [--times 2] [--kills 20]
+
+FILE has recorded outputs, else sample_data/test.npz; a temperature is fitted to them first. Each night draws 200 of the
+rows with replacement; from the night of the drift on, all logits are `--times` as large, in the control they are not.
+Limits: the ECE after the temperature and .03, the accuracy less .05. Then `--kills` nights are counted by a process
+that is killed (SIGKILL) at a moment of its run chosen at random, and run again: the state is that of nights without
+kills, or exit 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import calibcli
+from calibcli.watch import ledger
+
+SAMPLE = Path(__file__).parent.parent / "sample_data" / "test.npz"
+ROWS = 200
+FIRST = datetime.date(2026, 1, 1)
+
+
+def rows(file: Any, night: int, times: float) -> dict[str, Any]:
+    """Of one night: logits, labels, ids, and the date."""
+    at = np.random.default_rng([11, night]).integers(0, file.n, ROWS)
+    date = (FIRST + datetime.timedelta(days=night)).isoformat()
+    ids = np.arange(ROWS) + ROWS * night
+    return {"logits": times * file.logits[at], "labels": file.labels[at], "ids": ids, "night": date}
+
+
+def year(file: Any, limits: dict[str, Any], nights: int, drift: int, times: float, state: Path) -> str:
+    """The nights on which each rule alarmed, counted from 1."""
+    watch = calibcli.Watch(state, **limits)
+    start, first = time.process_time(), dict[str, int]()
+    for night in range(nights):
+        given = rows(file, night, times if night >= drift else 1.0)
+        found = watch.update(given["logits"], given["labels"], kind="logits", ids=given["ids"], night=given["night"])
+        for check in found.checks:
+            if check.outcome == "fail":
+                first.setdefault(check.rule, night + 1)
+    spent = time.process_time() - start
+    said = ", ".join(f"{rule}: night {night}" for rule, night in first.items()) or "none"
+    return f"alarms: {said}; {spent:.0f} CPU s, state {state.stat().st_size / 1000:.0f} kB"
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two states hold the same rows: everything but when they were written."""
+    both = [ledger.load(path) for path in (one, other)]
+    a, b = ([(s.rows, s.nights), {k: v.arrays() for k, v in s.streams.items()}] for s in both)
+    return a[0] == b[0] and all(
+        np.array_equal(array, b[1][key][name]) for key, arrays in a[1].items() for name, array in arrays.items()
+    )
+
+
+def killed(file: Any, limits: dict[str, Any], kills: int, folder: Path) -> tuple[int, bool]:
+    """How many of the updates were killed before they ended by themselves, and whether nothing was lost or repeated."""
+    rng, ended = np.random.default_rng(0), 0
+    plain, state = folder / "plain.json", folder / "killed.json"
+    options = [f"--{side}={metric}={limit}" for side, of in limits.items() for metric, limit in of.items()]
+    took = 0.0
+    for night in range(kills + 1):
+        given = rows(file, night, 1.0)
+        path, date = folder / f"{night}.npz", given.pop("night")
+        np.savez(path, **given)
+        line = [sys.executable, "-m", "calibcli", "watch", "STATE", str(path), *options, "--night", date, "-q"]
+        start = time.perf_counter()
+        subprocess.run([part.replace("STATE", str(plain)) for part in line], check=True, capture_output=True)
+        took = took or time.perf_counter() - start
+        again = [part.replace("STATE", str(state)) for part in line]
+        if night:
+            process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(took * rng.uniform(0.2, 1.1))
+            process.kill()
+            ended += process.wait() == -9
+        subprocess.run(again, check=True, capture_output=True)
+    return ended, same(plain, state)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, default=SAMPLE)
+    parser.add_argument("--nights", type=int, default=365)
+    parser.add_argument("--drift", type=int, default=200)
+    parser.add_argument("--times", type=float, default=2.0)
+    parser.add_argument("--kills", type=int, default=20)
+    given = parser.parse_args()
+    raw = calibcli.read(given.file)
+    tempered = calibcli.fit_scaler(raw).predict_proba(raw.logits if raw.kind == "logits" else np.exp(raw.logits))
+    file = calibcli.from_arrays(np.log(np.maximum(tempered, 1e-300)), raw.labels, kind="logits")
+    found = calibcli.measure(file, "ece", "accuracy")
+    limits = {
+        "max": {"ece": round(found["ece"].value + 0.03, 3)},
+        "min": {"accuracy": round(found["accuracy"].value - 0.05, 3)},
+    }
+    print(f"{given.file.name}, tempered (ECE {found['ece'].value:.3f}): {limits}, {given.nights} nights of {ROWS} rows")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for name, begins in (("control", given.nights), ("drift", given.drift)):
+            print(
+                f"{name}: {year(file, limits, given.nights, begins, given.times, folder / f'{name}.json')}", flush=True
+            )
+        ended, kept = killed(file, limits, given.kills, folder)
+    print(
+        f"{given.kills} updates killed at random, {ended} of them before their end: {'equal' if kept else 'NOT EQUAL'}"
+    )
+    return int(not kept)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
