@@ -49,7 +49,8 @@ def outline(d: str) -> str:
 
 def _lines(start: Point, points: list[Point]) -> list[str]:
     """The steps of straight lines."""
-    here, last, said = start, "", []
+    here, last = start, ""
+    said: list[str] = []
     for x, y in _seen([start, *points])[1:]:
         steps, here = (x - here[0], y - here[1]), (x, y)
         if steps == (0, 0) and len(points) > 1:

@@ -164,7 +164,7 @@ def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps:
     if len(words) > 4 * caps.text:
         words = words[: 4 * caps.text].rpartition(" ")[0] + " … The rest is in the JSON, in numbers."
     words += f" {more} more panels are not drawn." if more else ""
-    tables = []
+    tables: list[Shown] = []
     for table, rows in aloud.tables(kept, caps.points):
         if not caps.thinned and tables and rows > len(table.rows):
             continue  # a few points of a curve, which is drawn
