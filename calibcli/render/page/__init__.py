@@ -18,11 +18,14 @@ from calibcli.result import WORST_FIRST, Result
 
 MOST = 1_000_000  # bytes of a page
 MANY = 300_000  # of one with several results
-FIGURE = 2_000  # of the smallest figure
+FIGURE = 3_000  # of a small figure
 LEVELS = (
     Caps(),
-    Caps(rows=100, points=8, panels=6, figures=4),
-    Caps(rows=40, points=6, panels=3, figures=1, text=120, fields=False),
+    Caps(fields=False),
+    Caps(rows=100, points=16, panels=6, figures=4, fields=False, thinned=False),
+    Caps(rows=60, points=12, panels=4, figures=3, text=120, fields=False, thinned=False),
+    Caps(rows=40, points=10, panels=2, figures=2, text=120, fields=False, thinned=False),
+    Caps(rows=40, points=10, panels=2, figures=1, text=120, fields=False, thinned=False),
     Caps(rows=20, points=4, panels=1, figures=1, text=100, fields=False),
     Caps(rows=20, points=4, panels=1, figures=0, text=100, fields=False),
     Caps(rows=10, points=0, panels=0, figures=0, text=100, fields=False),
@@ -111,7 +114,7 @@ def cell(result: Result) -> str:
 
 
 def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
-    """Draw pictures in place, each once for all calls with the same `drawn`; the rules of their style sheet."""
+    """Draw pictures in place, equal ones once for all calls with the same `drawn`; the rules of their style sheet."""
     if not pictures:
         return ""
     from calibcli.render import figure
@@ -119,7 +122,7 @@ def drawings(pictures: Sequence[Picture], drawn: dict[str, bytes]) -> str:
 
     styles = inline.Styles()
     for p in pictures:
-        key = f"{p.id} {len(p.plots)} {p.title}"
+        key = repr((p.plots, p.estimates))
         if key not in drawn:
             drawn[key] = figure.render(Result(command="", plots=p.plots, estimates=p.estimates), "svg", images=False)
         p.svg = _safe(inline.small(drawn[key], p.id, p.title, f"{p.id}-w", styles))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from xml.etree import ElementTree
 
 from calibcli.render.figure import style
-from calibcli.render.page.outlines import outline
+from calibcli.render.page.outlines import TOKEN, closer, outline
 
 Element = ElementTree.Element
 DARK = {
@@ -79,6 +81,7 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
         used[element.get("id", "")] = element
     for group in [g for g in root.iter("g") if g.get("id", "").startswith("matplotlib.axis")]:
         _axis(group, used)
+    _placed(root, used)
     names: dict[str, str] = {}
     for element in root.iter():
         for key, value in element.attrib.items():
@@ -87,6 +90,10 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
     names = {old: f"{prefix}-{i}" for i, old in enumerate(names)}
     _share(root, names, styles)
     _tidy(root, names, styles)
+    for element in list(root.iter()):
+        _gathered(element)
+        if element.tag == "path":
+            element.set("d", closer(element.get("d", "")))
     box = NUMBER.sub(lambda m: _short(float(m[0]), 1), root.attrib["viewBox"])
     about = {"role": "img", "aria-labelledby": f"{prefix}-t", "aria-describedby": described_by}
     root.attrib = {"viewBox": box, "width": box.split()[2], **about}
@@ -122,6 +129,32 @@ def _axis(group: Element, used: dict[str, Element]) -> None:
         group[:] = [*sorted(lines, key=lambda line: (line.get("clip-path", ""), line.get("style", ""))), *texts]
 
 
+def _placed(root: Element, used: dict[str, Element]) -> None:
+    """Areas that Matplotlib defines and uses once, where they stand."""
+    count = Counter(one.get("href", "") for one in root.iter("use"))
+    for group in [g for g in root.iter("g") if len(g) == 1 and g[0].tag == "use"]:
+        use = group[0]
+        mark = used.get(use.get("href", "")[1:])
+        if mark is None or mark.tag != "path" or count[use.get("href", "")] > 1 or "transform" in mark.attrib:
+            continue
+        x, y = float(use.get("x", 0)), float(use.get("y", 0))
+        steps = TOKEN.findall(mark.get("d", ""))
+        odd = False  # whether a number is down the page
+        for i, step in enumerate(steps):
+            if step[0].isalpha():
+                odd = False
+            else:
+                steps[i], odd = f"{float(step) + (y if odd else x):.6f}", not odd
+        look = f"{mark.get('style', '')}; {use.get('style', '')}"
+        group[:] = [Element("path", {"d": " ".join(steps), "style": look, **_clip(group)})]
+        mark.set("d", "")
+
+
+def _clip(group: Element) -> dict[str, str]:
+    """The clip path of a group, which loses it."""
+    return {"clip-path": group.attrib.pop("clip-path")} if "clip-path" in group.attrib else {}
+
+
 def _share(root: Element, names: dict[str, str], styles: Styles) -> None:
     """Hatches that the page has already are not defined again."""
     for parent in [p for p in root.iter() if p.find("pattern") is not None]:
@@ -141,18 +174,49 @@ def _tidy(parent: Element, names: dict[str, str], styles: Styles) -> None:
     children: list[Element] = []
     for child in list(parent):
         _tidy(child, names, styles)
-        if child.tag in DROPPED or child.get("style") == GROUND:
+        if child.tag in DROPPED or child.get("style") == GROUND or child.get("d") == "":
             continue
         own = child.attrib.pop("id", "")
         if own in names:
             child.set("id", names[own])
         _attributes(child, names, styles)
+        if child.tag == "text" and len(child):
+            child.text = None
+            _spans(child)
         if child.tag in ("g", "defs") and not len(child):
             continue
         for one in list(child) if child.tag == "g" and not child.attrib else [child]:
             if not _joined(children, one):
                 children.append(one)
     parent[:] = children
+
+
+def _gathered(parent: Element) -> None:
+    """Texts and marks beside each other that look the same in one group, which says so once."""
+    children: list[Element] = []
+    for (tag, look), run in groupby(list(parent), key=lambda one: (one.tag, one.get("class", ""))):
+        same = list(run)
+        if tag in ("text", "use") and look and len(same) > 2:
+            group = Element("g", {"class": look})
+            for one in same:
+                del one.attrib["class"]
+            group[:] = same
+            same = [group]
+        children += same
+    parent[:] = children
+
+
+def _spans(text: Element) -> None:
+    """Characters beside each other that look the same as one span, each where it stands."""
+    kept: list[Element] = []
+    for span in text:
+        last = kept[-1].attrib if kept else {}
+        if last and {**last, "x": ""} == {**span.attrib, "x": ""}:
+            last["x"] += f" {span.get('x', '')}"
+            kept[-1].text = f"{kept[-1].text}{span.text}"
+        else:
+            kept.append(span)
+    text[:] = kept
 
 
 def _attributes(element: Element, names: dict[str, str], styles: Styles) -> None:
@@ -201,7 +265,7 @@ def _declaration(text: str) -> str:
 
 def _short(number: float, places: int) -> str:
     text = f"{number:.{places}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
+    text = re.sub(r"^(-?)0\.", r"\1.", text.rstrip("0").rstrip(".") if "." in text else text)
     return "0" if text in ("-0", "") else text
 
 
@@ -223,10 +287,12 @@ def _merge(mesh: Element) -> None:
 def _written(element: Element) -> Iterator[str]:
     """The element as HTML has it, with quotation marks only where they are needed."""
     yield f"<{element.tag}"
-    for key, value in element.attrib.items():
-        yield f" {key}={value}" if BARE.fullmatch(value) else f' {key}="{html.escape(value)}"'
+    quoted = False
+    for key, value in sorted(element.attrib.items(), key=lambda item: not BARE.fullmatch(item[1])):
+        quoted = not BARE.fullmatch(value)
+        yield f' {key}="{html.escape(value)}"' if quoted else f" {key}={value}"
     if not len(element) and not element.text:
-        yield " />" if element.attrib else "/>"
+        yield "/>" if quoted or not element.attrib else " />"
         return
     yield ">" + html.escape(element.text or "", quote=False)
     for child in element:

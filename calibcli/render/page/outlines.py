@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 TOKEN = re.compile(r"[A-Za-z](?![a-z])|-?\d*\.?\d+(?:e[-+]?\d+)?")
 POINTS = {"M": 2, "L": 2, "Q": 4, "C": 6}  # numbers of a command that Matplotlib writes
-TOLERANCE = 1.5  # tenths of a point that a curve may be off
+TOLERANCE = 3  # tenths of a point that a curve may be off
 Point = tuple[int, int]
 
 
@@ -48,14 +49,15 @@ def outline(d: str) -> str:
 
 def _lines(start: Point, points: list[Point]) -> list[str]:
     """The steps of straight lines."""
-    here, last, said = start, "", []
+    here, last = start, ""
+    said: list[str] = []
     for x, y in _seen([start, *points])[1:]:
         steps, here = (x - here[0], y - here[1]), (x, y)
         if steps == (0, 0) and len(points) > 1:
             continue
         command, numbers = ("h", steps[:1]) if steps[1] == 0 else ("v", steps[1:]) if steps[0] == 0 else ("l", steps)
         text = _numbers(list(numbers))
-        said.append((text if text.startswith("-") else f" {text}") if command == last else command + text)
+        said.append(_after(said[-1], text) if command == last else command + text)
         last = command
     return said
 
@@ -86,8 +88,52 @@ def _seen(points: list[Point]) -> list[Point]:
     return [points[i] for i in sorted(kept)]
 
 
+def closer(d: str) -> str:
+    """A path of `outline` whose parts begin with a step from the part before, where that is shorter.
+
+    >>> closer("M10.4 20.5h-2M10.4 23.5h-2")
+    'M10.4 20.5h-2m2 3h-2'
+    """
+    parts = re.findall(r"M[^M]*", d)
+    said, here = parts[:1], (0, 0)
+    for before, part in itertools.pairwise(parts):
+        here, (x, y) = _end(before), _end(start := re.findall(r"M[^a-z]*", part)[0])
+        step = "m" + _numbers([x - here[0], y - here[1]])
+        said.append((step if len(step) < len(start) else start) + part[len(start) :])
+    return "".join(said)
+
+
+def _end(part: str) -> Point:
+    """Where a part of a path ends."""
+    here = start = (0, 0)
+    for command, text in re.findall(r"([Mhvlqcz])([^a-z]*)", part):
+        numbers = [round(10 * float(t)) for t in TOKEN.findall(text)]
+        if command == "M":
+            here = start = (numbers[0], numbers[1])
+        elif command == "h":
+            here = (here[0] + sum(numbers), here[1])
+        elif command == "v":
+            here = (here[0], here[1] + sum(numbers))
+        elif command == "z":
+            here = start
+        else:
+            size = {"l": 2, "q": 4, "c": 6}[command]
+            across, down = numbers[size - 2 :: size], numbers[size - 1 :: size]
+            here = (here[0] + sum(across), here[1] + sum(down))
+    return here
+
+
 def _numbers(steps: list[int]) -> str:
-    return "".join(t if t.startswith("-") else f" {t}" for t in map(_tenths, steps)).lstrip()
+    said = ""
+    for text in map(_tenths, steps):
+        said += _after(said, text) if said else text
+    return said
+
+
+def _after(before: str, text: str) -> str:
+    """A number after another, apart from it only where it has to be."""
+    apart = text[0].isdigit() or (text[0] == "." and "." not in re.split(r"[ a-zA-Z-]", before)[-1])
+    return f" {text}" if apart else text
 
 
 def _tenths(number: int) -> str:

@@ -28,6 +28,7 @@ class Caps:
     rows: int = 300  # of a table
     points: int = 20  # of a figure's table
     panels: int = 12  # of a figure
+    thinned: bool = True  # tables of curves with more points than that, if only every so many of them
     figures: int = 12  # of a result
     text: int = 500  # characters of a field
     fields: bool = True  # every field of the JSON as well, and how each number was got
@@ -133,14 +134,15 @@ def _order(plots: Sequence[Plot]) -> int:
 
 
 def sheets(result: Result, how: sheet.How) -> list[Sheet]:
-    """As in every format, but slices in a table of their own."""
+    """As in every format, but slices, or whatever numbers are of the parts of, in a table of their own."""
     parts = [e for e in result.estimates if "=" in e.scope]
     whole = [e for e in result.estimates if "=" not in e.scope]
     if not parts or not whole:
         return sheet.sheets(result, how)
     first = sheet.sheets(dataclasses.replace(result, estimates=whole, tables=[]), how)
     sliced = sheet.sheets(dataclasses.replace(result, estimates=parts, tables=[], checks=[]), how)
-    named = [dataclasses.replace(s, title="Slices" + (f", {s.title}" if s.title else "")) for s in sliced]
+    by = ", ".join(dict.fromkeys(e.scope.partition("=")[0] for e in parts))
+    named = [dataclasses.replace(s, title=f"By {by}" + (f", {s.title}" if s.title else "")) for s in sliced]
     return first + named + sheet.sheets(dataclasses.replace(result, estimates=[], checks=[]), how)
 
 
@@ -158,9 +160,14 @@ def picture(plots: Sequence[Plot], id: str, estimates: Sequence[Estimate], caps:
     names = {p.name for p in panels[: caps.panels]}
     kept = [_thinned(p) for p in plots if p.name in names or p.under in names]
     more = max(0, len(panels) - caps.panels)
-    words = _text(aloud.words(kept), 4 * caps.text) + (f" {more} more panels are not drawn." if more else "")
-    tables = []
+    words = aloud.words(kept)
+    if len(words) > 4 * caps.text:
+        words = words[: 4 * caps.text].rpartition(" ")[0] + " … The rest is in the JSON, in numbers."
+    words += f" {more} more panels are not drawn." if more else ""
+    tables: list[Shown] = []
     for table, rows in aloud.tables(kept, caps.points):
+        if not caps.thinned and tables and rows > len(table.rows):
+            continue  # a few points of a curve, which is drawn
         one = shown(sheet.of_table(table), dataclasses.replace(caps, rows=caps.points + 1))
         one.more = rows - len(one.rows)
         tables.append(one)
