@@ -121,7 +121,7 @@ def consistency(bins: Bins, seed: int = 0) -> tuple[Floats, Floats]:
     """
     gaps = bins.simulated(DRAWS, np.random.default_rng([seed, 90])) * bins.inverse
     low, high = quantiles(bins.confidence - gaps, [(1 - BAND) / 2, (1 + BAND) / 2])
-    return low, high
+    return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)  # but for rounding they are there
 
 
 def smooth_curve(view: BinaryOutcomes, sigma: float) -> Curve:
