@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "ci"
 yaml = pytest.importorskip("yaml")
+pytestmark = pytest.mark.docs
 
 GH = '''#!{python}
 """A stand-in for GitHub's command line: what a repository holds is in a JSON file."""

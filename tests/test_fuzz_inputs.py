@@ -66,8 +66,8 @@ def program(code: str) -> int:
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        *(("files", 500), ("evals", 300), ("arrays", 200), ("results", 100), ("torch", 120)),
-        *(("folders", 120), ("downloads", 180)),
+        *(("files", 500), ("evals", 300), ("arrays", 200), ("results", 100), ("torch", 80)),
+        *(("folders", 80), ("downloads", 100)),
     ],
 )
 def test_damaged_files(kind: str, examples: int, here: Path) -> None:

@@ -17,6 +17,7 @@ def test_sample_data_are_small() -> None:
     assert sum(p.stat().st_size for p in (ROOT / "sample_data").iterdir() if p.is_file()) < 2_000_000
 
 
+@pytest.mark.docs
 def test_make_check_agrees() -> None:
     pytest.importorskip("sklearn")
     done = subprocess.run(
