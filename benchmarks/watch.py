@@ -330,9 +330,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shares = [max(counts[i] / n for n, *counts in found.values()) for i in (0, 1)]
         above = max(clopper_pearson(max(counts), n, 0.001)[1] for n, *counts in found.values())
         print(f"worst: PASS {shares[0]:.3f}, FAIL {shares[1]:.3f}; no cell above {above:.3f} (99.9 %)")
-        print(
-            f"{len(found)} cells, {time.process_time() - start:.0f} CPU s; surely above what is claimed: {bad or 'none'}"
-        )
+        print(f"{len(found)} cells, {time.process_time() - start:.0f} CPU s; surely above the claim: {bad or 'none'}")
     if given.only != "wrong" and not given.short:
         print("\n".join(right(given.runs // 2)))
     return int(bool(bad))
