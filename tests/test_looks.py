@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crashing import Crash, Crashing
 from torch import Tensor, nn
 
 import calibcli
@@ -59,20 +60,6 @@ def trainer(folder: Path | None, keep: Callable[[nn.Module, int], None], kind: t
 
 def content(model: nn.Module) -> bytes:
     return b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values())
-
-
-class Crash(Exception):
-    pass
-
-
-class Crashing(Trainer):
-    after = 0
-
-    def _record(self, *args: Any) -> None:
-        super()._record(*args)
-        type(self).after -= 1
-        if type(self).after < 0:
-            raise Crash
 
 
 def test_a_resumed_run_looks_at_the_same(tmp_path: Path) -> None:

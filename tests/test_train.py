@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crashing import Crash, Crashing
 from torch import Tensor, nn
 
 import calibcli
@@ -50,22 +51,6 @@ def rows(n: int = 60, seed: int = 0) -> tuple[Loader, Loader]:
 def trainer(recipe: Recipe, folder: Path | None = None, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:
     torch.manual_seed(0)
     return kind(Net(), recipe, *rows(), folder=folder, **options)
-
-
-class Crash(Exception):
-    pass
-
-
-class Crashing(Trainer):
-    """Dies without warning in the middle of a step."""
-
-    after = 0
-
-    def _record(self, *args: Any) -> None:
-        super()._record(*args)
-        type(self).after -= 1
-        if type(self).after < 0:
-            raise Crash
 
 
 def content(model: nn.Module) -> bytes:
