@@ -26,7 +26,7 @@ from calibcli.errors import UsageError
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.metrics.bounds import table_bounds
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import bin_index, clopper_pearson
 from calibcli.predictions import Predictions
 from calibcli.watch import watched as watching

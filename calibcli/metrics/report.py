@@ -15,8 +15,8 @@ from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.proper import brier_parts
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, lean, needed_class_bins, reads_scores
 from calibcli.metrics.tables import class_names, per_class, top_k
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
