@@ -43,7 +43,7 @@ def command(
         return run.finish(partly(files, *what.metric, save=partial, reading=asked(reading), **how))
     from calibcli.api.measuring import measure
 
-    options = {"labels": None, **asked(reading)}
+    options = {"labels": None, "curve": curve if run.draws else "bars", **asked(reading)}
     labels = options.pop("labels")
-    found = measure(files, labels, *what.metric, top_k=top_k, diagram=True, curve=curve, **how, **options)
+    found = measure(files, labels, *what.metric, top_k=top_k, diagram=True, **how, **options)
     return run.finish(found, asked=bool(what.metric))

@@ -101,6 +101,11 @@ class Run:
         self.started = time.time()
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
+    @property
+    def draws(self) -> bool:
+        """Whether more is made of the result than a screen's, which draws bins alone."""
+        return bool(self.outputs) or self.format != "table"
+
     def claim(self, inputs: Iterable[str | Path | None], *targets: Path) -> None:
         """Refuse outputs, and the further files `targets`, that would replace or fall into an input.
 
