@@ -15,14 +15,7 @@ from calibcli.metrics.gap_norms import GapNorm, l1
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, MeanOf, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample, known
-from calibcli.numerics import (
-    SMALLEST_P,
-    binomial_tail,
-    clopper_pearson,
-    normal_quantile,
-    student_quantile,
-    two_sided,
-)
+from calibcli.numerics import SMALLEST_P, binomial_tail, clopper_pearson, normal_quantile, student_quantile, two_sided
 from calibcli.predictions import Floats
 from calibcli.result import Estimate
 from calibcli.shelves import Choice
