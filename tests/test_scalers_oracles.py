@@ -20,9 +20,9 @@ import calibcli
 from calibcli import scalers
 from calibcli.errors import UsageError
 from calibcli.links import log_phi, log_softmax
+from calibcli.metrics.isotonic import pool
 from calibcli.predictions import Predictions
 from calibcli.scalers.affine import log_odds
-from calibcli.metrics.isotonic import pool
 from calibcli.scalers.monotone import isotonic_curve
 
 
