@@ -28,6 +28,10 @@ class Foreign:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+PARTIAL = Foreign("a state of calib metrics --partial", "merge")
+"""What parts of the rows left behind, which holds scores as well."""
+
+
 def refuse(found: Foreign | None, source: Source) -> None:
     """Raises:
     InputError: the file is something else than recorded outputs.
@@ -80,11 +84,6 @@ def _pickled(source: Source) -> Foreign | None:
     if Path(source.path).suffix not in pt.SUFFIXES and any(name.endswith("Storage") for name in names):
         return Foreign("a checkpoint", "curvature, logits, fit")
     return None
-
-
-def state(contents: Contents) -> Foreign | None:
-    """What parts of the rows left behind, which holds scores as well."""
-    return Foreign("a state of calib metrics --partial", "merge") if STATE in contents.arrays else None
 
 
 def after_reading(contents: Contents, source: Source) -> Foreign | None:

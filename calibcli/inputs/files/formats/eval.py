@@ -15,12 +15,11 @@ which needs the extra `evals`; those of older versions with zlib.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from calibcli.errors import InputError, refusing
@@ -29,7 +28,7 @@ from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.evals import inspect_ai
 from calibcli.inputs.files.formats.numpy import distinct_members
 from calibcli.inputs.files.source import Source, memory_limit, refuse_large
-from calibcli.inputs.files.text import Twice, once
+from calibcli.inputs.files.text import json_of
 
 SUFFIXES = (".eval",)
 FORMAT = "eval, log of Inspect"
@@ -68,12 +67,7 @@ def read(source: Source) -> Contents:
     about = {member.filename: member for member in members}
     header = next((about[name] for name in ("header.json", "_journal/start.json") if name in about), None)
     known = _object(source, header) if header else {}
-    return inspect_ai.contents(FORMAT, known, _samples(source, samples), source)
-
-
-def _samples(source: Source, members: list[zipfile.ZipInfo]) -> Iterator[Mapping[str, Any]]:
-    for member in members:
-        yield _object(source, member)
+    return inspect_ai.contents(FORMAT, known, (_object(source, member) for member in samples), source)
 
 
 def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
@@ -97,9 +91,7 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise InputError(f"{name} is damaged: its bytes do not have the checksum that the archive gives", AGAIN)
     try:
-        found = json.loads(data, object_pairs_hook=once)
-    except Twice as error:
-        raise InputError(f"{name} has two '{error}'", "write every key once") from None
+        found = json_of(data, name)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

@@ -20,7 +20,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, InFile, Memory, known_shape
 from calibcli.inputs.files.names import CLASSES, IDS
 from calibcli.inputs.files.source import Source
-from calibcli.inputs.files.text import Twice, once
+from calibcli.inputs.files.text import json_of
 from calibcli.predictions import Named
 from calibcli.spec import normal
 
@@ -65,9 +65,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     if length > min(HEADER, source.size - 8):
         raise _broken(source, f"its header claims {length:,} bytes")
     try:
-        header = json.loads(source.pread(length, 8), object_pairs_hook=once)
-    except Twice as error:
-        raise _broken(source, f"it holds two tensors '{str(error)[:40]}'") from None
+        header = json_of(source.pread(length, 8), source.name)
     except (ValueError, RecursionError):
         raise _broken(source, "its header is not JSON") from None
     if not isinstance(header, dict):
