@@ -51,13 +51,14 @@ def before_reading(source: Source) -> Foreign | None:
     if head.startswith(b"PK\x03\x04"):
         import zipfile
 
+        from calibcli.inputs.files.formats.numpy import DAMAGED
+        from calibcli.inputs.files.formats.pt import program
+
         try:
             with zipfile.ZipFile(source.reader()) as archive:
                 names = archive.namelist()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        except DAMAGED:
             return None
-        from calibcli.inputs.files.formats.pt import program
-
         if kind := program(names):
             return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
         pickled = any(name.endswith("data.pkl") for name in names)

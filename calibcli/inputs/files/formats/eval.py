@@ -26,7 +26,7 @@ from calibcli.errors import InputError, refusing
 from calibcli.inputs.files import packed
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.evals import inspect_ai
-from calibcli.inputs.files.formats.numpy import distinct_members
+from calibcli.inputs.files.formats.numpy import DAMAGED, distinct_members
 from calibcli.inputs.files.source import Source, memory_limit, refuse_large
 from calibcli.inputs.files.text import json_of
 
@@ -51,8 +51,7 @@ def read(source: Source) -> Contents:
     Raises:
         InputError: damaged, larger than memory, no samples, or samples that cannot be measured.
     """
-    errors = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, IndexError, OverflowError)
-    with refusing(errors, f"{source.name} is not a readable log of Inspect (a zip archive)", AGAIN):
+    with refusing(DAMAGED, f"{source.name} is not a readable log of Inspect (a zip archive)", AGAIN):
         members = zipfile.ZipFile(source.reader()).infolist()
     distinct_members(members, source)
     samples = sorted((m for m in members if m.filename.startswith("samples/")), key=lambda m: _natural(m.filename))
