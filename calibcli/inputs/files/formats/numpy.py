@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def _archive(source: Source) -> Contents:
         if not member.filename.endswith(".npy"):
             continue
         name = member.filename.removesuffix(".npy")
-        with refusing(DAMAGED, lambda e, name=name: f"array '{name}' in {source.name} cannot be read ({e})", AGAIN):
+        with refusing(DAMAGED, partial("array '{}' in {} cannot be read ({})".format, name, source.name), AGAIN):
             arrays[name] = _member(source, archive, member, name)
         packed |= isinstance(arrays[name], Lazy)
     if not arrays:

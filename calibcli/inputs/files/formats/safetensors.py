@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from calibcli.spec import normal
 SUFFIXES = (".safetensors",)
 HEADER = 100_000_000  # longest header the format allows
 WIDTHS = {"8": 1, "16": 2, "32": 4, "64": 8}  # bytes
+FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}  # as PyTorch has them
 DTYPES = {
     **{f"{kind}{bits}": f"<{kind.lower()}{size}" for kind in "IU" for bits, size in WIDTHS.items()},
     **{f"F{bits}": f"<f{size}" for bits, size in WIDTHS.items() if size > 1},
@@ -56,6 +59,19 @@ def read(source: Source) -> Contents:
             if found is not None:
                 arrays[name] = Memory(found)
     return Contents("safetensors", arrays, metadata={str(k): str(v) for k, v in metadata.items()})
+
+
+def described(path: Path) -> list[Mapping[str, Any]]:
+    """`dtype` and `shape` of each tensor, as the header has them.
+
+    Raises:
+        InputError: as `read`.
+    """
+    source = Source(path)
+    found = [about for name, about in _header(source)[0].items() if name != "__metadata__"]
+    if not all(isinstance(about, dict) and {"dtype", "shape"} <= about.keys() for about in found):
+        raise _broken(source, "a tensor has no dtype and shape")
+    return found
 
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:
