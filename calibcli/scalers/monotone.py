@@ -32,7 +32,7 @@ def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float =
     """
     x, where = np.unique(score, return_inverse=True)
     w = np.bincount(where, weights, len(x)).astype(np.float64)
-    y = np.bincount(where, hit if weights is None else hit * weights, len(x))
+    y = np.bincount(where, hit if weights is None else hit * weights, len(x)).astype(np.float64)
     keep = w > 0
     x, y, w = x[keep], y[keep], w[keep]
     first = np.flatnonzero(np.append(True, np.diff(x) > tie))
