@@ -64,11 +64,7 @@ class Options:
         check_options(self)
 
 
-def report(
-    predictions: Predictions,
-    options: Options | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def report(predictions: Predictions, options: Options | None = None, progress: Progress | None = None) -> Result:
     """Everything about recorded outputs, as a Result.
 
     Raises:
@@ -151,9 +147,7 @@ def _shown(options: Options) -> ClassBins:
 
 
 def report_multilabel(
-    labels: Mapping[str, Predictions],
-    options: Options | None = None,
-    progress: Progress | None = None,
+    labels: Mapping[str, Predictions], options: Options | None = None, progress: Progress | None = None
 ) -> Result:
     """Each label of a multi-label problem as a binary one, and a diagram each.
 
@@ -314,11 +308,7 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
 
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "n": sample.n,
-        **predictions.problem,
-        "level": options.level,
-    }
+    facts: dict[str, Any] = {"n": sample.n, **predictions.problem, "level": options.level}
     if predictions.weights is not None:
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:
