@@ -115,6 +115,11 @@ class Run:
         self.started = time.time()
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
+    @property
+    def screen_alone(self) -> bool:
+        """Whether the result goes nowhere but to a screen, which shows little of it."""
+        return self.format == "table" and not self.outputs and not self.verbose
+
     def claim(self, inputs: Iterable[str | Path | None], *targets: Path) -> None:
         """Refuse outputs, and the further files `targets`, that would replace or fall into an input.
 
