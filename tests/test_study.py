@@ -276,6 +276,7 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ('test = "digits#test"', "", "names no test rows"),
         ("[study]", "schema = 9\n[study]", "has schema 9"),
         (', b = "CE" }', " }", "claim nll lacks b"),
+        ("epochs = 2", "device = 0", r"little.toml:12: device = 0"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:

@@ -67,7 +67,7 @@ class Study:
         train, validation, test: rows, as `calib fit` takes them.  split: how validation rows are held out of the
             training rows where none are named, or "".  embeddings: vectors of words, or "".  masked: a class of the
             training rows that is never an answer, or "".
-        arch: networks.  seeds: how many.  options: of `calib fit`, for every arm.  device: where it runs.
+        arch: networks.  seeds: how many.  options: of `calib fit`, for every arm.  device, threads: where it runs.
         metrics: of test rows, before and `after` a temperature fitted on the validation rows.
         scalers: further ones than the temperature.
         curvature: quantities, of validation rows.  losses: of which, `ce` and `train` (each arm's own).
@@ -95,6 +95,7 @@ class Study:
     embeddings: str = ""
     masked: str = ""
     device: str = "auto"
+    threads: int = 0
     scalers: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     moments: tuple[int, ...] = ()

@@ -29,10 +29,10 @@ BESIDE = ("split", "embeddings", "masked")  # of [data], apart from the rows
 DEFAULTS = {"metrics": ("error", "nll", "ece"), "losses": ("ce",)}
 FILE = "study.toml"  # in the folder of a study
 OPTIONS = {f.name for f in dataclasses.fields(Training)}
-DEVICE = "device"  # of [train] too, but no part of what a run is
+MACHINE = {"device": str, "threads": int}  # of [train] too, but no part of what a run is
 ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "size")
 MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
-FREE = ("seeds", "claims", "size", "device", "question", "paper", "bibtex", "cost", "differs")
+FREE = ("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs")
 """What may change in the folder of a study: its runs stay what they are."""
 
 
@@ -63,7 +63,7 @@ def written(study: Study) -> str:
         ("[study]", {name: getattr(study, name) for name in ABOUT}),
         ("[data]", {name: getattr(study, name) for name in (*PARTS, *BESIDE)}),
         ("[axes]", {"arch": study.arch, "seeds": study.seeds}),
-        ("[train]", {**study.options, DEVICE: study.device}),
+        ("[train]", {**study.options, **{name: getattr(study, name) for name in MACHINE}}),
         ("[measure]", {name: getattr(study, name) for name in MEASURE}),
     ]
     tables += [
@@ -114,8 +114,11 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
     axes = where.table(raw, "axes", ("arch", "seeds"))
     measure = where.table(raw, "measure", MEASURE)
     beside = {name: str(rows.pop(name, "")) for name in BESIDE}
-    split, train = beside["split"], where.table(raw, "train", {*OPTIONS, DEVICE})
-    device = str(train.pop(DEVICE, "auto"))
+    split, train = beside["split"], where.table(raw, "train", {*OPTIONS, *MACHINE})
+    machine = {name: train.pop(name) for name in MACHINE if name in train}
+    for name, value in machine.items():
+        if type(value) is not MACHINE[name]:
+            raise UsageError(f"{where.at(name)}: {name} = {value!r}", 'write device = "cuda" or threads = 1')
     options = _options(train, where, "[train]")
     if data:
         rows = {part: f"{data}#{part}" for part in PARTS if not (split and part == "validation")}
@@ -133,7 +136,7 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
         arms=tuple(arm for table in raw.get("arm", ()) for arm in _arms(table, where)),
         claims=tuple(_claim(table, where) for table in raw.get("claim", ())),
         size=size or str(about.get("size", "")),
-        device=device,
+        **machine,
         **fields,
         differs=tuple(about.get("differs", ())),
     )

@@ -76,7 +76,7 @@ def answers(rows: Predictions, masked: str) -> Predictions:
     """
     out, logits = _masked(rows, masked), rows.logits.copy()
     logits[:, out] = -np.inf
-    return dataclasses.replace(rows, scores=ArrayScores(logits))
+    return dataclasses.replace(rows, scores=ArrayScores(logits), predicted=None)
 
 
 def unrenormalised(rows: Predictions, masked: str) -> Columns:

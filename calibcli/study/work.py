@@ -207,6 +207,7 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
             embeddings=study.embeddings or None,
             missing_classes=bool(study.masked),
             device=study.device,
+            threads=study.threads,
             loss=run.arm.loss,
             seed=run.seed,
             save=folder,

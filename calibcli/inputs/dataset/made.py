@@ -9,7 +9,7 @@ import numpy as np
 from calibcli.files import atomic
 
 SHARED, OWN, LENGTHS = 400, 3, (30, 120)  # words of every group, of one group, and of a post
-FEELING, PLAIN = 60, 200  # words that are good, as many that are bad, and words that are neither
+FEELING, PLAIN = 30, 60  # words that are good, as many that are bad, and words that are neither
 
 
 def newsgroups(folder: str | Path, *, groups: int = 4, posts: int = 150, overlap: float = 0.1, seed: int = 0) -> Path:
@@ -39,7 +39,7 @@ def newsgroups(folder: str | Path, *, groups: int = 4, posts: int = 150, overlap
 
 
 def sentiment(
-    folder: str | Path, *, train: int = 300, dev: int = 150, test: int = 600, noise: float = 0.1, seed: int = 0
+    folder: str | Path, *, train: int = 400, dev: int = 200, test: int = 600, noise: float = 0.1, seed: int = 0
 ) -> Path:
     """A folder laid out as `trees` of the Stanford Sentiment Treebank: `train.txt`, `dev.txt` and `test.txt`. Ours.
 
