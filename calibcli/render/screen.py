@@ -44,7 +44,7 @@ HIDDEN = {
 def sheets(result: Result, detail: Detail) -> list[Sheet]:
     """The tables of a screen."""
     if detail == "all":
-        return [_full(one) for one in sheet.sheets(result, "full")]
+        return [dataclasses.replace(one, musts=frozenset(range(len(one.rows)))) for one in sheet.sheets(result, "full")]
     few = _few(result) if detail == "few" else _asked(result)
     made: Callable[[Result], list[Sheet]] = OWN.get(result.command, lambda one: sheet.sheets(one, "why"))
     sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
@@ -69,10 +69,6 @@ def plots(result: Result, detail: Detail) -> Sequence[Plot]:
     chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
     first = next(iter([*chosen, *panels]), None)
     return [p for p in result.plots if first is not None and first.name in (p.name, p.under)]
-
-
-def _full(one: Sheet) -> Sheet:
-    return dataclasses.replace(one, musts=frozenset(range(len(one.rows))))
 
 
 def _asked(result: Result) -> Result:
