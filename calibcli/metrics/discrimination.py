@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.metrics.intervals import Interval, Rows, Statistic
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, UNIT, Sample
+from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Sample
 from calibcli.numerics import TIE, bisect, score_bound, student_quantile
 from calibcli.predictions import Floats, Ints
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import TIE, quantiles
 from calibcli.predictions import Floats, Ints
 

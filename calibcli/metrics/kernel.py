@@ -11,8 +11,7 @@ import numpy as np
 
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
 from calibcli.metrics.mesh import spread
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
+from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.metrics.smooth import Noise, Noises
 from calibcli.numerics import normal_quantile, quantile, score_bound
 from calibcli.predictions import Floats

@@ -15,7 +15,7 @@ from calibcli.metrics.detection import AveragePrecision, FalsePositives
 from calibcli.metrics.discrimination import Concordance, TwoSamples
 from calibcli.metrics.intervals import Interval
 from calibcli.metrics.paired import Paired, ranked, shown
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Ints, Predictions, Progress, notes_of
 from calibcli.result import Estimate, Result, Table

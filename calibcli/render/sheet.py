@@ -79,6 +79,8 @@ def at(series: Sequence[float | None] | None, i: int) -> float | None:
     return series[i] if series is not None and i < len(series) else None
 
 
+Detail = Literal["few", "asked", "all"]
+"""The few numbers that decide; every number, as they were asked for by name; everything that is known."""
 How = Literal["short", "full", "why"]
 """What is said of how a number was found: in short, all of it, or only why there is none."""
 NO_LIMIT = 10**6
