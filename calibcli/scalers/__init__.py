@@ -2,14 +2,13 @@
 
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
 from calibcli.scalers.output import stream
-from calibcli.scalers.scaler import SCALERS, Fit, Fitted, Scaler
+from calibcli.scalers.scaler import SCALERS, Fit, Scaler
 from calibcli.scalers.store import load, save
-from calibcli.scalers.subsets import fold_of_rows, raw_argmax
+from calibcli.scalers.subsets import fold_of_rows
 
 __all__ = [
     "SCALERS",
     "Fit",
-    "Fitted",
     "Scaler",
     "apply",
     "check_classes",
@@ -17,7 +16,6 @@ __all__ = [
     "fit",
     "fold_of_rows",
     "load",
-    "raw_argmax",
     "save",
     "stream",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.inputs.files.arrays import column_of
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array
 
@@ -45,13 +46,7 @@ def read(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
                     return None
     except (ValueError, OverflowError, TypeError, AttributeError):  # not JSON, or other values
         return None
-    return {key: np.concatenate(values) if key in lists else _objects(values) for key, values in found.items()}
-
-
-def _objects(values: list[Any]) -> Array:
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
+    return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in found.items()}
 
 
 def _blocks(source: Source) -> Iterator[bytes]:
