@@ -48,7 +48,9 @@ class About:
 
 
 def save(scaler: Scaler, path: str | Path) -> None:
-    """Write `scaler` as safetensors; its metadata hold schema, spec, classes, the data's fingerprint and the version.
+    """Write `scaler` as safetensors (Hugging Face 2022).
+
+    Its metadata hold schema, spec, classes, the data's fingerprint and the version.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +82,7 @@ def save(scaler: Scaler, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Scaler:
-    """Read a calibrator.
+    """Read a calibrator from safetensors (Hugging Face 2022), which hold no code.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
