@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import render_cases
 
-from calibcli import headline, numbers
+from calibcli import headline, metrics, numbers
 from calibcli.cli.app import main
 from calibcli.render import beside, stream
 from calibcli.render.formats import table
@@ -188,6 +188,24 @@ def test_the_few_numbers_come_first_and_files_have_all(tmp_path: Path, capsys: p
     assert all(" ".join(e.how.split()) in how and e.reason in how for e in result("metrics").estimates)
 
 
+@pytest.mark.parametrize("argv", ["TEST", "TEST --per-class --curve smooth", "two.npz", "sure.npz --confidence c"])
+def test_a_screen_alone_shows_what_it_does_beside_a_file(
+    argv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no screen shows is not worked out, unless it goes somewhere else."""
+    folder, asked = Path(keeper().name), []
+    np.savez(folder / "sure.npz", c=np.linspace(0.5, 1, 200), correct=np.arange(200) % 7 > 0)
+    words = [FILES.get(word, str(folder / word) if word.endswith(".npz") else word) for word in argv.split()]
+    monkeypatch.setattr(
+        "calibcli.metrics.estimates", lambda *a, f=metrics.estimates, **o: asked.append(f(*a, **o)) or asked[-1]
+    )
+    for more in ([], ["-o", str(tmp_path / "all.json")]):
+        assert main(["metrics", *words, "-q", *more]) == 0
+    half = capsys.readouterr().out
+    assert half[: len(half) // 2] == half[len(half) // 2 :]
+    assert len(asked[0]) < len(asked[1])
+
+
 def test_scale_shows_the_paired_change_of_every_metric_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(shown(monkeypatch, result("scale"), 120))
     for e in result("scale").estimates:
@@ -203,7 +221,7 @@ def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
         main_end, end = pty.openpty()
         env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "NO_COLOR": "1", "TERM": "xterm"}
         argv = [sys.executable, "-m", "calibcli", "inspect", TEST, "--labels", "labels", *more]
-        argv[3:5] = ["metrics", TEST]
+        argv[3:5] = ["metrics", TEST, "-m", "mce"]
         done = subprocess.run(argv, stdout=end, stderr=subprocess.PIPE, text=True, env=env, check=True)
         os.close(end)
         text = b""

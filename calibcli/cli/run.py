@@ -102,9 +102,9 @@ class Run:
         self.stdout, sys.stdout = sys.stdout, sys.stderr  # what a user's own code prints is no result
 
     @property
-    def draws(self) -> bool:
-        """Whether more is made of the result than a screen's, which draws bins alone."""
-        return bool(self.outputs) or self.format != "table"
+    def screen_alone(self) -> bool:
+        """Whether the result goes nowhere but to a screen, which shows little of it."""
+        return self.format == "table" and not self.outputs and not self.verbose
 
     def claim(self, inputs: Iterable[str | Path | None], *targets: Path) -> None:
         """Refuse outputs, and the further files `targets`, that would replace or fall into an input.

@@ -23,12 +23,7 @@ Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 @METRICS.add(values=UNIT, better="lower", unit="")
 def mmce(
-    sample: Sample,
-    *,
-    width: Width = 0.4,
-    weighted: bool = False,
-    square: bool = False,
-    of: Of = "auto",
+    sample: Sample, *, width: Width = 0.4, weighted: bool = False, square: bool = False, of: Of = "auto"
 ) -> Statistic:
     """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / width))^½, r = p - y (Kumar et al. 2018).
 

@@ -46,6 +46,8 @@ DEFAULT = (
 """What is measured when nothing is asked for."""
 OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """And of two classes beside it."""
+FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
+"""Of these, what a screen and its first sentence show."""
 METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT, usual=("proper", "binned", "smooth", "gain"))
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
@@ -224,7 +226,8 @@ class Sample(Once):
 
 
 def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]:
-    """Spec strings as choices, each once; `all` stands for the whole shelf and `default` for the default set.
+    """Spec strings as choices, each once; `all` stands for the whole shelf, `default` for the default set and `few` for
+    what a screen shows of it.
 
     The spec of a choice is the shortest: of two classes `of=positive` goes without saying, of more `of=top`.
 
@@ -240,7 +243,7 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     for spec in specs:
         usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
         group = spec.strip().lower()
-        asked = [*METRICS.entries] if group == "all" else usual if group == "default" else None
+        asked = {"all": [*METRICS.entries], "default": usual, "few": [n for n in usual if n in FEW]}.get(group)
         for one in [spec] if asked is None else known(asked, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
@@ -256,7 +259,7 @@ def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
     if not top_only:
         return here
     there = (OF_TOP.get(name, name) for name in here)
-    return list(dict.fromkeys(name for name in there if name == "default" or not _of_every_class(name)))
+    return list(dict.fromkeys(name for name in there if name in ("default", "few") or not _of_every_class(name)))
 
 
 def _traits(name: str) -> Mapping[str, Any]:

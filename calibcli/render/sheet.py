@@ -293,19 +293,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         size = str(e.n) if e and e.n is not None else ""
         limit = "" if c.limit is None else numbers.exact(c.limit)
         needed = "" if c.n_needed is None else str(c.n_needed)
-        row = [
-            word,
-            c.rule_shown,
-            c.scope,
-            value,
-            interval or numbers.NONE,
-            own,
-            limit,
-            null,
-            size,
-            needed,
-            c.message,
-        ]
+        row = [word, c.rule_shown, c.scope, value, interval or numbers.NONE, own, limit, null, size, needed, c.message]
         rows.append([" ".join(text.split()) for text in row])
     tones: list[Tone] = [TONE[c.outcome] if c.fatal or c.outcome == "pass" else "warn" for c in checks]
     musts = frozenset(i for i, c in enumerate(checks) if c.outcome != "pass")
