@@ -41,8 +41,7 @@ def ood(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """How well confidence, entropy, energy and the largest logit tell rows of the distribution from others
-    (Hendrycks and Gimpel 2017; Liu et al. 2020).
+    """How well confidence (Hendrycks and Gimpel 2017), entropy, energy (Liu et al. 2020), max_logit tell rows outside.
 
     >>> sure, unsure = logits[:500], logits[500:] / 3
     >>> found = calibcli.ood(sure, unsure)
