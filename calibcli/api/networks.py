@@ -75,8 +75,8 @@ def curvature(
             checkpoint says. Inputs (N, ...) of any float, whole or byte type, or a dict of them that goes to the model
             by name and keeps whole numbers whole (tokens, masks); labels (N,) integers.
         quantities: specs such as `trace:precision=0.01`, in units of the loss (`calib list quantities` has their
-            sources); the default set without.  loss: module or spec of the loss.  train_loss: a second one, measured beside it; None: the
-            one that the checkpoint was trained with, "none": none.
+            sources); the default set without.
+        loss: module or spec of the loss.  train_loss: a second one beside it; None: that of the checkpoint, or "none".
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
