@@ -35,7 +35,8 @@ class Accumulator:
 
     Its size does not grow with the rows. Means, proper scores and binned errors are those of all rows together,
     however these are split; other numbers come with the most that they may be off by (`detail["cell_error"]`).
-    Accumulators are pickled to be sent, and merged in any order; groups and weights cannot be merged.
+    Accumulators are pickled to be sent, and merged in any order; groups and weights cannot be merged. Ours: rows are
+    kept as sums over cells of confidence.
 
     >>> parts = [calibcli.Accumulator().update(logits[i::3], labels[i::3]) for i in range(3)]
     >>> found = parts[0].merge(*parts[1:]).result()

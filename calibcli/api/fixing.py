@@ -52,7 +52,7 @@ def fit_scaler(
 
     Args:
         scores, labels, how: as for `measure`.
-        spec: e.g. `temperature`, `focal_temperature`, `vector`.
+        spec: e.g. `temperature`, `focal_temperature`, `vector`; each says its source (`calib list methods`).
         level: confidence level of the intervals.  seed: of what is random.  progress: called with (fraction, text).
 
     Raises:
@@ -82,6 +82,7 @@ def apply(
     """Write calibrated scores of rows of any number, which stream through in blocks.
 
     Of an array in memory, `fit.predict_proba(scores)` and `load_scaler(path).predict_proba(scores)` do as much.
+    The map is that of its method (`calib list methods`).
 
     >>> import numpy as np, tempfile
     >>> fit = fit_scaler([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0], [0.0, 4.0]], [0, 1, 1, 1])

@@ -74,9 +74,9 @@ def curvature(
         data: (inputs, labels), a `torch.utils.data.Dataset` of such pairs, or where a data set lies; None: where the
             checkpoint says. Inputs (N, ...) of any float, whole or byte type, or a dict of them that goes to the model
             by name and keeps whole numbers whole (tokens, masks); labels (N,) integers.
-        quantities: specs such as `lambda_max`, `top:k=10`, `trace:precision=0.01`; the default set without.
-        loss: module or spec of the loss.  train_loss: a second one, measured beside it; None: the one that the
-            checkpoint was trained with, "none": none.
+        quantities: specs such as `trace:precision=0.01`, in units of the loss (`calib list quantities` has their
+            sources); the default set without.
+        loss: module or spec of the loss.  train_loss: a second one beside it; None: that of the checkpoint, or "none".
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
@@ -134,7 +134,8 @@ def train(setup: Setup) -> Result:
         model: a module, a checkpoint, or an architecture (`mlp:hidden=64/64`).
         data, validation, test: rows as `curvature` takes them; None: where the checkpoint says.
         split, split_seed, val_fraction: how rows are held out where there is no validation set.
-        loss: spec or several; of a module, one.  penalty: specs of what is added to each.
+        loss: spec or several (`calib list losses`), in nats; of a module, one.
+        penalty: specs of what is added to each.
         epochs, batch_size, lr, optimizer, ...: see `calibcli.training.setup`, where each says what it is.
         save: folder for model, logits and log.
         device, dtype, seed, threads: as for `curvature`.  progress: called with (fraction, text).

@@ -52,7 +52,7 @@ def export(
 
     Args:
         calibrator: of `fit_scaler` or `load_scaler`, or a file of `save_scaler`.
-        to: a target with its options, such as `onnx` or `checkpoint` (calib list targets).
+        to: a target with its options, such as `onnx` or `checkpoint` (`calib list targets`).
         save: what to write.
         model: a network that the calibrator goes into: a checkpoint, or an ONNX file.
         data: rows to compare on: scores as for `measure`, or of a model its inputs (`digits.npz#test`).
@@ -98,6 +98,8 @@ def verify(
     **how: Unpack[How],
 ) -> Result:
     """Hold what is deployed against the calibrator that should be in it: max|dp|, changed predictions, the gate.
+
+    Ours: what is compared, and how far it may differ.
 
     >>> import tempfile
     >>> fit = calibcli.fit_scaler(logits, labels)

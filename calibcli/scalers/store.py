@@ -57,7 +57,9 @@ class FittedOn:
 
 
 def save(scaler: Scaler, path: str | Path) -> None:
-    """Write `scaler` as safetensors; its metadata hold schema, spec, classes, the data's fingerprint and the version.
+    """Write `scaler` as safetensors (Hugging Face 2022).
+
+    Its metadata hold schema, spec, classes, the data's fingerprint and the version.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +91,7 @@ def save(scaler: Scaler, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Scaler:
-    """Read a calibrator.
+    """Read a calibrator from safetensors (Hugging Face 2022), which hold no code.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

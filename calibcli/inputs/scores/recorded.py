@@ -35,9 +35,9 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     (997, 10, ['heavy', 'light'])
 
     Args:
-        path: a file (`-` is stdin), several that are parts of one data set (`shards=True`) or tasks of one evaluation
-            (`tasks=True`), or what stands for parts: a pattern, a folder, an address (`s3://`).  how: what follows.
-        scores, labels: names of the arrays; `labels` may be a file of its own.
+        path: a file (`calib list formats`; `-` is stdin), several that are parts of one data set (`shards=True`) or
+            tasks of one evaluation (`tasks=True`), or what stands for parts: a pattern, a folder, an address (`s3://`).
+        how: what follows.  scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
         kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
