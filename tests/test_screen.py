@@ -21,8 +21,9 @@ import render_cases
 
 from calibcli import headline, metrics, numbers
 from calibcli.cli.app import main
-from calibcli.render import layout, screen, stream
+from calibcli.render import beside, stream
 from calibcli.render.formats import table
+from calibcli.render.sheet import Column, Detail, Sheet
 from calibcli.result import Estimate, Result
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +68,7 @@ NEEDS = {
 }
 STUDIES = ("focal-map", "focal-shape", "focal-toy", "fts", "overfit", "step-size")
 WIDTHS = (60, 80, 120)
-DETAILS: tuple[screen.Detail, ...] = ("few", "asked", "all")
+DETAILS: tuple[Detail, ...] = ("few", "asked", "all")
 
 
 @cache
@@ -111,7 +112,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: screen.Detail = "few") -> list[str]:
+def shown(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: Detail = "few") -> list[str]:
     out = Terminal()
     for name, value in {"TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -134,7 +135,7 @@ def test_a_screen_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int
     assert " ".join(str(result(command).facts["headline"]).split()) in " ".join(" ".join(lines).split())
 
 
-def unbroken(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: screen.Detail) -> None:
+def unbroken(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: Detail) -> None:
     """Every word of the screen is one of the same text on a line as long as it needs, or ends where an identifier may;
     only what is longer than a line is cut."""
     found = dataclasses.replace(found, plots=())
@@ -208,7 +209,7 @@ def test_a_screen_alone_shows_what_it_does_beside_a_file(
 def test_scale_shows_the_paired_change_of_every_metric_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(shown(monkeypatch, result("scale"), 120))
     for e in result("scale").estimates:
-        if e.scope == screen.DIFFERENCE and e.name in ("nll", "ece"):
+        if e.scope == beside.DIFFERENCE and e.name in ("nll", "ece"):
             row = next(line for line in text.splitlines() if line.startswith(e.name))
             assert {*" ".join(numbers.shown(e)).split()} <= {*row.split()}
 
@@ -238,8 +239,8 @@ def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
 
 def test_what_is_too_wide_becomes_several_tables() -> None:
     cells = [["row", *[f"{i}.{i}{i}{i}{i}{i}{i}" for i in range(1, 10)]]]
-    columns = [layout.Column(f"c{i}", right=i > 0) for i in range(10)]
-    lines = layout.text(layout.Sheet("", columns, cells), width=40)
+    columns = [Column(f"c{i}", right=i > 0) for i in range(10)]
+    lines = stream.text(Sheet("", columns, cells), room=40)
     assert max(map(len, lines)) <= 40
     assert [w for w in " ".join(lines).split() if w == "row"] == ["row"] * 3
     assert set(cells[0]) <= set(" ".join(lines).split())

@@ -68,7 +68,8 @@ def given(
     """
     how = how or {}
     name = function.__name__
-    check_keywords(how, inspect.signature(function).parameters, name)
+    if how:
+        check_keywords(how, inspect.signature(function).parameters, name)
     if whole:
         Reading(**cast(dict[str, Any], how)).whole(name)
     if isinstance(scores, Predictions):

@@ -15,8 +15,8 @@ from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.proper import brier_parts
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, lean, needed_class_bins, reads_scores
 from calibcli.metrics.tables import class_names, per_class, top_k
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
@@ -65,11 +65,7 @@ class Options:
         check_options(self)
 
 
-def report(
-    predictions: Predictions,
-    options: Options | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def report(predictions: Predictions, options: Options | None = None, progress: Progress | None = None) -> Result:
     """Everything about recorded outputs, as a Result.
 
     Raises:
@@ -152,9 +148,7 @@ def _shown(options: Options) -> ClassBins:
 
 
 def report_multilabel(
-    labels: Mapping[str, Predictions],
-    options: Options | None = None,
-    progress: Progress | None = None,
+    labels: Mapping[str, Predictions], options: Options | None = None, progress: Progress | None = None
 ) -> Result:
     """Each label of a multi-label problem as a binary one, and a diagram each.
 
@@ -316,11 +310,7 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
 
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "n": sample.n,
-        **predictions.problem,
-        "level": options.level,
-    }
+    facts: dict[str, Any] = {"n": sample.n, **predictions.problem, "level": options.level}
     if predictions.weights is not None:
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:
