@@ -238,7 +238,7 @@ class _Run:
         """Mean over the sample of float64 F'_i(β) minus the float32 expansion about `at`, and its standard error."""
         differences, weights = [], []
         for z, y, w in chunks(self.sample):
-            differences.append(expectation(z, y, beta) - _shifted(series(z, y, at), beta - at)[0])
+            differences.append(expectation(z, y, beta) - _shifted(series(z, y, at)[:4], beta - at)[0])
             weights.append(np.ones(len(y)) if w is None else w)
         return weighted_mean(np.concatenate(differences), np.concatenate(weights))
 
