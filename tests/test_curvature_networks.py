@@ -65,8 +65,10 @@ def found(model: nn.Module, inputs: Any = None) -> float:
         lambda net: Net(lambda m, x: {"logits": m.net(x), "hidden": x}, net=net),
         lambda net: Net(lambda m, x: (m.net(x), x), net=net),
         lambda net: torch.compile(net, backend="aot_eager"),
+        lambda net: nn.Sequential(torch.compile(net, backend="aot_eager")),
+        lambda net: [net.compile(backend="aot_eager"), net][1],
     ],
-    ids=["dict", "tuple", "compiled"],
+    ids=["dict", "tuple", "compiled", "compiled part", "compiled in place"],
 )
 def test_measure_takes_what_the_command_takes(wrap: Callable[[nn.Module], nn.Module]) -> None:
     assert found(wrap(mlp())) == pytest.approx(top(mlp()), rel=1e-3)
