@@ -190,7 +190,6 @@ def plain() -> dict[str, Maker]:
         ),
         "data-parallel": lambda: (nn.DataParallel(mlp()), rows()),
         "compiled": lambda: (torch.compile(mlp(), backend="aot_eager"), rows()),
-        "compiled-part": lambda: (nn.Sequential(torch.compile(mlp(), backend="aot_eager")), rows()),
         "fx": lambda: (torch.fx.symbolic_trace(mlp()), rows()),
         "no-grad-inside": lambda: of(
             lambda m, x: m.last(torch.no_grad()(m.first)(x)), first=mlp(), last=nn.Linear(K, K)
