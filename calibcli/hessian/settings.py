@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +18,11 @@ from calibcli.signals import Signals, held_signals
 
 @contextlib.contextmanager
 def second_order(device: torch.device) -> Iterator[None]:
-    """Gradients on, fused attention, autocast and TF32 off; all as before on the way out, random state included.
+    """Gradients on; fused attention, autocast, TF32 and compiled parts off; all as before on the way out, random state
+    included.
 
-    Scaled-dot-product attention has a second derivative in its math backend only, and `nn.MultiheadAttention` none
-    in its fused inference path.
+    Scaled-dot-product attention has a second derivative in its math backend only, `nn.MultiheadAttention` none in its
+    fused inference path, and what `torch.compile` made none: it runs as it was written.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -32,6 +34,7 @@ def second_order(device: torch.device) -> Iterator[None]:
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
             sdpa_kernel(SDPBackend.MATH),
+            torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext(),
         ):
             yield
     finally:
