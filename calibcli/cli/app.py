@@ -101,7 +101,12 @@ def _bug(error: Exception) -> int:
 
 
 def _say(problem: str, fix: str, code: Exit) -> int:
-    print(f"error: {problem}" + (f"\n  fix: {fix}" if fix else ""), file=sys.stderr)
+    text = f"error: {problem}" + (f"\n  fix: {fix}" if fix else "")
+    if sys.stderr.isatty():
+        from calibcli.render import layout
+
+        text = layout.fitted(text, sys.stderr)
+    print(text, file=sys.stderr)
     return int(code)
 
 

@@ -18,6 +18,7 @@ from calibcli.cli.options import COMPLETION, parsed, takes
 from calibcli.errors import CalibError, Exit
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
+from calibcli.render import layout, screen
 from calibcli.result import Result
 from calibcli.spec import Count, Edges, Level, Style, option
 
@@ -128,7 +129,7 @@ class Run:
     def note(self, text: str) -> None:
         """A remark on stderr."""
         if not self.quiet:
-            print(f"note: {text}", file=sys.stderr)
+            print(layout.fitted(f"note: {text}", sys.stderr), file=sys.stderr)
 
     def progress(self, title: str) -> Callable[[float, str], None]:
         """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
@@ -180,9 +181,10 @@ class Run:
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
         Run.latest_code = code if failed is None else int(failed.code)
-        for note in result.notes:
+        detail: screen.Detail = "all" if self.verbose else "asked" if asked else "few"
+        for note in screen.notes(result, detail):
             self.note(note)
-        render.show(stamped, self.format, "all" if self.verbose else "asked" if asked else "few")
+        render.show(stamped, self.format, detail)
         if failed is not None:
             raise failed
         return code

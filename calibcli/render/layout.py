@@ -8,8 +8,10 @@ between words, and what is still too wide becomes several tables, each with the 
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
 from collections.abc import Sequence
+from typing import TextIO
 
 from calibcli.render import stream
 from calibcli.render.sheet import Column, Sheet
@@ -55,6 +57,14 @@ def prose(text: str, width: int) -> list[str]:
     """Lines that end between words; an interval and a per cent are one word each."""
     lines = textwrap.wrap(_held(text), width, break_long_words=False, break_on_hyphens=False)
     return [line.replace(HELD, " ") for line in lines]
+
+
+def fitted(text: str, to: TextIO) -> str:
+    """Lines that end between words where `to` is a terminal, else `text`."""
+    if not to.isatty():
+        return text
+    width = max(40, shutil.get_terminal_size().columns)
+    return "\n".join(line for one in text.splitlines() for line in prose(one, width) or [""])
 
 
 def _held(text: str) -> str:

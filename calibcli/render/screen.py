@@ -13,7 +13,7 @@ from calibcli import numbers
 from calibcli.plots import Plot
 from calibcli.render import sheet
 from calibcli.render.sheet import Column, Sheet
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Cell, Estimate, Result, Table
 
 Detail = Literal["few", "asked", "all"]
 """The few numbers that decide; every number, as they were asked for by name; everything that is known."""
@@ -25,12 +25,15 @@ CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_nor
 PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
 PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
 WORK = ("convergence", "layers", "share")  # pictures of how a number was found
-SHORT = ("metrics", "scale", "compare", "curvature", "fit")  # commands that find more than the few
+SHORT = ("metrics", "merge", "scale", "compare", "curvature", "fit")  # commands that find more than the few
 BEST = 3  # methods of a ranking, beside those that every reader looks for
 USUAL = ("temperature", "none")
 DIFFERENCE = "after minus before"
 HIDDEN = {
     "metrics": {"level", "why"},
+    "merge": {"level", "why"},
+    "inspect": {"used by"},
+    "study": {"study", "command", "cost", "spent", "cite", "recipe sha256"},
     "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"}
     | {"lambda", "mu", "largest other weight", "norm of other weights"},
     "compare": {"alpha", "comparisons"},
@@ -61,8 +64,18 @@ def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
     ]
 
 
+def notes(result: Result, detail: Detail) -> Sequence[str]:
+    """Without those of numbers that are not shown."""
+    if detail != "few":
+        return result.notes
+    hidden = {e.name for e in result.estimates} - {e.name for e in _few(result).estimates}
+    return [note for note in result.notes if not hidden & {part.strip() for part in note.split(":")[:2]}]
+
+
 def plots(result: Result, detail: Detail) -> Sequence[Plot]:
-    """One picture where there are several: the first, or what came of it."""
+    """One picture where there are several: the first, or what came of it; none of a study, beside its claims."""
+    if detail != "all" and result.command == "study":
+        return []
     if detail == "all" or result.command not in SHORT:
         return result.plots
     panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
@@ -97,7 +110,7 @@ def _few(result: Result) -> Result:
         ranked = any(t.name == "ranking" for t in result.tables)
         kept = [e for e in result.estimates if (e in kept or not e.scope) and not (ranked and e.name == GAIN)]
         result = _ranked(result)
-    if result.command == "metrics" and any(not e.scope for e in kept):
+    if result.command in ("metrics", "merge") and any(not e.scope for e in kept):
         kept = [e for e in kept if not e.scope or e.name.partition(":")[0] == "ece"]
     if not kept:
         return result
@@ -254,4 +267,53 @@ def _curvature(result: Result) -> list[Sheet]:
     return [made, *(sheet.of_table(t) for t in result.tables if t.name != "errors")]
 
 
+def _ood(result: Result) -> list[Sheet]:
+    """A row for each score, then the paired differences of AUROC."""
+    by = {(e.name, e.scope): numbers.shown(e)[:2] for e in result.estimates}
+    own = {e.scope: e for e in result.estimates if e.name == "fpr95"}
+    rows = []
+    for scope, e in own.items():
+        cells = [*by.get(("auroc", scope), ("", "")), *by["fpr95", scope]]
+        rows.append([scope.removeprefix("score="), *cells, numbers.cell(e.detail.get("threshold"))])
+    level = f"{numbers.level(result.estimates)} interval".strip()
+    columns = [Column("score", code=True), Column("auroc", right=True), Column(level), Column("fpr95", right=True)]
+    columns += [Column(level), Column("threshold", right=True, spare=1)]
+    said = {
+        row[1]: str(row[-1]) for t in result.tables if t.name == "differences" for row in t.rows if row[0] == "auroc"
+    }
+    moved = [
+        [e.scope, *by["auroc", e.scope], said[e.scope]]
+        for e in result.estimates
+        if e.name == "auroc" and e.scope in said
+    ]
+    heads = [Column("auroc of", code=True), Column("change", right=True), Column(level), Column("shown")]
+    made = [Sheet(sheet.size(result.estimates), columns, rows), Sheet("", heads, moved)]
+    return [sheet.without_empty(one) for one in made if one.rows]
+
+
+def _study(result: Result) -> list[Sheet]:
+    """The verdict on each claim, in its own word, with what decides it."""
+    claims = next((t for t in result.tables if t.name == "claims"), None)
+    if claims is None:
+        return sheet.sheets(result, "why")
+    tones: dict[Cell, sheet.Tone] = {"holds": "good", "reversed": "warn"}
+    rows: list[list[str]] = []
+    found = []
+    for row in claims.rows:
+        name, text, word, value, both, alone, p, more = (str(cell or "") for cell in row)
+        counted = both.startswith("[")
+        rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
+        found.append(tones.get(word, ""))
+    columns = [Column("verdict"), Column("claim", code=True), Column("value", right=True), Column("interval")]
+    columns += [Column("p (Holm)", right=True, spare=1), Column("in words", free=True)]
+    title = f"{claims.title} (arms, what differs from the paper and figures with -v or -o)"
+    return [Sheet(title, columns, rows, tones=found, musts=frozenset(range(len(rows))))]
+
+
+def _slices(result: Result) -> list[Sheet]:
+    """The rules alone: their table has the numbers too."""
+    return [sheet.of_table(t) for t in result.tables]
+
+
 OWN = {"scale": _scale, "fit": _scale, "compare": _compare, "curvature": _curvature}
+OWN |= {"ood": _ood, "study": _study, "slices": _slices}

@@ -25,8 +25,9 @@ from calibcli.result import Result
 
 SUFFIXES = (".txt",)
 WIDTH = 80  # of a diagram where there is no terminal to ask
-STYLES = {"title": "bold", "head": "bold", "code": "cyan", "faint": "dim", "": ""}
-STYLES |= {"good": "green", "bad": "bold red", "warn": "yellow"}
+STYLES = {"title": "bold", "head": "bold", "code": "", "faint": "dim", "": ""}
+STYLES |= {"good": "black on green", "bad": "bold bright_white on red", "warn": "black on yellow"}
+"""With a ground of their own: as letters, green, yellow and cyan are pale on white, red is dark on black."""
 ROWS = 60  # of a table beside the estimates on a terminal
 MOST = 3  # diagrams in one table
 BINS = 30  # rows of a reliability diagram; more bins are merged
