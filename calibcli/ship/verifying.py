@@ -25,7 +25,6 @@ from calibcli.ship.target import Job, fed
 
 Array = NDArray[Any]
 TORCH = (".pt2", ".pt", ".pth", ".ckpt")
-BLOCK = 1 << 14
 
 
 def verify(job: Job, before: Path | None, rules: Request) -> Result:
@@ -155,7 +154,8 @@ def _outputs(path: Path, rows: Any, job: Job) -> Array:
 
         return onnx_files.outputs(path, rows)
     from calibcli.inputs import checkpoint, inference
+    from calibcli.ship.torch_files import logits_of
 
     model = checkpoint.load(path, **job.network).model
     inference.check(rows, model)
-    return softmax(np.concatenate([z.double().numpy() for z in inference.predict(model, rows)]))
+    return softmax(logits_of(model, rows))

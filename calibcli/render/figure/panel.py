@@ -191,7 +191,7 @@ def _log_ticks(axis: Any) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else math.inf
     if decades < 3.2:
-        subs = (1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 4.0, 5.0, 7.0)
+        subs: tuple[float, ...] = (1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 4.0, 5.0, 7.0)
         if axis.axis_name == "x" and not _room(axis, decades, _tick(10 ** math.floor(math.log10(high)))):
             subs = subs[:1] if decades > 1 else subs[:5:2]
         axis.set_major_locator(LogLocator(subs=subs))
