@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
@@ -19,6 +20,7 @@ import calibcli
 from calibcli import render
 from calibcli.cli.app import main
 from calibcli.metrics.report import Options, report
+from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.render import figure
 from calibcli.render.figure import style
@@ -201,6 +203,16 @@ def test_a_picture_has_one_message() -> None:
     assert f"P({NAMES[1]})" in words("names")
     estimate = made("overconfident")["ece"]
     assert any(said.startswith(f"ECE {estimate.value:.3f}"[:8]) for said in words("overconfident"))
+
+
+def test_lines_are_told_apart_without_their_hue() -> None:
+    """At most three of one pattern in a panel."""
+    curves = [Curve(label=f"c{i}", kind="line", x=[0.0, 1.0], y=[0.0, float(i)]) for i in range(9)]
+    with figure.drawn(Result(command="ood", plots=[Plot(name="p", curves=curves)])) as drawn:
+        lines = drawn.axes[0].lines
+        assert len({(line.get_color(), line._unscaled_dash_pattern) for line in lines}) == 9
+        counts = Counter(line._unscaled_dash_pattern for line in lines)
+        assert max(counts.values()) <= 3
 
 
 def test_the_gap_beyond_chance_is_what_leaves_the_band() -> None:

@@ -30,13 +30,15 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     beside = [i for i, c in enumerate(curves) if plot.labels and c.kind in ("bars", "points")]
     handles: Handles = {}
     used: set[str] = set()
+    drawn = 0
     for i, curve in enumerate(curves):
         place = (beside.index(i), len(beside)) if i in beside else (0, 1)
         colour = colours.of(curve, used)
         handle = marks.draw(axes, curve, colour, plot, place, small)
-        if colour in used and curve.role not in style.ROLES and curve.kind == "line":  # more curves than colours
-            for line in (axes.lines[-1], handle):
-                line.set_linestyle((0, (4, 1.5)))
+        if curve.role not in style.ROLES and curve.kind == "line":
+            drawn += 1
+            for line in (axes.lines[-1], handle) if drawn > style.SOLID else ():
+                line.set_linestyle(style.DASHES[(drawn - style.SOLID - 1) % len(style.DASHES)])
         used.add(colour)
         if curve.label and handle is not None:
             handles[style.plain(curve.label)] = handle
