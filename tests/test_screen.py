@@ -246,6 +246,19 @@ def test_notes_and_errors_on_a_terminal_end_their_lines_between_words(monkeypatc
     assert stream.fitted(text, io.StringIO()) == text
 
 
+def test_a_bar_that_was_not_finished_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibcli.render import progress
+
+    out = Terminal()
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setenv("TERM", "xterm")
+    progress.bar("curvature")(0.5, "40 products")
+    assert "\x1b[?25l" in out.getvalue()
+    progress.close()
+    assert out.getvalue().endswith(("\x1b[?25h\r\x1b[1A\x1b[2K", "\x1b[1A\x1b[2K"))
+    assert out.getvalue().count("\x1b[?25h") == 1
+
+
 @pytest.mark.parametrize("command", STUDIES)
 def test_a_study_fits(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     lines = shown(monkeypatch, result(command), 80)

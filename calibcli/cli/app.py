@@ -128,6 +128,11 @@ def _say(problem: str, fix: str, code: Exit) -> int:
     if sys.stderr.isatty():
         from calibcli.render import stream
 
+        if "calibcli.render.progress" in sys.modules:
+            from calibcli.render import progress
+
+            progress.close()
+
         text = stream.fitted(text, sys.stderr)
     print(text, file=sys.stderr)
     return int(code)

@@ -173,6 +173,10 @@ class Run:
                 failed = failed or error
         Run.latest_code = code if failed is None else int(failed.code)
         detail: sheet.Detail = "all" if self.verbose else "asked" if asked else "few"
+        if "calibcli.render.progress" in sys.modules:
+            from calibcli.render import progress
+
+            progress.close()
         for note in render.notes(result, self.format, detail):
             self.note(note)
         render.show(stamped, self.format, detail)

@@ -168,7 +168,7 @@ def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list
 
 def _below(row: Sequence[str], columns: Sequence[Column], room: int) -> list[Line]:
     said = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
-    return [[(f"    {line}", "faint")] for line in prose(said, room - 4)]
+    return [[(f"    {line}", "")] for line in prose(said, room - 4)]
 
 
 def _fitted(
@@ -237,9 +237,7 @@ def _cells(
             column = table.columns[i]
             part = parts[k] if k < len(parts) else ""
             space = " " * (sizes[i] - width(part))
-            own = style or (
-                tone if position == 0 and tone else "code" if column.code else "faint" if column.free else ""
-            )
+            own = style or (tone if position == 0 and part else "code" if column.code else "")
             line += [(" " * GAP, "")] if position else []
             line.append((space + part if column.right else part + space, own))
         found.append(line)
