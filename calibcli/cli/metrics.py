@@ -53,7 +53,8 @@ def command(
                 **how,
             )
         )
-    from calibcli.api.measuring import How, measured
+    from calibcli.api.measuring import measured
+    from calibcli.inputs.scores.from_arrays import How
     from calibcli.metrics.report import Options
 
     shown = run.screen_alone  # which has few numbers, and bins for a picture: no more is worked out

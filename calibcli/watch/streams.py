@@ -186,7 +186,6 @@ def thresholds(watched: Watched, alpha: float, per_year: float) -> dict[str, flo
     }
 
 
-
 def joined(one: Stream, other: Stream) -> Stream:
     """Both streams' rows, of the same night: wealth of independent rows multiplies, and sums add.
 
