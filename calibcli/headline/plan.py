@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calibcli.headline import count, counted, listed, told
+from calibcli.numbers import number
 from calibcli.result import Estimate, Result
 
 
@@ -22,5 +23,7 @@ def say(result: Result) -> str:
 
 
 def _why(e: Estimate) -> str:
-    """`ece <= 0.02 needs that to PASS with a chance of 80%`."""
-    return f"{e.scope} ({e.how.partition(';')[0]})"
+    """`ece <= 0.02 (PASS with a chance of 80 % if its truth is 0)`."""
+    truth = e.detail.get("truth")
+    assumed = f" if {e.scope.partition(' ')[0]} truly is {number(truth)}" if isinstance(truth, float) else ""
+    return f"{e.scope} ({e.how.partition(';')[0]}{assumed})"

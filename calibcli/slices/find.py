@@ -195,10 +195,12 @@ def _headline(found: Sequence[Estimate], search: Search, total: float, least: tu
     if not real:
         gap, share = least
         return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
-    word = "miscalibrated" if search.find == "gap" else "wrong more often"
-    names = "; ".join(f"{e.scope} ({' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,})" for e in real[:3])
+    word, name, shown = "miscalibrated", "confidence gap", f"{total:+.3f}"
+    if search.find == "error":
+        word, name, shown = "wrong more often", "error", f"{total:.3f}"
+    names = "; ".join(f"{e.scope} ({name} {' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,})" for e in real[:3])
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
-    return f"Surely {word}: {names}{more}. All {rows:,} rows: {total:+.3f}."
+    return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {shown}."
 
 
 def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:

@@ -113,16 +113,14 @@ def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -
 
 
 def _evidence(state: State, checks: Sequence[Check]) -> Table:
-    """E of each claim, and what decides it."""
+    """E of each claim, and from which on it is decided."""
     rows: list[Sequence[Any]] = []
     for stream, check in zip(state.streams.values(), checks, strict=True):
         limits, logs = state.limits(stream), stream.evidence()
-        cells: list[Any] = [check.rule, check.scope]
-        for key, _ in LINES:
-            cells += [_power(float(logs[key])), _power(limits[key])]
-        rows.append(cells)
-    columns = ["rule", "scope", *(text for _, word in LINES for text in (f"E {word}", f"of {word}"))]
-    return Table(name="evidence", title="Evidence, and what decides", columns=columns, rows=rows)
+        for key, word in LINES:
+            rows.append([check.rule, check.scope, word, _shown(float(logs[key])), _shown(limits[key])])
+    columns = ["rule", "scope", "claim", "E", "decides from"]
+    return Table(name="evidence", title="Evidence for each claim, and what decides", columns=columns, rows=rows)
 
 
 def _nights(state: State) -> list[Table]:

@@ -14,7 +14,7 @@ from typing import Any
 from calibcli.render import sheet, stream
 from calibcli.render.page import portions
 from calibcli.render.page.portions import Caps, Picture
-from calibcli.result import WORST_FIRST, Result
+from calibcli.result import Result
 
 MOST = 1_000_000  # bytes of a page
 MANY = 300_000  # of one with several results
@@ -79,9 +79,8 @@ def _text(
     """The page and how many figures it has; they are left out without `drawn`, where their drawings are kept."""
     several = len(named) > 1
     shown = [portions.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
-    judged = [r.verdict for _, r in named if r.verdict is not None]
-    counts = ", ".join(f"{judged.count(o)} {sheet.VERDICT[o].lower()}" for o in WORST_FIRST if o in judged)
-    worst = next((o for o in WORST_FIRST if o in judged), None)
+    judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
+    verdict, tone = sheet.banner(judged)
     count = sum(r.command != "compare" or bool(r.provenance) for _, r in named)  # beside those that the report made
     heading = f"Report of {count} results" if several else shown[0].heading
     pictures = [p for one in shown for p in (*one.first, *one.later)]
@@ -91,9 +90,9 @@ def _text(
         style=stylesheet() + ("" if drawn is None else drawings(pictures, drawn)),
         overview=several,
         heading=heading,
-        title=f"{heading}: {sheet.VERDICT[worst]}" if worst else heading,
-        verdict=f"{sheet.VERDICT[worst]}: {counts}" if worst else "",
-        tone=sheet.TONE[worst] if worst else "",
+        title=": ".join(filter(None, [heading, verdict.partition(":")[0]])),
+        verdict=verdict,
+        tone=tone,
         notes=notes,
         cut=cut,
     )
