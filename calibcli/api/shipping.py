@@ -83,8 +83,16 @@ def export(
         network={} if model is not None and Path(model).suffix == ".onnx" else network,
         reading=reading,
         tolerance=tolerance,
+        estimator=as_estimator,
     )
     return ship(to, job)
+
+
+def as_estimator(scaler: Scaler, classifier: Any) -> Any:
+    """A calibrator as scikit-learn takes it, around a fitted classifier where there is one."""
+    from calibcli.api.estimator import Calibrator
+
+    return Calibrator.from_scaler(scaler, classifier)
 
 
 @spread

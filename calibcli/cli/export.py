@@ -31,7 +31,7 @@ def command(
     calibrator: Path = argument("Calibrator written by calib scale --save."),
     to: str = option(..., "Target: checkpoint, onnx, json, ... (calib list targets)."),
     save: Path = option(..., "File or folder to write.", "--save", "-o"),
-    model: Path | None = option(None, "Model that it goes into: a checkpoint, a Hugging Face folder, an .onnx."),
+    model: Path | None = option(None, "Model that it goes into: a checkpoint, a Hugging Face folder, an .onnx, a classifier in a .pkl or .skops."),
     data: str | None = option(
         None,
         "Rows to compare on: recorded scores, or of a model its inputs; default: those of the fit, or the model's.",
@@ -49,6 +49,7 @@ def command(
     Of --model, the rows of --data are inputs; else they are recorded scores. What differs from the calibrator by more
     than --tolerance is not written (exit 4).
     """
+    from calibcli.api.shipping import as_estimator
     from calibcli.files import unchanged
     from calibcli.scalers import load
     from calibcli.ship import Job, export
@@ -69,6 +70,7 @@ def command(
                 reading=_reading(model, kind, rows, network),
                 tolerance=tolerance,
                 progress=run.progress("comparing"),
+                estimator=as_estimator,
             ),
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,7 @@ class Job:
         model: the network that it goes into, or None.  network: options of `checkpoint.load`.
         data: rows: recorded outputs, or a data set of inputs.  reading: options of `recorded.read` or `dataset.load`.
         tolerance: largest difference of a probability; None is the target's own.
+        estimator: what makes a scikit-learn estimator of a scaler, and of a fitted classifier where there is one.
     """
 
     scaler: Scaler
@@ -52,6 +53,7 @@ class Job:
     reading: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
     progress: Progress = lambda fraction, text: None
+    estimator: Callable[[Scaler, Any], Any] | None = None
 
     @cached_property
     def scores(self) -> Predictions:

@@ -18,6 +18,7 @@ from calibcli.inputs.scores import recorded
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.result import Cell, Check, Result, Table
 from calibcli.scalers import check_classes
+from calibcli.ship import estimator_files
 from calibcli.ship.as_json import scaler_of
 from calibcli.ship.comparison import Compared, compare, softmax
 from calibcli.ship.exporting import estimate, facts_of
@@ -120,6 +121,9 @@ def _scores(job: Job) -> tuple[Predictions, Array, Array | None]:
 
         given = fed(job.scaler, rows, "float32")
         return rows, torch_files.probabilities(path, given, bool(job.network.get("trust"))), given
+    if path.suffix in estimator_files.SUFFIXES:
+        given = fed(job.scaler, rows, "float64")
+        return rows, estimator_files.probabilities(path, given, "", bool(job.network.get("trust"))), given
     if path.suffix == ".json":
         with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"):
             text = path.read_bytes()
@@ -138,7 +142,7 @@ def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
     """The logits of the network before, with labels, and the probabilities of the one that is deployed."""
     from calibcli.inputs import checkpoint, dataset
 
-    if before.suffix == ".onnx":
+    if before.suffix in (".onnx", *estimator_files.SUFFIXES):
         rows = dataset.load(job.data, **job.reading)
     else:  # prepared as the model asks
         rows = checkpoint.load(before, **job.network).open_data(job.data, **job.reading)
@@ -154,6 +158,9 @@ def _outputs(path: Path, rows: Any, job: Job) -> Array:
         from calibcli.ship import onnx_files
 
         return onnx_files.outputs(path, rows)
+    if path.suffix in estimator_files.SUFFIXES:
+        x, _ = rows.batch(slice(0, len(rows)))
+        return estimator_files.probabilities(path, np.asarray(x), job.scaler.kind, bool(job.network.get("trust")))
     from calibcli.inputs import checkpoint, inference
 
     model = checkpoint.load(path, **job.network).model
