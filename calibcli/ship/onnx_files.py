@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
-from calibcli.inputs import dataset
+from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.dataset import Dataset
 from calibcli.links import log_softmax
 from calibcli.predictions import two_columns
@@ -108,7 +108,16 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
 def _rows(job: Job) -> Dataset:
     if job.data is None:
         raise UsageError("a network is compared on rows of inputs, and none were named", "pass --data digits.npz#test")
-    return dataset.load(job.data, **job.reading)
+    assert job.model is not None
+    return opened(job.model, job)
+
+
+def opened(network: Path, job: Job) -> Dataset:
+    """The rows of --data, prepared as the folder of the network says where it says so."""
+    graph = onnx_run.read(network).graph
+    taken = {i.name for i in graph.input} - {i.name for i in graph.initializer}
+    own, classes, about = checkpoint.beside(network, taken)
+    return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
 
 
 def _feeds(running: Any, rows: Dataset) -> Iterator[Any]:

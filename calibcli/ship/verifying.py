@@ -142,7 +142,11 @@ def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
     """The logits of the network before, with labels, and the probabilities of the one that is deployed."""
     from calibcli.inputs import checkpoint, dataset
 
-    if before.suffix in (".onnx", *estimator_files.SUFFIXES):
+    if before.suffix == ".onnx":
+        from calibcli.ship import onnx_files
+
+        rows = onnx_files.opened(before, job)
+    elif before.suffix in estimator_files.SUFFIXES:
         rows = dataset.load(job.data, **job.reading)
     else:  # prepared as the model asks
         rows = checkpoint.load(before, **job.network).open_data(job.data, **job.reading)
