@@ -110,6 +110,24 @@ def test_half_precision_costs_at_most_twice_its_rounding(spec: str, dtype: torch
     assert {t.dtype for t in stored.values()} == {dtype}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_logits_of_many_digits_have_the_limit_of_their_own_rounding(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Of logits near 100 float32 keeps five decimals, with or without a calibrator; `verify` knows it too."""
+    model, rows = network(tmp_path, 100)
+    loaded = checkpoint.load(model)
+    with torch.no_grad():
+        [*loaded.model.parameters()][-2].mul_(20)
+    checkpoint.save(model, loaded.model.to(dtype), {"architecture": f"mlp:inputs={INPUTS},hidden=16,classes=100"})
+    one, made = scaler("temperature", 100), tmp_path / "m.safetensors"
+    found = calibcli.export(one, "checkpoint", model=model, data=rows, save=made)
+    assert 1e-6 < found["max_dp"].value <= found.facts["limit"] == 2 * found.facts["rounding alone costs"]
+    assert found.facts["limit"] < (1e-4 if dtype == torch.float32 else 0.5)
+    checked = calibcli.verify(made, one, rows, before=model)
+    assert checked.verdict == "pass"
+    assert checked.facts["limit"] == pytest.approx(found.facts["limit"], rel=1e-3)
+    assert calibcli.verify(model, one, rows, before=model).verdict == "fail"
+
+
 @pytest.mark.parametrize(
     "spec",
     ["dirichlet:lam=1,mu=1", "focal", "focal_temperature", "isotonic", "isotonic_top", "histogram", "platt", "beta"],

@@ -138,7 +138,7 @@ def test_verify_prepares_pictures_as_logits_does(tmp_path: Path) -> None:
     argv = ["export", cal, "--to", "checkpoint", "--model", str(model), "--data", pictures, "-o", made, "-q"]
     assert main(argv) == 0
     fit = calibcli.load_scaler(cal)
-    rows, deployed = verifying._networks(Job(scaler=fit, path=Path(made), data=pictures), model)
+    rows, deployed, _ = verifying._networks(Job(scaler=fit, path=Path(made), data=pictures), model)
     recorded = calibcli.read(raw)
     assert rows.labels.tolist() == recorded.labels.tolist()
     np.testing.assert_allclose(rows.logits, log_softmax(recorded.logits.astype(float)), atol=1e-4)
@@ -179,7 +179,7 @@ def test_an_onnx_graph_beside_an_image_processor(tmp_path: Path) -> None:
     before, after = (runtime.InferenceSession(str(p)).run(None, {"pixel_values": x})[0] for p in (given["model"], made))
     np.testing.assert_allclose(after, before / 2, rtol=1e-6)
     job = Job(scaler=one, path=made, data=given["data"])
-    rows, deployed = verifying._networks(job, given["model"])
+    rows, deployed, _ = verifying._networks(job, given["model"])
     np.testing.assert_allclose(rows.logits, log_softmax(before.astype(float)), atol=1e-4)
     np.testing.assert_allclose(np.log(deployed), log_softmax(before.astype(float) / 2), atol=1e-4)
     assert rows.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4

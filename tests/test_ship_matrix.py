@@ -244,8 +244,10 @@ def test_vllm_has_temperature_and_platt_of_one_column(tmp_path: Path) -> None:
     calibcli.export(fitted("temperature", 10), "vllm", save=tmp_path / "p.json", data=data)
     t = 1 / float(fitted("temperature", 10).parameters["beta"])
     assert json.loads((tmp_path / "p.json").read_text()) == {"logit_sigma": pytest.approx(t)}
-    with pytest.raises(UsageError, match="has no 'vector'"):
-        calibcli.export(fitted("vector", 10), "vllm", save=tmp_path / "q.json", data=data)
+    for spec, works in (("vector", "to='checkpoint'"), ("isotonic", "to='onnx'"), ("sms", "to='onnx'")):
+        with pytest.raises(UsageError, match=f"has no '{spec}'") as refused:
+            calibcli.export(fitted(spec, 10), "vllm", save=tmp_path / "q.json", data=data)
+        assert works in refused.value.fix
     rng = np.random.default_rng(0)
     s = rng.standard_normal(400) * 4
     one = calibcli.fit_scaler(

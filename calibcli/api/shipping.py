@@ -59,8 +59,8 @@ def export(
         model: a network that the calibrator goes into: a checkpoint, or an ONNX file.
         data: rows to compare on: scores as for `measure`, or of a model its inputs (`digits.npz#test`).
         labels: (N,), of arrays, for a card.
-        tolerance: largest difference of a probability; default: 1e-6 (float32), 1e-9 (float64), of half precision
-            twice what rounding alone costs.
+        tolerance: largest difference of a probability; default: 1e-6 (float32), 1e-9 (float64), or twice what
+            rounding alone costs where that is more.
         arch, arch_file, trust: of `model`, as for `curvature`.  progress: called with (fraction, text).
         how: how scores are read, see `read`.
 

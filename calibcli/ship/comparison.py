@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,8 @@ class Compared:
 
     Attributes:
         n: rows.  most: the largest difference of a probability, in row `row`.  limit: what it may be.
-        changed: rows whose predicted class is not the calibrator's.  rounding: what half precision costs by itself.
+        changed: rows whose predicted class is not the calibrator's.
+        rounding: what arithmetic and storage cost by themselves.
     """
 
     n: int
@@ -67,7 +69,7 @@ def compare(
     dtype: str = "float32",
     tolerance: float | None = None,
     raw: Array | None = None,
-    rounding: float | None = None,
+    rounding: Callable[[], float | None] = lambda: None,
 ) -> Compared:
     """Compare probabilities.
 
@@ -77,7 +79,7 @@ def compare(
         dtype: that it works in.
         tolerance: the limit, where the user named one.
         raw: (n, K) scores before, where the calibrator keeps their predicted classes.
-        rounding: what half precision costs without a calibrator.
+        rounding: what arithmetic and storage cost without a calibrator; asked where `found` is beyond its limit.
     """
     p = np.asarray(found, np.float64)
     if p.shape != expected.shape:
@@ -86,9 +88,11 @@ def compare(
     far = np.abs(np.exp(expected) - p)
     worst = np.nan_to_num(far.max(axis=1, initial=0.0), nan=np.inf)
     classes = (expected if raw is None else raw).argmax(axis=1)
-    limit = max(LIMITS[dtype], 2 * rounding if rounding is not None else 0.0) if tolerance is None else tolerance
+    limit, cost = LIMITS[dtype] if tolerance is None else tolerance, None
+    if tolerance is None and worst.max(initial=0.0) > limit and (cost := rounding()) is not None:
+        limit = max(limit, 2 * cost)
     row = int(worst.argmax())
-    return Compared(len(p), float(worst[row]), row, limit, int((p.argmax(axis=1) != classes).sum()), rounding)
+    return Compared(len(p), float(worst[row]), row, limit, int((p.argmax(axis=1) != classes).sum()), cost)
 
 
 def of_scores(scaler: Scaler, fed: Array, found: Array, dtype: str, tolerance: float | None = None) -> Compared:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from calibcli.ship import estimator_files
 from calibcli.ship.as_json import scaler_of
 from calibcli.ship.comparison import Compared, compare, softmax
 from calibcli.ship.exporting import estimate, facts_of
-from calibcli.ship.target import Job, fed
+from calibcli.ship.target import Job, fed, of_logits
 
 Array = NDArray[Any]
 TORCH = (".pt2", ".pt", ".pth", ".ckpt")
@@ -43,14 +45,19 @@ def verify(job: Job, before: Path | None, rules: Request) -> Result:
     """
     if job.data is None:
         raise UsageError("no rows were named", "pass --data ROWS")
-    rows, found, given = _scores(job) if before is None else (*_networks(job, before), None)
+    cost: Callable[[], float | None] = _none
+    given = None
+    if before is None:
+        rows, found, given = _scores(job)
+    else:
+        rows, found, cost = _networks(job, before)
     check_classes(job.scaler, rows)
     if len(found) != rows.n:
         problem = f"{job.path} has {len(found):,} rows, {rows.source} has {rows.n:,}"
         raise InputError(problem, "pass the same rows, in the same order")
     expected = job.scaler.map(rows.logits) if given is None else np.asarray(job.scaler(given.astype(np.float64)))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
-    compared = compare(expected, found, "float32", job.tolerance, raw)
+    compared = compare(expected, found, "float32", job.tolerance, raw, cost)
     with np.errstate(divide="ignore"):
         after = dataclasses.replace(
             rows, scores=ArrayScores(np.log(found)), kind="log_probabilities", predicted=None, source=str(job.path)
@@ -138,10 +145,16 @@ def _scores(job: Job) -> tuple[Predictions, Array, Array | None]:
     return rows, softmax(other.logits), None
 
 
-def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
-    """The logits of the network before, with labels, and the probabilities of the one that is deployed."""
+def _none() -> None:
+    """Nothing is known of what rounding costs."""
+
+
+def _networks(job: Job, before: Path) -> tuple[Predictions, Array, Callable[[], float | None]]:
+    """The logits of the network before, with labels, the probabilities of the one that is deployed, and what arithmetic
+    and storage of its head cost."""
     from calibcli.inputs import checkpoint, dataset
 
+    cost: Callable[[], float | None] = _none
     if before.suffix == ".onnx":
         from calibcli.ship import onnx_files
 
@@ -149,11 +162,17 @@ def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
     elif before.suffix in estimator_files.SUFFIXES:
         rows = dataset.load(job.data, **job.reading)
     else:  # prepared as the model asks
-        rows = checkpoint.load(before, **job.network).open_data(job.data, **job.reading)
+        loaded = checkpoint.load(before, **job.network)
+        rows = loaded.open_data(job.data, **job.reading)
+        if job.path.suffix not in (".onnx", *estimator_files.SUFFIXES):
+            from calibcli.ship import checkpoint_files
+
+            scaler = of_logits(job).scaler
+            cost = functools.partial(checkpoint_files.rounding, loaded, job.path, rows, scaler, **job.network)
     raw, found = (_outputs(path, rows, job) for path in (before, job.path))
     with np.errstate(divide="ignore"):
         z, facts = np.log(raw), {"files": [], "labelled": True}
-    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found
+    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found, cost
 
 
 def _outputs(path: Path, rows: Any, job: Job) -> Array:
