@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -278,6 +279,18 @@ def test_what_the_file_says_and_who_is_warned(tmp_path: Path, capsys: pytest.Cap
     ]
     main(argv)
     assert "is folded into the last layer already: training takes it away" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["checkpoint", "torchscript"])
+def test_classes_in_another_order_are_refused(target: str, tmp_path: Path) -> None:
+    model, rows = network(tmp_path, 3)
+    about = {"architecture": f"mlp:inputs={INPUTS},hidden=16,classes=3", "classes": ["ant", "bee", "cat"]}
+    checkpoint.save(model, checkpoint.load(model).model, about)
+    one = dataclasses.replace(scaler("vector", 3), classes=("bee", "ant", "cat"))
+    path = tmp_path / ("o.pt" if target == "torchscript" else "o.safetensors")
+    with pytest.raises(InputError, match=r"class 0 is 'ant' in .* and 'bee' in the calibrator"):
+        calibcli.export(one, target, model=model, data=rows, save=path)
+    calibcli.export(dataclasses.replace(one, classes=("x", "y", "z")), target, model=model, data=rows, save=path)
 
 
 def test_a_foreign_checkpoint_keeps_what_it_held(tmp_path: Path) -> None:

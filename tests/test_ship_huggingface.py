@@ -183,3 +183,6 @@ def test_an_onnx_graph_beside_an_image_processor(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows.logits, log_softmax(before.astype(float)), atol=1e-4)
     np.testing.assert_allclose(np.log(deployed), log_softmax(before.astype(float) / 2), atol=1e-4)
     assert rows.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4
+    turned = Scaler("vector", 3, {"weight": np.ones(3), "bias": np.arange(3.0)}, classes=("ant", "bee", "cat"))
+    with pytest.raises(InputError, match=r"class 0 is 'cat' in .*model\.onnx and 'ant' in the calibrator"):
+        calibcli.export(turned, "onnx", save=tmp_path / "b.onnx", **given)

@@ -14,7 +14,7 @@ from calibcli.api import fixing, measuring
 from calibcli.errors import InputError, UsageError
 from calibcli.metrics import METRICS
 from calibcli.result import Estimate
-from calibcli.scalers import Fit, Scaler
+from calibcli.scalers import Fit, Scaler, same_order
 
 if TYPE_CHECKING:
 
@@ -269,15 +269,10 @@ def _fit(scaler: Scaler) -> Fit:
 
 def _same_classes(scaler: Scaler, classes: Any) -> None:
     """Refuse a classifier whose columns are not those of the fit."""
-    names = [str(c) for c in classes]
-    if len(names) != scaler.k:
-        problem = f"the classifier has {len(names)} classes, the calibrator was fitted on {scaler.k}"
+    if len(classes) != scaler.k:
+        problem = f"the classifier has {len(classes)} classes, the calibrator was fitted on {scaler.k}"
         raise InputError(problem, "fit a calibrator on outputs of this classifier")
-    if scaler.classes is not None and names != [*scaler.classes] and {*names} == {*scaler.classes}:
-        problem = (
-            f"the classifier has its classes as {', '.join(names[:6])}, the calibrator {', '.join(scaler.classes[:6])}"
-        )
-        raise InputError(problem, "fit a calibrator on the columns in the classifier's order")
+    same_order(scaler, classes, "the classifier")
 
 
 def _filled(scores: Any, kind: str, least: float) -> Any:

@@ -1,6 +1,6 @@
 """Calibration maps, fitted on labelled scores: the shelf `SCALERS`, and fit, cross_fit, apply, save and load."""
 
-from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
+from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit, same_order
 from calibcli.scalers.output import stream
 from calibcli.scalers.scaler import SCALERS, Fit, Fitted, Scaler
 from calibcli.scalers.store import load, save
@@ -18,6 +18,7 @@ __all__ = [
     "fold_of_rows",
     "load",
     "raw_argmax",
+    "same_order",
     "save",
     "stream",
 ]

@@ -23,7 +23,7 @@ from calibcli.files import atomic, no_room
 from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.checkpoint import containers, metadata, weights
 from calibcli.inputs.dataset import Dataset
-from calibcli.scalers import Scaler
+from calibcli.scalers import Scaler, same_order
 from calibcli.ship import fold
 from calibcli.ship.comparison import Compared, compare, softmax
 from calibcli.ship.stamp import about
@@ -63,6 +63,7 @@ def ship(job: Job) -> Shipped:
     if k != job.scaler.k:
         problem = f"{job.model} has {k} classes, the calibrator was fitted on {job.scaler.k}"
         raise InputError(problem, "fit a calibrator on outputs of this model")
+    same_order(job.scaler, loaded.classes or (), str(job.model))
     scaler = of_logits(job).scaler
     name, head = fold.head(loaded.model, rows, str(job.model))
     raw, features = _run(loaded.model, head, rows)

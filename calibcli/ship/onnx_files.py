@@ -18,7 +18,7 @@ from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.dataset import Dataset
 from calibcli.links import log_softmax
 from calibcli.predictions import two_columns
-from calibcli.scalers import Scaler
+from calibcli.scalers import Scaler, same_order
 from calibcli.ship import onnx_run
 from calibcli.ship.comparison import DRAWS, compare, of_scores, softmax
 from calibcli.ship.maps import calibrated, exact_enough, normalised
@@ -124,6 +124,7 @@ def opened(network: Path, job: Job) -> Dataset:
     graph = onnx_run.read(network).graph
     taken = {i.name for i in graph.input} - {i.name for i in graph.initializer}
     own, classes, about = checkpoint.beside(network, taken)
+    same_order(job.scaler, classes or (), str(network))
     return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
 
 

@@ -16,6 +16,7 @@ from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.checkpoint import trusted
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset
+from calibcli.scalers import same_order
 from calibcli.ship.comparison import Compared, compare, of_scores, softmax
 from calibcli.ship.maps import exact_enough
 from calibcli.ship.target import TARGETS, Job, Shipped, of_logits, suffixed
@@ -80,6 +81,7 @@ def opened(job: Job) -> tuple[checkpoint.Checkpoint, Dataset]:
     loaded = checkpoint.load(job.model, **job.network)
     rows = loaded.open_data(job.data, "test", "validation", **job.reading)
     inference.check(rows, loaded.model)
+    same_order(job.scaler, loaded.classes or (), str(job.model))
     return loaded, rows
 
 
