@@ -144,7 +144,8 @@ def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
     temporary.write_bytes(graph.SerializeToString())
     running = onnx_run.session(temporary)
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
-    raw = raw[:, None] if raw.ndim == 1 else raw
+    if raw.ndim == 1:
+        place.flat, raw = True, raw[:, None]
     if raw.ndim != 2:
         raise InputError(
             f"'{place.at}' has shape {raw.shape}, not (rows, classes)", "choose one: --to onnx:output=NAME"
@@ -195,6 +196,7 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset)
     working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     x = Value(o, fresh if not place.before else place.at)
+    x = o.axis("Unsqueeze", x, 1) if place.flat else x
     z = o.cast(x, working) if own != working else x
     z = calibrated(o, scaler, z)
     if place.held == "probabilities":
@@ -203,6 +205,7 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
         z = normalised(o, z)
     if scaler.columns == 1:
         z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
+    z = o.axis("Squeeze", z, 1) if place.flat else z
     out = o.cast(z, own, place.at if not place.before else f"{PREFIX}after")
     nodes = list(graph.node)
     if place.before:

@@ -127,15 +127,16 @@ class GraphOps:
         return self.node("Gather", x, self.const([k], whole=True), axis=-1)
 
     def deep(self, x: Value) -> Value:
-        return self._axis("Unsqueeze", x)
+        return self.axis("Unsqueeze", x, 2)
 
     def flat(self, x: Value) -> Value:
-        return self._axis("Squeeze", x)
+        return self.axis("Squeeze", x, 2)
 
-    def _axis(self, kind: str, x: Value) -> Value:
+    def axis(self, kind: str, x: Value, at: int) -> Value:
+        """`Unsqueeze` or `Squeeze` of one axis, which became an input with opset 13."""
         if self.opset >= 13:
-            return self.node(kind, x, self.const([2], whole=True))
-        return self.node(kind, x, axes=[2])
+            return self.node(kind, x, self.const([at], whole=True))
+        return self.node(kind, x, axes=[at])
 
     def join(self, *columns: Value) -> Value:
         return self.node("Concat", *columns, axis=-1)
