@@ -223,6 +223,51 @@ def test_heads_that_cannot_be_folded_into_are_refused_by_name(name: str, tmp_pat
     assert not (tmp_path / "o.pt").exists()
 
 
+@pytest.mark.parametrize("target", ["checkpoint", "torchscript", "pt2"])
+@pytest.mark.parametrize("spec", ["temperature", "platt", "vector", "beta"])
+def test_a_head_of_one_logit(spec: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log-odds of class 1, whatever columns the calibrator was fitted on; `verify` says the same."""
+    init = "self.body = nn.Linear(12, 16); self.head = nn.Linear(16, 1)"
+    monkeypatch.setitem(MODELS, "one", (init, f"self.head({BODY})", 2, ""))
+    model, rows, arch, _ = custom(tmp_path, "one")
+    one, made = scaler(spec, 2), tmp_path / {"pt2": "o.pt2"}.get(target, "o.pt")
+    given: dict[str, Any] = {"model": model, "data": rows, "arch_file": arch}
+    found = calibcli.export(one, target, **given, save=made)
+    assert found["max_dp"].value <= found.facts["limit"] == 1e-6
+    weights = torch.load(model, weights_only=True)
+    x = torch.from_numpy(np.load(rows)["x"])
+    z = (
+        torch.relu(x @ weights["body.weight"].T + weights["body.bias"]) @ weights["head.weight"].T
+        + weights["head.bias"]
+    )
+    expected = np.exp(one.map(np.concatenate([0 * z, z], 1)))[:, 1]
+    if target == "checkpoint":
+        after = torch.load(made, weights_only=True)
+        assert after["head.weight"].shape == (1, 16)
+        odds = torch.relu(x @ after["body.weight"].T + after["body.bias"]) @ after["head.weight"].T + after["head.bias"]
+        assert np.abs(torch.sigmoid(odds)[:, 0].numpy() - expected).max() < 1e-6
+    del given["data"], given["model"]
+    assert calibcli.verify(made, one, rows, before=model, trust=True, **given).verdict == "pass"
+
+
+@pytest.mark.parametrize("target", ["torchscript", "pt2"])
+@pytest.mark.parametrize("spec", ["temperature", "isotonic"])
+def test_behind_a_model(spec: str, target: str, tmp_path: Path) -> None:
+    """A program of inputs, of any number of rows."""
+    model, rows = network(tmp_path, 5)
+    z = np.random.default_rng(0).standard_normal((200, 5)) * 4
+    one = calibcli.fit_scaler(z, (z / 2 + np.random.default_rng(1).gumbel(size=z.shape)).argmax(1), spec).scaler
+    made = tmp_path / {"pt2": "o.pt2", "torchscript": "o.pt"}[target]
+    assert calibcli.export(one, target, model=model, data=rows, save=made)["max_dp"].value <= 1e-6
+    program = torch.export.load(made).module() if target == "pt2" else torch.jit.load(made)
+    x = torch.from_numpy(np.load(rows)["x"])
+    with torch.no_grad():
+        raw = checkpoint.load(model).model(x).double().numpy()
+        for n in (1, 7, 300):
+            assert np.abs(program(x[:n]).exp().double().numpy() - np.exp(one.map(raw[:n]))).max() <= 2e-6
+    assert calibcli.verify(made, one, rows, before=model, trust=True).verdict == "pass"
+
+
 def test_a_head_without_bias(tmp_path: Path) -> None:
     MODELS["bare"] = ("self.head = nn.Linear(12, 5, bias=False)", "self.head(x)", 5, "")
     try:

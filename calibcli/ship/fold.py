@@ -91,7 +91,14 @@ def head(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:
 
 
 def _same(made: Any, logits: Tensor) -> bool:
-    return isinstance(made, Tensor) and made.shape == logits.shape and torch.equal(made, logits)
+    if not isinstance(made, Tensor) or made.ndim != 2:
+        return False
+    return torch.equal(_columns(made), logits)
+
+
+def _columns(z: Tensor) -> Tensor:
+    """Logits of K >= 2 classes; of one column (0, z), as `classify.logits` has it."""
+    return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
 
 
 def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str) -> InputError:
@@ -111,7 +118,11 @@ def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str
 
 
 def folded(found: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]:
-    """The new weight and bias in float64; no bias where there was none and none is needed."""
+    """The new weight and bias in float64; no bias where there was none and none is needed. Of a head of one logit, that
+    of class 1, softmax(A (0, z) + c) is the sigmoid of (A11 - A01) z + c1 - c0.
+    """
+    if found.out_features == 1:
+        a, c = a[1:, 1:] - a[:1, 1:], c[1:] - c[:1]
     weight = torch.from_numpy(a) @ found.weight.detach().double()
     bias = torch.from_numpy(c.copy())
     if found.bias is not None:
@@ -133,6 +144,6 @@ def rounding(features: Tensor, found: nn.Linear, stored: torch.dtype, scaler: Sc
     for factor in generator.uniform(0.5, 1, DRAWS if found.weight.numel() > FEW else FEW // DRAWS).tolist():
         weight = cast(found.weight, factor)
         assert isinstance(weight, Tensor)
-        z = (features @ weight.T + cast(found.bias, factor)).double().numpy() / factor
+        z = _columns(features @ weight.T + cast(found.bias, factor)).double().numpy() / factor
         worst = max(worst, float(np.abs(np.exp(scaler.map(z)) - expected).max()))
     return worst

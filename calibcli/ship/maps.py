@@ -106,6 +106,11 @@ def mapped(o: Ops, scaler: Scaler, z: Any) -> Any:
     return PROGRAMS[scaler.choice.name](o, scaler.parameters, z)
 
 
+def nothing(o: Ops) -> Any:
+    """Minus infinity, which no constant is: readers take one among the weights for a damaged file."""
+    return o.log(o.const(0.0))
+
+
 def normalised(o: Ops, z: Any) -> Any:
     """Log-softmax."""
     d = z - o.max(z)
@@ -122,7 +127,7 @@ def log1p(o: Ops, x: Any) -> Any:
 def temperature(o: Ops, p: Any, z: Any) -> Any:
     beta = float(p["beta"])
     if beta == 0:  # classes of probability 0 stay
-        return o.where(z < o.const(-FAR), o.const(-np.inf), o.const(0.0))
+        return o.where(z < o.const(-FAR), nothing(o), o.const(0.0))
     return z if beta == 1 else z * o.const(beta)
 
 
@@ -158,7 +163,7 @@ def both(o: Ops, z: Any) -> tuple[Any, Any]:
     """ln p and ln(1 - p) of every class; neither loses digits where p is near 0 or 1."""
     d = z - o.max(z)
     top = is_top(o, z)
-    others = o.where(top, o.const(-np.inf), d)
+    others = o.where(top, nothing(o), d)
     second = o.most(o.max(others), o.const(-FAR))
     log_rest = second + o.log(o.sum(o.exp(others - second)))
     total = log1p(o, o.exp(log_rest))
@@ -257,7 +262,7 @@ def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
         return np.stack([np.concatenate([row, np.full(knots - len(row), fill)]) for row in rows])
 
     x = o.most(x, o.const(np.array([row[0] for row in xs])))
-    deep, edges = o.deep(x), o.const(table(xs, np.inf))
+    deep, edges = o.deep(x), o.const(table(xs, FAR))
     below = o.flat(o.sum(o.number(edges < deep if steps else edges <= deep))) - o.const(1.0)
     start = o.const(np.arange(count, dtype=np.float64) * knots)
     at = o.index(o.most(below, o.const(0.0)) + start)
@@ -271,7 +276,7 @@ def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
 
 def share(o: Ops, z: Any, mapped: Any) -> Any:
     """The top probability becomes `mapped`; the others keep their proportions, and none of them passes the top."""
-    top, log_p, gone = is_top(o, z), both(o, z)[0], o.const(-np.inf)
+    top, log_p, gone = is_top(o, z), both(o, z)[0], nothing(o)
     rest = o.where(top, gone, log_p)
     alone = o.max(rest) < o.const(-FAR)  # nothing is left to others: what the map leaves them is shared evenly
     rest = o.where(alone, o.where(top, gone, o.const(0.0)), rest)

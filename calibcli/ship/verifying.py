@@ -185,7 +185,11 @@ def _outputs(path: Path, rows: Any, job: Job) -> Array:
         x, _ = rows.batch(slice(0, len(rows)))
         return estimator_files.probabilities(path, np.asarray(x), job.scaler.kind, bool(job.network.get("trust")))
     from calibcli.inputs import checkpoint, inference
+    from calibcli.inputs.checkpoint import containers
 
-    model = checkpoint.load(path, **job.network).model
+    network = job.network
+    if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).module is not None:
+        network = {**network, "arch": None, "arch_file": None}  # a program, which has its own
+    model = checkpoint.load(path, **network).model
     inference.check(rows, model)
     return softmax(np.concatenate([z.double().numpy() for z in inference.predict(model, rows)]))
