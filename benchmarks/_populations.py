@@ -16,7 +16,7 @@ import numpy as np
 
 from calibcli.metrics import Sample, choose, columns_of
 from calibcli.metrics.bounds import Bounds, table_bounds
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.predictions import Predictions
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np  # noqa: E402 (after the number of threads is set)
 
-from calibcli.metrics.reliability import BinaryOutcomes  # noqa: E402
+from calibcli.metrics.sample import BinaryOutcomes  # noqa: E402
 from calibcli.numerics import clopper_pearson  # noqa: E402
 from calibcli.study import claims  # noqa: E402
 from calibcli.study.claims import DRAWS, Mean, Measured, Verdict  # noqa: E402

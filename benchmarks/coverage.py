@@ -27,8 +27,7 @@ from calibcli.metrics.binned import class_bins
 from calibcli.metrics.gap_norms import l1, l2, over, over_by_confidence, under
 from calibcli.metrics.isotonic import pool
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import Sample, known
+from calibcli.metrics.sample import BinaryOutcomes, Sample, known
 from calibcli.metrics.smooth import Smoothed
 from calibcli.predictions import Floats, Predictions
 

@@ -17,7 +17,7 @@ import numpy as np
 from calibcli.metrics.detection import AveragePrecision, FalsePositives
 from calibcli.metrics.discrimination import Concordance
 from calibcli.metrics.paired import ranked
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 
 SETTINGS = [
     (0.5, 50, 50, 1.0, 1),

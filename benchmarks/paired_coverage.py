@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np  # noqa: E402 (after the number of threads is set)
 
 from calibcli.metrics import paired_bins  # noqa: E402
-from calibcli.metrics.reliability import BinaryOutcomes  # noqa: E402
+from calibcli.metrics.sample import BinaryOutcomes  # noqa: E402
 from calibcli.numerics import clopper_pearson  # noqa: E402
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

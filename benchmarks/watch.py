@@ -26,7 +26,7 @@ from calibcli.errors import UsageError
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.sources import Scores
 from calibcli.metrics.bounds import table_bounds
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import bin_index, clopper_pearson
 from calibcli.predictions import Predictions
 from calibcli.watch import watched as watching
@@ -159,15 +159,13 @@ def _counts(first: dict[str, Any]) -> tuple[int, int, int]:
     return int((first["pass"] < NEVER).sum()), int(failed.sum()), int((first["drift"] < NEVER).sum())
 
 
-def worst(found: dict[str, tuple[int, int, int, int]], looks: int = NIGHTS) -> list[str]:
-    """Cells that are surely above what is claimed, those whose 99.9 % lower bound is: 5 %, and of drift 5 % a year."""
-    drift = PER_YEAR * max(1.0, looks / 365)
-    most = (ALPHA, ALPHA if looks <= 365 else ALPHA + drift, drift)
+def worst(found: dict[str, tuple[int, int, int, int]]) -> list[str]:
+    """Cells whose 99.9 % lower bound is above alpha, for FAIL and drift together."""
     return [
         f"{name}: {word} {count / runs:.3f}"
         for name, (runs, *counts) in found.items()
-        for word, count, claimed in zip(("PASS", "FAIL", "drift"), counts, most, strict=True)
-        if clopper_pearson(count, runs, 0.001)[0] > claimed
+        for word, count in zip(("PASS", "FAIL", "drift"), counts, strict=True)
+        if clopper_pearson(count, runs, 0.001)[0] > ALPHA
     ]
 
 
@@ -326,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("|---|---|---|---|---|")
         for name, (n, *counts) in found.items():
             print(f"| {name} | {n} | " + " | ".join(f"{100 * count / n:.1f} %" for count in counts) + " |")
-        bad = worst(found, looks)
+        bad = worst(found)
         shares = [max(counts[i] / n for n, *counts in found.values()) for i in (0, 1)]
         above = max(clopper_pearson(max(counts), n, 0.001)[1] for n, *counts in found.values())
         print(f"worst: PASS {shares[0]:.3f}, FAIL {shares[1]:.3f}; no cell above {above:.3f} (99.9 %)")

@@ -63,6 +63,13 @@ def world() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def count() -> int:
+    """CUDA devices of this machine."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def pick(name: str = "auto") -> torch.device:
     """The device of `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is CUDA when there is one, by local rank.
 
@@ -73,20 +80,20 @@ def pick(name: str = "auto") -> torch.device:
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
     together = int(os.environ.get("LOCAL_WORLD_SIZE", str(world())))
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cpu" or (name == "auto" and not count):
+    gpus = count()
+    if name == "cpu" or (name == "auto" and not gpus):
         return torch.device("cpu")
     if name in ("auto", "cuda") or (name.startswith("cuda:") and name[5:].isdigit()):
         if together > 1 and ":" in name:
             raise UsageError(f"--device {name} is one device for {together} processes", "pass --device cuda")
-        if together > count > 0:
+        if together > gpus > 0:
             raise UsageError(
-                f"{together} processes share {count} CUDA device(s)",
-                f"start as many as there are devices (--nproc-per-node {count}), or pass --device cpu",
+                f"{together} processes share {gpus} CUDA device(s)",
+                f"start as many as there are devices (--nproc-per-node {gpus}), or pass --device cpu",
             )
         index = int(name[5:]) if ":" in name else local
-        if index >= count:
-            raise UsageError(f"no device '{name}': this machine has {count} CUDA device(s)", "pass --device cpu")
+        if index >= gpus:
+            raise UsageError(f"no device '{name}': this machine has {gpus} CUDA device(s)", "pass --device cpu")
         return torch.device("cuda", index)
     raise UsageError(f"unknown device '{name}'", did_you_mean(name, ("auto", "cpu", "cuda", "cuda:0")))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import calibcli
 from calibcli import catalogue
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 BUILT = ROOT / "build" / "docs"

@@ -13,8 +13,7 @@ import pytest
 import typer
 
 from calibcli import __version__
-from calibcli.cli.app import main
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.typed import build
 
 ROOT = Path(__file__).parent.parent

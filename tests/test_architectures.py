@@ -46,6 +46,7 @@ PARAMETERS = {
     "linear:inputs=12,classes=3": 12 * 3 + 3,
     "linear:inputs=2,classes=2,bias=false": 4,
     "text_cnn": 247_316,  # as Mukhoti et al. 2020 train it, without its vectors
+    "tree_lstm": 271_953,  # likewise
     "vit:image=224,patch=16,dim=192,depth=12,heads=3,classes=1000": 5_717_416,
 }
 

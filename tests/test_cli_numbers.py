@@ -7,9 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from calibcli.cli.app import main
-from calibcli.cli.options import Option
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS, main
+from calibcli.cli.run import Option
 from calibcli.errors import Exit, UsageError
 
 

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from calibcli import catalogue
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS
 from calibcli.cli.typed import build
 from calibcli.losses import objective
 from calibcli.spec import normal

@@ -319,6 +319,8 @@ def test_chats(tmp_path: Path, make: Callable[[Any], list[dict[str, Any]]]) -> N
     found = calibcli.read(path, choices="A,B,C,D")
     labelled(found, EVEN)
     scored(found, [[s / 5 for s in q.scores] for q in EVEN], 1e-6)
+    own = save(tmp_path / "own.jsonl", [row | {"logprobs": 0.5} for row in make(EVEN)])  # a key of the user's own
+    np.testing.assert_array_equal(calibcli.read(own, choices="A,B,C,D").logits, found.logits)
     assert found.facts["evaluation"]["mass on the choices"] == "0.9700"
     assert found.facts["evaluation"]["rows with a censored choice"] == "0.0000"
     with pytest.raises(InputError, match="does not say which of them are the choices") as error:

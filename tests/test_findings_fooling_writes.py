@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibcli.cli.app import main
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS, main
 from calibcli.errors import Exit, UsageError
 from calibcli.files import may_write
 

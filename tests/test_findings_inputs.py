@@ -168,7 +168,7 @@ def test_two_members_of_one_name(capsys: Any) -> None:
     tensor = '"logits":{"dtype":"F32","shape":[1,2],"data_offsets":[%d,%d]}'
     text = ("{" + tensor % (0, 8) + "," + tensor % (8, 16) + "}").encode()
     Path("a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
-    assert "two tensors 'logits'" in refused(capsys, "inspect", "a.safetensors")
+    assert "has two 'logits'" in refused(capsys, "inspect", "a.safetensors")
     Path("a.jsonl").write_text('{"logits": [1, 2], "label": 0, "label": 1}\n')
     assert "two 'label'" in refused(capsys, "inspect", "a.jsonl")
     long = "x" * 200

@@ -22,8 +22,7 @@ from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import paired, paired_bins
 from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
 from calibcli.metrics.paired import MeanDifference
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 

@@ -17,8 +17,8 @@ from calibcli.cli.app import main
 from calibcli.errors import Exit, UsageError
 from calibcli.inputs.scores.from_arrays import of_arrays
 from calibcli.metrics.diagrams import smooth_curve
-from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import student_quantile
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate

@@ -11,8 +11,7 @@ import pytest
 import typer
 from typer.core import TyperOption
 
-from calibcli.cli.app import main
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS, main
 from calibcli.cli.typed import build
 from calibcli.training.state import differences
 

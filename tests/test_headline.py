@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 import calibcli
 from calibcli import headline, numbers, render
 from calibcli.api import accumulating
-from calibcli.cli.app import main
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS, main
 from calibcli.result import Check, Estimate, Result, Table
 from calibcli.ship import verifying
 from calibcli.ship.comparison import Compared

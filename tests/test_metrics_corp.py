@@ -19,8 +19,7 @@ from calibcli.errors import UsageError
 from calibcli.metrics.corp import Decomposed
 from calibcli.metrics.isotonic import CELLS, Isotonic, pool
 from calibcli.metrics.paired import Paired, difference, differences
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, Sample
+from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample
 from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 

@@ -21,8 +21,7 @@ from calibcli.metrics import gain, smooth
 from calibcli.metrics.binned import mean_absolute_deviation
 from calibcli.metrics.intervals import Rows
 from calibcli.metrics.kernel import laplace_form
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Predictions
 
 

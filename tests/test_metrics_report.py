@@ -24,9 +24,8 @@ from calibcli.columns import Columns, bin_index
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import smooth_curve
 from calibcli.metrics.proper import murphy
-from calibcli.metrics.reliability import BinaryOutcomes
 from calibcli.metrics.report import Options, report, report_multilabel
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Predictions
 from calibcli.result import SCHEMA, Result
 
@@ -324,7 +323,7 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     from calibcli.gate import check
     from calibcli.gate.config import Config, Gate
     from calibcli.gate.sources import Scores
-    from calibcli.metrics import reliability as outcomes
+    from calibcli.metrics import reliability, sample
 
     binned: Counter[tuple[int, str]] = Counter()
     tables: Counter[tuple[str, int]] = Counter()
@@ -334,7 +333,7 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
         return bin_index(values, bins, edges, precision)
 
     def counted(name: str) -> Any:
-        made = getattr(outcomes, name)
+        made = getattr(reliability, name)
 
         def table(view: Any, bins: int, *more: Any) -> Any:
             tables[name, bins] += 1
@@ -342,9 +341,10 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
 
         return table
 
-    monkeypatch.setattr(outcomes, "bin_index", counted_index)
-    for name in ("_width", "_merged", "_divided", "_whole", "_mukhoti"):
-        monkeypatch.setattr(outcomes, name, counted(name))
+    monkeypatch.setattr(reliability, "bin_index", counted_index)
+    monkeypatch.setattr(sample, "width_table", counted("width_table"))
+    for name in ("_merged", "_divided", "_whole", "_mukhoti"):
+        monkeypatch.setattr(reliability, name, counted(name))
     names = {n for n, m in sys.modules.items() if n.startswith("calibcli.metrics.") and "bin_index" in vars(m)}
     assert names == {"calibcli.metrics.reliability"}
     rng = np.random.default_rng(0)
@@ -352,7 +352,7 @@ def test_rows_are_binned_once_per_binning(grouped: bool, monkeypatch: pytest.Mon
     p = Predictions.of(z, z.argmax(1), groups=np.arange(3000) // 10 if grouped else None)
     report(p, Options(specs=["default", "oce", "ece_l2", "ece:bins=30", "calibration_p:bins=30"], per_class=True))
     assert binned == {(15, "right"): 3000, (30, "right"): 3000}
-    assert tables == {("_width", 15): 1, ("_width", 30): 1, ("_merged", 15): 1, ("_whole", 15): 1}
+    assert tables == {("width_table", 15): 1, ("width_table", 30): 1, ("_merged", 15): 1, ("_whole", 15): 1}
     binned.clear()
     config = Config(gates=(Gate(metric="ece", max=0.9), Gate(metric="ece", max=0.2), Gate(metric="mce", max=0.5)))
     check.check(Scores(p, config), config)

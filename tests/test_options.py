@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibcli import __version__
-from calibcli.cli import run as runs
-from calibcli.cli.app import main
-from calibcli.cli.options import Command, Option, parsed
-from calibcli.cli.run import COMMANDS
+from calibcli.cli import app
+from calibcli.cli.app import COMMANDS, main
+from calibcli.cli.run import Command, Option, parsed
 from calibcli.cli.typed import build
 
 TEXTS = ("a", "", " ", "-", "--", "-1", "-x", "--json", "--level=0.9", "a=b", "=", "ü", "a b", "-m", "none", "\udcff")
@@ -160,9 +159,9 @@ def test_the_version_by_hand_is_that_of_typer(capsys: pytest.CaptureFixture[str]
 def test_a_shell_that_completes_is_answered_by_typer(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr("calibcli.cli.typed.call", lambda args, commands: asked.append(args) or 0)
-    assert runs.call(["list", "metrics", "--no-such"]) == 0
+    assert app.call(["list", "metrics", "--no-such"]) == 0
     monkeypatch.setenv("_CALIB_COMPLETE", "complete_bash")
-    assert runs.call(["list", "metrics"]) == 0
+    assert app.call(["list", "metrics"]) == 0
     assert len(asked) == 2
 
 

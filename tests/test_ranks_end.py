@@ -18,34 +18,45 @@ from forks import ended, ranks
 from calibcli import device
 from calibcli.errors import CalibError
 from calibcli.hessian import measure
+from calibcli.hessian.engine import Shared
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def two(folder: Path, name: str) -> list[tuple[int, str, str]]:
-    """(exit code, stdout, stderr) of rank 0, then of rank 1, which is sent the signal `name` after six products."""
+LONG = "lambda_max:tol=1e-12", "density:steps=30,probes=2"
+
+
+def two(folder: Path, name: str, what: tuple[str, ...] = LONG, element: int = 0) -> list[tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of rank 0, then of rank 1, which is sent the signal `name` after six products, or
+    before that element of a diagonal."""
     calls = 0
 
-    def progress(fraction: float, text: str) -> None:
+    def progress(fraction: float = 0.0, text: str = "") -> None:
         nonlocal calls
         calls += 1
-        if calls == 6 and device.rank() == 1:
+        if calls == (element or 6) and device.rank() == 1:
             os.kill(os.getpid(), getattr(signal, name))
+
+    def asked(shared: Shared) -> bool:
+        progress()
+        return before(shared)
 
     def work() -> None:
         device.WAIT = timedelta(seconds=8)
+        if element:
+            Shared.asked = asked  # type: ignore[method-assign]
         said, failed = (folder / f"{kind}{device.rank()}" for kind in ("said", "failed"))
         with failed.open("w") as sys.stderr:
             try:
                 with device.process_group(torch.device("cpu")):
                     model, inputs, labels = setup("silu", n=40)
-                    what = ("lambda_max:tol=1e-12", "density:steps=30,probes=2")
-                    found = measure(model, (inputs, labels), *what, progress=progress)
+                    found = measure(model, (inputs, labels), *what, progress=None if element else progress)
             except CalibError as error:
                 print(f"error: {error}", file=sys.stderr)
                 raise
         said.write_text(json.dumps([found.facts["interrupted"], calls, [e.value for e in found.estimates]]))
 
+    before = Shared.asked
     children = ranks(work)
     codes = [ended(children[0])]
     if name == "SIGSTOP":
@@ -66,6 +77,17 @@ def test_an_interrupt_of_one_stops_both_with_the_same_numbers(tmp_path: Path) ->
     assert kind == "KeyboardInterrupt"
     assert calls < 20
     assert values[0] > 0
+
+
+def test_an_interrupt_ends_a_diagonal_between_two_elements(tmp_path: Path) -> None:
+    """Of the rank that has it: it waits for the other's elements, and both end with what was known before."""
+    (code, one, err), (other_code, other, _) = two(tmp_path, "SIGINT", ("trace_ggn", "trace:exact=true"), element=50)
+    assert (code, other_code) == (0, 0), err
+    (kind, _, values), (other_kind, calls, other_values) = json.loads(one), json.loads(other)
+    assert (kind, calls) == (other_kind, 50) == ("KeyboardInterrupt", 50)
+    assert values == other_values
+    assert values[0] > 0
+    assert values[1] is None
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])

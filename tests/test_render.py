@@ -17,8 +17,9 @@ import render_odd
 
 from calibcli import numbers, render
 from calibcli.plots import Curve, Plot
-from calibcli.render import layout, screen, stream
+from calibcli.render import stream
 from calibcli.render.formats import csv, markdown, table
+from calibcli.render.sheet import Detail
 from calibcli.result import Estimate, Result, Table
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -376,7 +377,7 @@ def shown(
     result: Result,
     columns: int = 100,
     encoding: str = "utf-8",
-    detail: screen.Detail = "few",
+    detail: Detail = "few",
     **env: str,
 ) -> str:
     out = Terminal()
@@ -438,8 +439,8 @@ def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:
 
 
 def test_rules_wrap_between_words() -> None:
-    assert layout.wrap("accuracy >= 0.99", 13) == ["accuracy >=", "0.99"]
-    assert layout.wrap("|gap| <= 0.001", 13) == ["|gap| <=", "0.001"]
-    assert layout.wrap("ece:of=positive <= 0.02", 12) == ["ece:", "of=positive", "<= 0.02"]
-    assert layout.wrap("if calibrated (95 %)", 14) == ["if calibrated", "(95 %)"]
-    assert layout.wrap("abcdefghij", 4) == ["abcd", "efgh", "ij"]
+    assert stream.wrap("accuracy >= 0.99", 13) == ["accuracy >=", "0.99"]
+    assert stream.wrap("|gap| <= 0.001", 13) == ["|gap| <=", "0.001"]
+    assert stream.wrap("ece:of=positive <= 0.02", 12) == ["ece:", "of=positive", "<= 0.02"]
+    assert stream.wrap("if calibrated (95 %)", 14) == ["if calibrated", "(95 %)"]
+    assert stream.wrap("abcdefghij", 4) == ["abcd", "efgh", "ij"]

@@ -20,9 +20,10 @@ import calibcli
 from calibcli import scalers
 from calibcli.errors import UsageError
 from calibcli.links import log_phi, log_softmax
+from calibcli.metrics.isotonic import pool
 from calibcli.predictions import Predictions
 from calibcli.scalers.affine import log_odds
-from calibcli.scalers.monotone import isotonic_curve, pava
+from calibcli.scalers.monotone import isotonic_curve
 
 
 def predictions(n: int = 500, k: int = 3, seed: int = 0, **fields: Any) -> Predictions:
@@ -185,10 +186,9 @@ def test_beta_never_has_a_negative_slope() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 3)), min_size=1, max_size=60))
-def test_pava_is_that_of_scikit_learn(pairs: list[tuple[float, float]]) -> None:
+def test_pooling_is_that_of_scikit_learn(pairs: list[tuple[float, float]]) -> None:
     values, weights = map(np.array, zip(*pairs, strict=True))
-    means, starts = pava(values, weights)
-    fitted = np.repeat(means, np.diff(np.append(starts, len(values))))
+    fitted = pool(weights, values * weights).spread(len(values))
     theirs = IsotonicRegression().fit(np.arange(len(values)), values, weights).predict(np.arange(len(values)))
     np.testing.assert_allclose(fitted, theirs, atol=1e-12)
 

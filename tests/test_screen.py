@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 import render_cases
 
-from calibcli import headline, numbers
+from calibcli import headline, metrics, numbers
 from calibcli.cli.app import main
-from calibcli.render import layout, screen, stream
+from calibcli.render import beside, stream
 from calibcli.render.formats import table
+from calibcli.render.sheet import Column, Detail, Sheet
 from calibcli.result import Estimate, Result
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +68,7 @@ NEEDS = {
 }
 STUDIES = ("focal-map", "focal-shape", "focal-toy", "fts", "overfit", "step-size")
 WIDTHS = (60, 80, 120)
-DETAILS: tuple[screen.Detail, ...] = ("few", "asked", "all")
+DETAILS: tuple[Detail, ...] = ("few", "asked", "all")
 
 
 @cache
@@ -111,7 +112,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: screen.Detail = "few") -> list[str]:
+def shown(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: Detail = "few") -> list[str]:
     out = Terminal()
     for name, value in {"TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -134,7 +135,7 @@ def test_a_screen_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int
     assert " ".join(str(result(command).facts["headline"]).split()) in " ".join(" ".join(lines).split())
 
 
-def unbroken(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: screen.Detail) -> None:
+def unbroken(monkeypatch: pytest.MonkeyPatch, found: Result, width: int, detail: Detail) -> None:
     """Every word of the screen is one of the same text on a line as long as it needs, or ends where an identifier may;
     only what is longer than a line is cut."""
     found = dataclasses.replace(found, plots=())
@@ -187,10 +188,28 @@ def test_the_few_numbers_come_first_and_files_have_all(tmp_path: Path, capsys: p
     assert all(" ".join(e.how.split()) in how and e.reason in how for e in result("metrics").estimates)
 
 
+@pytest.mark.parametrize("argv", ["TEST", "TEST --per-class --curve smooth", "two.npz", "sure.npz --confidence c"])
+def test_a_screen_alone_shows_what_it_does_beside_a_file(
+    argv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no screen shows is not worked out, unless it goes somewhere else."""
+    folder, asked = Path(keeper().name), []
+    np.savez(folder / "sure.npz", c=np.linspace(0.5, 1, 200), correct=np.arange(200) % 7 > 0)
+    words = [FILES.get(word, str(folder / word) if word.endswith(".npz") else word) for word in argv.split()]
+    monkeypatch.setattr(
+        "calibcli.metrics.estimates", lambda *a, f=metrics.estimates, **o: asked.append(f(*a, **o)) or asked[-1]
+    )
+    for more in ([], ["-o", str(tmp_path / "all.json")]):
+        assert main(["metrics", *words, "-q", *more]) == 0
+    half = capsys.readouterr().out
+    assert half[: len(half) // 2] == half[len(half) // 2 :]
+    assert len(asked[0]) < len(asked[1])
+
+
 def test_scale_shows_the_paired_change_of_every_metric_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(shown(monkeypatch, result("scale"), 120))
     for e in result("scale").estimates:
-        if e.scope == screen.DIFFERENCE and e.name in ("nll", "ece"):
+        if e.scope == beside.DIFFERENCE and e.name in ("nll", "ece"):
             row = next(line for line in text.splitlines() if line.startswith(e.name))
             assert {*" ".join(numbers.shown(e)).split()} <= {*row.split()}
 
@@ -202,7 +221,7 @@ def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
         main_end, end = pty.openpty()
         env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "NO_COLOR": "1", "TERM": "xterm"}
         argv = [sys.executable, "-m", "calibcli", "inspect", TEST, "--labels", "labels", *more]
-        argv[3:5] = ["metrics", TEST]
+        argv[3:5] = ["metrics", TEST, "-m", "mce"]
         done = subprocess.run(argv, stdout=end, stderr=subprocess.PIPE, text=True, env=env, check=True)
         os.close(end)
         text = b""
@@ -220,8 +239,8 @@ def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
 
 def test_what_is_too_wide_becomes_several_tables() -> None:
     cells = [["row", *[f"{i}.{i}{i}{i}{i}{i}{i}" for i in range(1, 10)]]]
-    columns = [layout.Column(f"c{i}", right=i > 0) for i in range(10)]
-    lines = layout.text(layout.Sheet("", columns, cells), width=40)
+    columns = [Column(f"c{i}", right=i > 0) for i in range(10)]
+    lines = stream.text(Sheet("", columns, cells), room=40)
     assert max(map(len, lines)) <= 40
     assert [w for w in " ".join(lines).split() if w == "row"] == ["row"] * 3
     assert set(cells[0]) <= set(" ".join(lines).split())

@@ -308,8 +308,9 @@ def test_what_the_file_says_and_who_is_warned(tmp_path: Path, capsys: pytest.Cap
         assert "fitted on 200 rows) is folded into the last layer already: this one" in capsys.readouterr().err
         assert main(["metrics", str(logits)]) == 0
         assert "folded" not in capsys.readouterr().err
-    with pytest.raises(InputError, match="folded into it already"):
-        calibcli.export(cal, "checkpoint", model=made, data=rows, save=tmp_path / "again.safetensors")
+    for target, again in (("checkpoint", "again.safetensors"), ("pt2", "again.pt2")):  # T would count twice
+        with pytest.raises(InputError, match="folded into it already"):
+            calibcli.export(cal, target, model=made, data=rows, save=tmp_path / again)
     argv = [
         "fit",
         str(made),

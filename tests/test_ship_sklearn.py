@@ -138,7 +138,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(model)[:-40])
     with pytest.raises(InputError, match="cannot be read"):
         calibcli.export(fit, "sklearn", **given)
-    with pytest.raises(UsageError, match="cannot write an estimator"):
+    with pytest.raises(UsageError, match="cannot write the target sklearn"):
         calibcli.export(fit, "sklearn", data=p, save=tmp_path / "o.onnx")
     honest = Scaler.__call__
     monkeypatch.setattr(Scaler, "__call__", lambda self, scores: honest(self, np.asarray(scores)) - 1e-6)

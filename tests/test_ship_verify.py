@@ -135,3 +135,13 @@ def test_rows_of_float64_are_compared_as_a_program_of_float32_takes_them(
     found = calibcli.verify(tmp_path / "c.pt", one, rows, trust=True)
     assert found.verdict == "pass"
     assert found["max_dp"].value == made["max_dp"].value
+
+
+def test_labels_are_named_in_python_as_on_the_command_line(calibrator: str, tmp_path: Path) -> None:
+    with np.load(TEST) as held:
+        np.savez(tmp_path / "rows.npz", logits=held["logits"], labels=0 * held["labels"], truth=held["labels"])
+    for labels, accuracy in (("truth", 0.9107), ("labels", None)):
+        card = tmp_path / f"{labels}.md"
+        calibcli.export(calibrator, "card", labels, save=card, data=tmp_path / "rows.npz")
+        [row] = [line for line in card.read_text().splitlines() if line.startswith("| accuracy")]
+        assert (f"| {accuracy} |" in row) == (accuracy is not None)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import calibcli
-from calibcli.cli.run import COMMANDS
+from calibcli.cli.app import COMMANDS
 
 pytestmark = pytest.mark.extra
 ROOT = Path(__file__).parent.parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -14,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 import calibcli
 from calibcli import scalers
+from calibcli.cli.app import main
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError, WriteError
 from calibcli.inputs.dataset import made
@@ -273,6 +276,7 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ('test = "digits#test"', "", "names no test rows"),
         ("[study]", "schema = 9\n[study]", "has schema 9"),
         (', b = "CE" }', " }", "claim nll lacks b"),
+        ("epochs = 2", "device = 0", r"little.toml:12: device = 0"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:
@@ -452,7 +456,7 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
 
 def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small size of `text`, made smaller still; of the paper's the words have vectors of their own."""
-    monkeypatch.setattr(work, "POSTS", 150)
+    monkeypatch.setitem(work.DRAWN, "drawn-posts", functools.partial(made.newsgroups, posts=150))
     whole = parsing.parse(*experiment.text_of("text"), "small", seeds=2)
     named = {"CE", "FLA-53"}
     study = dataclasses.replace(
@@ -467,7 +471,7 @@ def test_texts_are_drawn_into_the_folder_of_a_study(tmp_path: Path, monkeypatch:
     found = report(study, tmp_path / "a")  # of networks that know so little that logits may lie in [0, 1]
     assert found.facts["runs"] == "4 of 4"
     assert [check.scope for check in found.checks] == ["T1-CE", "T1-after", "T3", "T10"]
-    drawn = {path.name: path.read_bytes() for path in (tmp_path / "a" / work.DRAWN).glob("*/*")}
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "a" / "drawn-posts").glob("*/*")}
     again = made.newsgroups(tmp_path / "again", posts=150)
     assert drawn == {path.name: path.read_bytes() for path in again.glob("*/*")}
     assert not list((tmp_path / "a").glob("tmp*"))
@@ -588,6 +592,41 @@ def test_a_run_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> Non
     assert states == {"CE": "finished", "FL-3": "diverged"}
     found = report(study, tmp_path)
     assert any("FL-3" in note and "1 of 1 diverged" in note for note in found.notes)
+
+
+def test_a_missing_gpu_is_told_before_anything_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cuda.toml").write_text(LITTLE.replace("epochs = 2", 'epochs = 2\ndevice = "cuda:99"'))
+    line = ["study", str(tmp_path / "cuda.toml"), "--save", str(tmp_path / "out"), "-q"]
+    assert main(line) == 2
+    assert "no device 'cuda:99': this machine has" in (said := capsys.readouterr().err)
+    assert "pass --device cpu" in said
+    assert not (tmp_path / "out").exists()
+    assert main([*line, "--dry-run"]) == 0  # on a machine without one a study can still be planned
+    assert main([*line, "--device", "cpu", "--seeds", "1"]) == 0
+    kept = parsing.parse((tmp_path / "out" / parsing.FILE).read_text(), "kept")
+    assert kept.device == "cuda:99"  # where it runs now is no part of the recipe
+
+
+def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "little.toml").write_text(LITTLE)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert work.places("auto", 3) == work.places("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert (work.places("cuda:1", 2), work.places("cpu", 2)) == (["cuda:1"] * 2, ["cpu"] * 2)
+    started: list[list[str]] = []
+
+    class Other:
+        def __init__(self, argv: list[str], **_: Any) -> None:
+            started.append(argv)
+
+        def wait(self) -> None: ...
+
+    here: list[str] = []
+    monkeypatch.setattr(subprocess, "Popen", Other)
+    monkeypatch.setattr(work, "work", lambda study, *_: here.append(study.device))
+    assert main(["study", str(tmp_path / "little.toml"), "--save", str(tmp_path / "out"), "--jobs", "3", "-q"]) == 0
+    assert here == ["cuda:0"]
+    assert [line[line.index("--device") + 1] for line in started] == ["cuda:1", "cuda:0"]
 
 
 def test_a_full_disk_ends_the_study_and_the_same_command_goes_on(

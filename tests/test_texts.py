@@ -162,7 +162,7 @@ def test_fit_with_vectors_and_what_is_refused(tmp_path: Path, capsys: Any) -> No
     assert main([*argv, "--resume"]) == 2
     assert "vectors" in capsys.readouterr().err
     for argv, said in (
-        (["mlp:hidden=4", "--data", str(root)], "--embeddings is for text_cnn"),
+        (["mlp:hidden=4", "--data", str(root)], "--embeddings is for text_cnn and tree_lstm"),
         (["text_cnn:vocabulary=9,width=6,filters=4", "--data", str(root)], "text_cnn:vocabulary="),
         ([str(tmp_path / "run/model.safetensors"), "--data", str(root)], "has its vectors"),
     ):

@@ -59,6 +59,7 @@ def arrays(state: ledger.State) -> dict[str, Any]:
 def same(one: ledger.State, other: ledger.State) -> None:
     assert (one.night, one.nights, one.rows) == (other.night, other.nights, other.rows)
     there = arrays(other)
+    assert [s.night for s in one.streams.values()] == [s.night for s in other.streams.values()]
     for name, array in arrays(one).items():
         assert np.allclose(array, there[name], rtol=1e-10, equal_nan=True), name
 

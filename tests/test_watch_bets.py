@@ -92,10 +92,29 @@ def test_fail_of_a_calibration_error_mixes_signs_that_were_chosen_before() -> No
 def test_drift_sums_over_the_nights_that_it_may_have_begun_at() -> None:
     nights = RNG.standard_normal((6, 3))
     level = np.full(3, -np.inf)
-    for night in nights:
-        level = bets.restarted(level, night)
-    by_hand = [sum(math.exp(nights[start:, s].sum()) for start in range(6)) for s in range(3)]
+    for number, night in enumerate(nights, start=364):  # over the end of a year
+        level = bets.restarted(level, number, night)
+    shares = [1 / 730, 1 / 730, *[1 / (365 * 6)] * 4]
+    by_hand = [sum(shares[start] * math.exp(nights[start:, s].sum()) for start in range(6)) for s in range(3)]
     assert np.exp(level) == pytest.approx(by_hand)
+
+
+def test_what_is_bet_on_drift_in_all_nights_is_the_first_wealth() -> None:
+    shares = np.exp([bets.begun(night) for night in range(1, 365 * 200 + 1)])
+    assert shares[:365].sum() == pytest.approx(0.5)
+    assert 0.99 < shares.sum() < 1
+    for night in (1, 364, 365, 366, 730, 10_000):
+        assert math.exp(bets.unbegun(night)) == pytest.approx(1 - shares[:night].sum())
+
+
+def test_a_night_counts_on_after_it_was_written_and_in_what_was_joined() -> None:
+    stream = Stream.begin(MEAN)
+    fail, passed = table_of(MEAN, np.zeros(3, np.int64), np.ones(3))
+    for _ in range(4):
+        stream.add(fail, passed, np.array([[3.0, 3.0]]))
+        stream.close()
+    assert stream.night == 5
+    assert joined(Stream.begin(MEAN), stream).night == 5
 
 
 def test_every_gain_leaves_something_whatever_the_row() -> None:
@@ -145,7 +164,7 @@ def test_parts_of_a_night_in_any_order_are_one_stream() -> None:
 def test_thresholds_share_alpha_among_slices_where_something_is_called_wrong() -> None:
     sliced = Watched(**{**vars(MEAN), "by": "site", "values": ["a", "b", "c", "d"]})
     found = thresholds(sliced, 0.05, 0.05)
-    assert {k: round(math.exp(v)) for k, v in found.items()} == {"fail": 80, "pass": 20, "drift": 29200}
+    assert {k: round(math.exp(v)) for k, v in found.items()} == {"fail": 80, "pass": 20, "drift": 80}
 
 
 @pytest.fixture(scope="module")

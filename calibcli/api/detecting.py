@@ -10,9 +10,9 @@ from typing import Any, Literal, Unpack, cast
 import numpy as np
 
 from calibcli import headline, scalers
+from calibcli.api.fixing import opened
 from calibcli.api.measuring import Scores, given, spread
 from calibcli.errors import InputError, UsageError
-from calibcli.files import sha256
 from calibcli.gate import baseline
 from calibcli.gate.compare import names_of
 from calibcli.inputs.scores import recorded
@@ -90,22 +90,12 @@ def ood(
         files += [entry for p in second.files for entry in recorded.provenance(p)]
         first, second, notes = _paired(first, second, _names(inside, against[0]))
     elif calibrator is not None:
-        scaler, file = _scaler(calibrator)
-        second, files = _calibrated(first, scaler), [*files, *file]
+        scaler, file = opened(calibrator)
+        within, beyond = (scalers.apply(scaler, rows) for rows in first.files)
+        second, files = Model("calibrated", within, beyond, mapped=True), [*files, *file]
     result = report([first] if second is None else [first, second], options, progress)
     result = dataclasses.replace(result, notes=[*result.notes, *notes], provenance={"inputs": files, "seed": 0})
     return headline.headed(result)
-
-
-def _scaler(calibrator: str | Path | Scaler | Fit) -> tuple[Scaler, list[dict[str, Any]]]:
-    """A calibrator, and the file that it is in."""
-    if isinstance(calibrator, str | Path):
-        return scalers.load(calibrator), [{"path": str(calibrator), "sha256": sha256(calibrator)}]
-    return (calibrator.scaler if isinstance(calibrator, Fit) else calibrator), []
-
-
-def _calibrated(raw: Model, scaler: Scaler) -> Model:
-    return Model("calibrated", scalers.apply(scaler, raw.inside), scalers.apply(scaler, raw.outside), True)
 
 
 def _names(*inside: Scores) -> list[str]:

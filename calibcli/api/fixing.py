@@ -108,15 +108,10 @@ def apply(
         from calibcli.api.label_maps import apply_labels
 
         return apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
-    target, files = known_suffix(Path(save), SUFFIXES, "scores"), []
+    target = known_suffix(Path(save), SUFFIXES, "scores")
     paths = [calibrator, *(scores if isinstance(scores, list | tuple) and is_path(scores) else [scores]), labels]
     may_write([target], [path for path in paths if isinstance(path, str | Path)])
-    if isinstance(calibrator, str | Path):
-        with unchanged(calibrator):
-            scaler = load_scaler(calibrator)
-            files = [{"path": os.fspath(calibrator), "sha256": sha256(calibrator)}]
-    else:
-        scaler = calibrator.scaler if isinstance(calibrator, Fit) else calibrator
+    scaler, files = opened(calibrator)
     rows = given(apply, scores, labels, how, progress, need_labels=False)
     written = scalers.stream(
         scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress
@@ -137,6 +132,14 @@ def apply(
         provenance={"inputs": [*files, *recorded.provenance(rows)]},
     )
     return headline.headed(result)
+
+
+def opened(calibrator: str | Path | Scaler | Fit) -> tuple[Scaler, list[dict[str, str]]]:
+    """A calibrator, and the file that it is in, where it is in one."""
+    if isinstance(calibrator, str | Path):
+        with unchanged(calibrator):
+            return load_scaler(calibrator), [{"path": os.fspath(calibrator), "sha256": sha256(calibrator)}]
+    return calibrator.scaler if isinstance(calibrator, Fit) else calibrator, []
 
 
 def _remarks(scaler: Scaler, rows: Predictions, raised: int, dtype: str) -> Iterator[str]:

@@ -68,7 +68,8 @@ def given(
     """
     how = how or {}
     name = function.__name__
-    check_keywords(how, inspect.signature(function).parameters, name)
+    if how:
+        check_keywords(how, inspect.signature(function).parameters, name)
     if whole:
         Reading(**cast(dict[str, Any], how)).whole(name)
     if isinstance(scores, Predictions):
@@ -142,6 +143,13 @@ def measure(
         seed=seed,
         threads=threads or None,
     )
+    return measured(scores, labels, options, progress, how)
+
+
+def measured(
+    scores: Scores, labels: npt.ArrayLike | None, options: reports.Options, progress: Progress | None, how: How
+) -> Result:
+    """As `measure`, by options that are checked; `how` may name what the keywords of `spread` do."""
     if how.get("multilabel") and is_path(scores):
         named: dict[str, Any] = {**how, "labels": labels}
         parts = multilabel.read(scores, progress=progress, **named)  # type: ignore[arg-type]
@@ -150,4 +158,4 @@ def measure(
         first = given(measure, scores, labels, how, progress)
         result = reports.report(first, options, progress)
     said = headline.headed(result)
-    return dataclasses.replace(said, provenance={"inputs": recorded.provenance(first), "seed": seed})
+    return dataclasses.replace(said, provenance={"inputs": recorded.provenance(first), "seed": options.seed})

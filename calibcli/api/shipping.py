@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy.typing as npt
 
+from calibcli.api.fixing import opened
 from calibcli.api.gating import Limits, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
-from calibcli.files import unchanged
 from calibcli.gate.request import Request
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Progress
 from calibcli.result import Result
 from calibcli.scalers import Fit, Scaler
-from calibcli.scalers import load as load_scaler
 from calibcli.ship import Job
 from calibcli.ship import export as ship
 from calibcli.ship import verify as prove
@@ -69,23 +67,15 @@ def export(
         UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
         TypeError: an unknown keyword.
     """
-    path, scaler = _opened(calibrator)
-    network: dict[str, Any] = {"arch": arch, "arch_file": arch_file, "trust": trust}
-    reading: dict[str, Any] = dict(how)
-    if data is not None and model is None and not is_path(data):
+    scaler, files = opened(calibrator)
+    path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
+    reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
+    if model is not None:
+        reading["trust"] = trust
+    elif data is not None and not is_path(data):
         data, reading = given(export, data, labels, how, progress, need_labels=False), {}
-    job = Job(
-        scaler,
-        Path(save),
-        calibrator=path,
-        model=None if model is None else Path(model),
-        data=data,
-        network={} if model is not None and Path(model).suffix == ".onnx" else network,
-        reading=reading,
-        tolerance=tolerance,
-        estimator=as_estimator,
-    )
-    return ship(to, job)
+    into = None if model is None else Path(model)
+    return ship(to, Job(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator))
 
 
 def as_estimator(scaler: Scaler, classifier: Any) -> Any:
@@ -138,19 +128,11 @@ def verify(
         InputError: files that are refused, or that hold other rows.  UsageError: a rule without a meaning.
         TypeError: an unknown keyword.
     """
-    path, scaler = _opened(calibrator)
-    reading: dict[str, Any] = dict(how)
+    scaler, files = opened(calibrator)
+    path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
+    reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
     if before is None:
         data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
-    network: dict[str, Any] = {"arch": arch, "arch_file": arch_file, "trust": trust}
-    job = Job(scaler, Path(deployed), path, data=data, network=network, reading=reading, tolerance=tolerance)
+    job = Job(scaler, Path(deployed), path, None, data, network, reading, tolerance)
     request = Request(max=rules(max), min=rules(min), config=None if config is None else Path(config))
     return prove(job, None if before is None else Path(before), request)
-
-
-def _opened(calibrator: str | Path | Scaler | Fit) -> tuple[str, Scaler]:
-    """The file of a calibrator, "" of one in memory, and the calibrator."""
-    if isinstance(calibrator, str | Path):
-        with unchanged(calibrator):
-            return os.fspath(calibrator), load_scaler(calibrator)
-    return "", calibrator.scaler if isinstance(calibrator, Fit) else calibrator

@@ -33,7 +33,8 @@ class Watch:
         path: of the state, a .json file; None keeps it in memory. It need not be there yet.
         max, min, margin: limits by metric, `max={"ece": 0.03}`, fixed when the state is made; `margin` is what may be
             lost against a baseline. Of a state that is there they may be left out.
-        alpha: error probability of each claim, over all looks [0.05].  per_year: of a drift alarm, in a year [0.05].
+        alpha: error probability of each claim, over all looks [0.05].  per_year: of a drift alarm, in a year
+            and in all years together [0.05].
         nll_cap: nats that a row counts for at the most [10].  bins: of ece [15].
         config: a calib.toml with the rules.  name: of the model; rows of another one are refused.
         restart: begin anew, and keep the state that is there beside it.

@@ -1,13 +1,15 @@
 """`main(argv)`: the process around a command, and the one mapping from what happened to an exit code.
 
-Signals, streams that may be gone, warnings that are no words of ours. What is slow is imported inside, so that Ctrl-C
-never meets a Python that has no handler yet.
+Commands are found by name. Signals, streams that may be gone, warnings that are no words of ours. What is slow is
+imported inside, so that Ctrl-C never meets a Python that has no handler yet.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import pkgutil
 import signal
 import sys
 import warnings
@@ -15,7 +17,11 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
+from calibcli import __version__, cli
 from calibcli.errors import CalibError, Exit
+
+OTHERS = ("app", "run", "typed")  # beside the files of commands
+COMMANDS = sorted(m.name for m in pkgutil.iter_modules(cli.__path__) if m.name not in OTHERS)
 
 
 class Terminated(BaseException):
@@ -45,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _outcome(args: list[str]) -> int:
-    from calibcli.cli.run import Run, call
+    from calibcli.cli.run import Run
 
     Run.argv = args
     try:
@@ -87,6 +93,23 @@ def _outcome(args: list[str]) -> int:
         if type(error).__name__ == "Abort":
             return _say("interrupted", "", Exit.INTERRUPTED)
         return _bug(error)
+
+
+def call(args: list[str]) -> int:
+    """Run the command that these arguments name; its exit code. Typer is loaded where it has something to say."""
+    from calibcli.cli.run import COMPLETION, parsed
+
+    if args == ["--version"]:
+        print(f"calib {__version__}")
+        return int(Exit.OK)
+    if args and args[0] in COMMANDS and COMPLETION not in os.environ:
+        command = importlib.import_module(f"calibcli.cli.{args[0]}").command
+        given = parsed(args[1:], command.options)
+        if given is not None:
+            return int(command(**given))
+    from calibcli.cli import typed
+
+    return typed.call(args, COMMANDS)
 
 
 def _forget_stdout() -> None:

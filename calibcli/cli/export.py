@@ -51,36 +51,9 @@ def command(
     Of --model, the rows of --data are inputs; else they are recorded scores. What differs from the calibrator by more
     than --tolerance is not written (exit 4).
     """
-    from calibcli.api.shipping import as_estimator
-    from calibcli.files import unchanged
-    from calibcli.scalers import load
-    from calibcli.ship import Job, export
+    from calibcli.api.shipping import export
 
-    run.claim([calibrator, data, network.arch_file, *([model] if model else [])], save)
-    with unchanged(calibrator):
-        scaler = load(calibrator)
-    return run.finish(
-        export(
-            to,
-            Job(
-                scaler,
-                save,
-                calibrator=str(calibrator),
-                model=model,
-                data=data,
-                network={} if model is None or model.suffix == ".onnx" else vars(network),
-                reading=_reading(model, kind, rows, network),
-                tolerance=tolerance,
-                progress=run.progress("comparing"),
-                estimator=as_estimator,
-            ),
-        )
-    )
-
-
-def _reading(model: Path | None, kind: str | None, rows: opening.Rows, network: opening.Network) -> dict[str, object]:
-    """How --data is read: recorded scores, or a data set."""
-    if model is not None:
-        return {**vars(rows), "trust": network.trust}
-    given = {"kind": kind, "labels": rows.labels}
-    return {key: value for key, value in given.items() if value is not None}
+    run.claim([calibrator, data, model, network.arch_file], save)
+    reading = {"kind": kind, "labels": rows.labels} if model is None else vars(rows)
+    how = {**vars(network), **{key: value for key, value in reading.items() if value is not None}}
+    return run.finish(export(calibrator, to, save=save, model=model, data=data, tolerance=tolerance, **how))

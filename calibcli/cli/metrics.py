@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 from calibcli.cli.run import Measured, Run, asked, named, takes
 from calibcli.device import Work
@@ -34,16 +35,37 @@ def command(
     Beside each calibration error stands the level that chance gives a perfectly calibrated model, and bounds that hold.
     """
     run.claim([*files, *named(reading)], *([partial] if partial else []))
-    how = what.how | {"seed": work.seed, "threads": work.threads, "progress": run.progress("measuring")}
+    how: dict[str, Any] = what.how | {"seed": work.seed}
+    progress = run.progress("measuring")
     if partial is not None:
         from calibcli.api.accumulating import partly
 
         if top_k:
             raise UsageError("--top-k needs the scores of all rows together", "leave it out, or --partial")
-        return run.finish(partly(files, *what.metric, save=partial, reading=asked(reading), **how))
-    from calibcli.api.measuring import measure
+        return run.finish(
+            partly(
+                files,
+                *what.metric,
+                save=partial,
+                reading=asked(reading),
+                threads=work.threads,
+                progress=progress,
+                **how,
+            )
+        )
+    from calibcli.api.measuring import measured
+    from calibcli.inputs.scores.from_arrays import How
+    from calibcli.metrics.report import Options
 
-    options = {"labels": None, **asked(reading)}
-    labels = options.pop("labels")
-    found = measure(files, labels, *what.metric, top_k=top_k, diagram=True, curve=curve, **how, **options)
+    shown = run.screen_alone  # which has few numbers, and bins for a picture: no more is worked out
+    options = Options(
+        specs=what.metric or None,
+        few=shown,
+        top_k=top_k,
+        curve="bars" if shown else curve,
+        threads=work.threads or None,
+        **how,
+    )
+    given: dict[str, Any] = {"labels": None, **asked(reading)}
+    found = measured(files, given.pop("labels"), options, progress, cast(How, given))
     return run.finish(found, asked=bool(what.metric))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -30,7 +31,8 @@ def command(
     data: str = option("", "Rows in place of the recipe's: PATH with the parts #train, #validation and #test."),
     size: str = option("small", "small, medium or paper: which size of a study that comes along."),
     seeds: Rows | None = option(None, "Seeds in place of the recipe's; more may be added later."),
-    jobs: Rows = option(1, "Processes that share the runs; other machines may run the same command on the folder."),
+    jobs: Rows = option(1, "Processes that share the runs, one GPU after the other; other machines may join in."),
+    device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),
     until: Rows | None = option(None, "Start no run after so many minutes; the same command goes on."),
     report_only: bool = option(False, "Judge what is there, train nothing."),
     dry_run: bool = option(False, "List the runs, train nothing."),
@@ -71,12 +73,13 @@ def command(
         return run.finish(_plan(study))
     if save is None:
         raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
+    places = [] if report_only else work.places(device or study.device, jobs)
     parsing.keep(study, save)
     if not report_only:
-        others = [_other(save, seeds, until, trust) for _ in range(jobs - 1)]
+        others = [_other(save, seeds, until, trust, place) for place in places[1:]]
         end = None if until is None else time.monotonic() + 60 * until
         try:
-            work.work(study, save, run.progress(study.name), end)
+            work.work(dataclasses.replace(study, device=places[0]), save, run.progress(study.name), end)
         finally:
             for other in others:
                 other.wait() if sys.exc_info()[0] is None else other.terminate()
@@ -91,9 +94,10 @@ def command(
     return run.finish(found)
 
 
-def _other(save: Path, seeds: int | None, until: int | None, trust: bool) -> subprocess.Popen[bytes]:
+def _other(save: Path, seeds: int | None, until: int | None, trust: bool, device: str) -> subprocess.Popen[bytes]:
     """Another process at work on the folder, which says nothing."""
     more = [
+        *["--device", device],
         *(["--seeds", str(seeds)] if seeds else []),
         *(["--until", str(until)] if until else []),
         *["--trust"] * trust,

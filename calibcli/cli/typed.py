@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from calibcli import __version__
-from calibcli.cli.options import COMPLETION, Command, Option
+from calibcli.cli.run import COMPLETION, Command, Option
 from calibcli.errors import Exit, UsageError
 
 ABOUT = "Measure, fix and gate the calibration of a classifier, and the curvature of its loss."

@@ -35,19 +35,16 @@ def command(
 
     Example: calib verify calibrated.onnx --with temperature.safetensors --data test.npz --max ece=0.05
     """
-    from calibcli.files import unchanged
+    from calibcli.api.fixing import opened
     from calibcli.gate import config as configured
     from calibcli.gate import session
-    from calibcli.scalers import load
     from calibcli.ship import Job, verify
 
     request = Request(input=deployed, max=max, min=min, config=config)
     eval = configured.load(config).eval  # which is not read here, and is an input of check all the same
     run.claim([deployed, calibrator, data, before, network.arch_file, *session.named(session.asked(request)), eval])
-    with unchanged(calibrator):
-        scaler = load(calibrator)
-    given = {"kind": kind, "labels": rows.labels}
-    scores = {key: value for key, value in given.items() if value is not None}
-    reading = scores if before is None else {**vars(rows), "trust": network.trust}
+    scaler, _ = opened(calibrator)
+    given = {"kind": kind, "labels": rows.labels} if before is None else {**vars(rows), "trust": network.trust}
+    reading = {key: value for key, value in given.items() if value is not None}
     job = Job(scaler, deployed, str(calibrator), data=data, network=vars(network), reading=reading, tolerance=tolerance)
     return run.finish(verify(job, before, request))

@@ -29,7 +29,9 @@ def command(
     ),
     night: str = option("", "Date of the rows, such as 2026-11-22; default: today, in UTC."),
     alpha: Alpha | None = option(None, "Error probability of each claim, over all looks; default: 0.05."),
-    per_year: PerYear | None = option(None, "Chance of a false drift alarm in a year; default: 0.05."),
+    per_year: PerYear | None = option(
+        None, "Chance of a false drift alarm, in a year and in all years together; default: 0.05."
+    ),
     nll_cap: Nats | None = option(None, "Nats that a row counts for at the most, with nll; default: 10."),
     bins: Count | None = option(None, "Bins of ece; default: 15."),
     name: str = option("", "Name of the model; rows of another one are refused."),

@@ -16,8 +16,7 @@ from calibcli.gate.limits import Rule, resolved
 from calibcli.gate.sources import Scores, ece_estimate
 from calibcli.gate.stored import Source
 from calibcli.gate.verdict import Claim, judge
-from calibcli.metrics.intervals import BOUNDLESS
-from calibcli.metrics.sample import average
+from calibcli.metrics.intervals import BOUNDLESS, average
 from calibcli.predictions import Progress
 from calibcli.result import Check, Estimate, Result, Table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
 from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
 from calibcli.metrics import DEFAULT, choose, columns_of, estimates, known
-from calibcli.metrics.paired import holm
+from calibcli.metrics.paired import shown
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Array, Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
@@ -124,29 +125,22 @@ def _result(
     notes: Sequence[str],
     facts: dict[str, Any],
 ) -> Result:
-    known = [d for d in differences if d.p is not None]
-    adjusted = dict(zip(map(id, known), holm([d.p for d in known]).tolist(), strict=True))
-    rows: list[list[Any]] = []
-    for d in differences:
-        p = adjusted.get(id(d))
-        said = "unknown" if p is None else "real" if p <= alpha else "not shown"
-        e = d.estimate
-        if said == "real" and e.better in ("lower", "higher") and e.value is not None:
-            said = f"{d.against} is {'better' if (e.value < 0) == (e.better == 'lower') else 'worse'}"
-        rows.append([e.name, e.scope, d.p, p, said])
+    verdicts = shown([(d.estimate, d.p) for d in differences], alpha)
+    rows = [
+        [*row, f"{d.against} is {said}" if said in ("better", "worse") else said]
+        for d, (*row, said) in zip(differences, verdicts.rows, strict=True)
+    ]
     measured = [[e.name, e.scope, *(own[i].value for own in values)] for i, e in enumerate(values[0])]
-    title = f"Which differences are real (Holm, {len(known)} comparisons, family-wise error {alpha:g})"
-    heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
     return Result(
         command="compare",
         estimates=[d.estimate for d in differences],
         tables=[
             Table(name="models", title="Models", columns=["metric", "scope", *names], rows=measured),
-            Table(name="differences", title=title, columns=heads, rows=rows),
+            dataclasses.replace(verdicts, rows=rows),
         ],
         plots=_forest(differences),
         notes=notes,
-        facts={**facts, "alpha": alpha, "comparisons": len(known)},
+        facts={**facts, "alpha": alpha, "comparisons": sum(d.p is not None for d in differences)},
     )
 
 

@@ -15,7 +15,8 @@ from calibcli.gate.verdict import Side
 from calibcli.links import log_softmax
 from calibcli.metrics import bounds
 from calibcli.metrics.bounds import Method, norm_quantile
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import bisect, normal_quantile, normal_share, score_bound
 
 Floats = npt.NDArray[np.float64]

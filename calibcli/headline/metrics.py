@@ -5,18 +5,7 @@ from __future__ import annotations
 import math
 
 from calibcli import numbers
-from calibcli.headline import (
-    count,
-    counted,
-    first,
-    listed,
-    named,
-    numbers_alone,
-    side,
-    told,
-    upper,
-    value,
-)
+from calibcli.headline import count, counted, first, listed, named, numbers_alone, side, told, upper, value
 from calibcli.result import Estimate, Result
 
 ERRORS = ("ece", "smece", "adaece", "ece_l2", "classwise_ece", "ece2_debiased")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -12,31 +12,22 @@ from scipy import stats
 from calibcli import device as devices
 from calibcli.hessian import trace as traces
 from calibcli.hessian.certificate import Certificate, Record, certify
+from calibcli.hessian.diagonal import Diagonals
 from calibcli.hessian.ggn import GGNTrace, ggn_trace
-from calibcli.hessian.groups import Part
 from calibcli.hessian.indexed_data import normal
 from calibcli.hessian.lanczos import Lanczos
 from calibcli.hessian.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts
-from calibcli.hessian.operator import Operator, SecondDerivative, Total, hessian_scalar, rest_scalar, slope
+from calibcli.hessian.mean_gradient import Gradient, mean_gradient
+from calibcli.hessian.operator import Operator, SecondDerivative, hessian_scalar, rest_scalar, slope
 from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import PAIRS, Problem, Scalar, free_bytes
 from calibcli.hessian.tuning import ROUND, SHARE
-from calibcli.hessian.vectors import blocks, norm
 from calibcli.signals import Signals
 
 Progress = Callable[[float, str], None]
 NEAR = 128 << 20  # bytes of other Ritz vectors that a certificate tells apart
 ROUNDING = 8.0  # error of a product in units of the dtype's rounding of ‖H‖: float32 and float64 were found 3 apart
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """(size,) gradient of the mean loss, the standard error of its norm, and √(tr Σ / N), the noise it stands in."""
-
-    vector: torch.Tensor
-    se: float
-    noise: float
 
 
 class Shared:
@@ -61,6 +52,10 @@ class Shared:
             self.signals.received = -signal
             self.signals.release()
         return bool(said)
+
+    def asked(self) -> bool:
+        """Whether this rank was asked to stop, and the others have not heard of it."""
+        return self.signals is not None and self.signals.received is not None
 
     @cached_property
     def norms(self) -> RowNorms:
@@ -265,6 +260,11 @@ class Engine:
         fixed = slope(self.loss) if self.splits else None
         return traces.Prober(self.problem, self.rest, fixed, tensors=self.has_curvature, seed=self.shared.seed)
 
+    @cached_property
+    def diagonals(self) -> Diagonals:
+        """Of what the probes differentiate."""
+        return Diagonals(self.problem, self.rest, self.has_curvature, asked=self.shared.asked, agree=self.shared.agree)
+
     @property
     def steepness(self) -> torch.Tensor:
         """(N,) squared norm of each row's slope of the loss in its logits, to which its H - G is proportional."""
@@ -289,7 +289,8 @@ class Engine:
         if key not in self._probes and not self.shared.stopped:
             if not bool(count.all()):
                 self.shared.progress(0.0, f"Tr(H), the diagonal of {int((count == 0).sum())} cells of rows")
-                self._probes[key] = self.prober.exactly(count == 0, cell, whole)
+                chosen = count == 0
+                self._probes[key] = traces.exactly(self.diagonals(cell, chosen), chosen, cell, whole)
             for r in range(rounds):
                 start, stop = (first + count * i // rounds for i in (r, r + 1))
                 found = self.prober(start, stop, cell, whole=whole)
@@ -301,50 +302,4 @@ class Engine:
         return done if done is not None and bool((done.forms[:, 0] >= count.clamp(1, 2)).all()) else None
 
     def gradient(self) -> Gradient:
-        """Gradient of the mean loss and its spread between groups: one pass, or two where groups do not fit memory."""
-        problem, layout = self.problem, self.problem.layout
-        room = free_bytes(problem.device) // 16 // (problem.size * problem.dtype.itemsize)
-        held: list[Part] = []
-
-        def sum_of_all() -> torch.Tensor:
-            held.clear()
-            if layout.groups > room:
-                return self._total()
-            total = Total(problem)
-            for part in self.hessian.gradients():
-                held.append(part)
-                total.add(problem.pieces(part[1].sum(0)))
-            return total.value()
-
-        total = devices.all_sum(problem.guard(sum_of_all)).div_(layout.n)
-        length = max(norm(total), 1e-300)
-        weights = layout.weights.to(problem.device)
-        along = torch.zeros(layout.groups, dtype=torch.float64, device=problem.device)
-        squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
-
-        def spread() -> None:
-            squares.zero_()  # after memory ran out it starts again, without what was held
-            along.zero_()
-            found = [*held]
-            held.clear()
-            for first, g in found or self.hessian.gradients():
-                here = slice(first, first + len(g))
-                for s in blocks(total):
-                    mean = total[s].double()
-                    share = g[:, s].double().div_(layout.n).sub_(weights[here, None] * mean)
-                    along[here] += share @ mean / length
-                    squares.add_(share.square().sum())
-
-        problem.guard(spread)
-        devices.all_sum(along)
-        devices.all_sum(squares)
-        correct = layout.groups / max(layout.groups - 1, 1)
-        both = torch.cat([along.square().sum()[None], squares]).mul_(correct).sqrt_().tolist()
-        return Gradient(total, *both)
-
-    def _total(self) -> torch.Tensor:
-        """Sum of the gradients of this rank's rows."""
-        total, scalar = Total(self.problem), hessian_scalar(self.loss)
-        for rows in self.problem.layout.batches():
-            total.add(self.problem.gradients(rows, scalar, graph=False))
-        return total.value()
+        return mean_gradient(self.hessian)

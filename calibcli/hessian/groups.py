@@ -5,8 +5,9 @@ A group is small, and a device would wait for its launches: mapped over groups, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.func import functional_call, grad, vjp, vmap
 from calibcli import device as devices
 from calibcli.hessian.indexed_data import Inputs, signs
 from calibcli.hessian.per_row_gradients import UNMAPPED
-from calibcli.hessian.problem import Problem, Scalar, free_bytes
+from calibcli.hessian.problem import Problem, Scalar, T, free_bytes
 
 SHARE = 16  # part of the free memory for what is mapped at once to hold one vector for each group
 Part = tuple[int, torch.Tensor]
@@ -40,15 +41,9 @@ class Groups:
         def row(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return self.scalar(z[None], y[None])
 
-        try:
-            found: torch.Tensor = vmap(grad(row))(logits, labels)
-        except UNMAPPED as error:
-            if devices.is_out_of_memory(error):
-                raise
-            return False
+        found = _unless_unmapped(lambda: vmap(grad(row))(logits, labels))
         z = logits.requires_grad_()
-        (true,) = torch.autograd.grad(self.scalar(z, labels), z)
-        return bool((found - true).norm() <= 1e-3 * true.norm())
+        return found is not None and _agree(found, torch.autograd.grad(self.scalar(z, labels), z)[0])
 
     @property
     def at_once(self) -> int:
@@ -57,38 +52,77 @@ class Groups:
         row = 4 * problem.size * problem.dtype.itemsize  # the sums, and what becomes of them
         return min(problem.rows // problem.layout.group, free_bytes(problem.device) // SHARE // row)
 
-    def __call__(self, vector: torch.Tensor | None = None) -> Iterator[Part]:
-        """Products with a vector (size,), or gradients without, of this rank's groups, in order; `at_once` is not 0."""
-        problem, group, local = self.problem, self.problem.layout.group, self.problem.layout.local
-        whole = local.stop - len(local) % group
-        starts = range(local.start, whole, self.at_once * group)
-        runs = [range(start, min(start + self.at_once * group, whole)) for start in starts]
-        for rows in [*runs, *([range(whole, local.stop)] if whole < local.stop else [])]:
-            inputs, labels = problem.batch(rows)
-            parts = max(1, len(rows) // group)
-            yield rows.start // group, mapped(problem, self.scalar, fold(inputs, parts), fold(labels, parts), vector)
+    def gradients(self) -> Iterator[Part]:
+        """Sums over the rows of this rank's groups, in order; `at_once` is not 0."""
+        return map(self._part, self._runs())
+
+    def products(self, vector: torch.Tensor, plain: Callable[[range], torch.Tensor]) -> Iterator[Part] | None:
+        """Products with a vector (size,), summed over the rows of this rank's groups, in order; None where groups are
+        not mapped.
+
+        Where that is not known yet, the first of them are the trial: their sum must be the `plain` product of these
+        rows.
+        """
+        if not self.at_once or ("mapped" in vars(self) and not self.mapped):
+            return None
+        runs, part = list(self._runs()), partial(self._part, vector=vector)
+        if not runs or self.problem.maps is not None or not _worth(self.problem):
+            return map(part, runs) if self.mapped else None
+        first = _unless_unmapped(lambda: part(runs[0]))
+        self.mapped = first is not None and _agree(first[1].sum(0), plain(runs[0]))
+        if first is None or not self.mapped:
+            return None
+        self.problem.maps = True
+        return chain([first], map(part, runs[1:]))
+
+    def _runs(self) -> Iterator[range]:
+        """Rows of as many groups as are mapped together, then those of a last one that is smaller."""
+        group, local = self.problem.layout.group, self.problem.layout.local
+        whole, step = local.stop - len(local) % group, self.at_once * group
+        yield from (range(start, min(start + step, whole)) for start in range(local.start, whole, step))
+        if whole < local.stop:
+            yield range(whole, local.stop)
+
+    def _part(self, rows: range, vector: torch.Tensor | None = None) -> Part:
+        group = self.problem.layout.group
+        inputs, labels = self.problem.batch(rows)
+        parts = max(1, len(rows) // group)
+        return rows.start // group, mapped(self.problem, self.scalar, fold(inputs, parts), fold(labels, parts), vector)
 
 
 def maps(problem: Problem) -> bool:
     """Whether rows are mapped: on a device, a model that vmap runs, where two rows agree with a plain product."""
     if problem.maps is None:
-        on = problem.device.type != "cpu" and problem.layout.n > 1 and problem.layout.micro > 1
-        problem.maps = on and problem.guard(lambda: _agrees(problem))
+        problem.maps = _worth(problem) and problem.guard(lambda: _tried(problem))
     return problem.maps
 
 
-def _agrees(problem: Problem) -> bool:
+def _worth(problem: Problem) -> bool:
+    return problem.device.type != "cpu" and problem.layout.n > 1 and problem.layout.micro > 1
+
+
+def _tried(problem: Problem) -> bool:
     rows = range(2)
     inputs, labels = problem.batch(rows)
     v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
+    found = _unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
+    if found is None:
+        return False
+    pieces = problem.product(problem.gradients(rows, _squares), problem.split(v))
+    return _agree(found.sum(0), torch.cat([piece.reshape(-1) for piece in pieces]))
+
+
+def _unless_unmapped(work: Callable[[], T]) -> T | None:
+    """None where vmap cannot run it."""
     try:
-        found = mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v).sum(0)
+        return work()
     except UNMAPPED as error:
         if devices.is_out_of_memory(error):
             raise
-        return False
-    pieces = problem.product(problem.gradients(rows, _squares), problem.split(v))
-    true = torch.cat([piece.reshape(-1) for piece in pieces])
+        return None
+
+
+def _agree(found: torch.Tensor, true: torch.Tensor) -> bool:
     return bool((found - true).norm() <= 1e-3 * true.norm())
 
 

@@ -89,9 +89,14 @@ class SecondDerivative:
         problem = self.problem
         if problem.tf32 or not problem.keep:
             self.drop()  # certificates take float32
-        if self.groups.mapped and self.groups.at_once:
-            return self.groups(vector.to(problem.device, problem.dtype))
         pieces = problem.split(vector)
+
+        def plain(rows: range) -> torch.Tensor:
+            gradients = self._kept.get(rows) or problem.gradients(rows, self.scalar)
+            return torch.cat([piece.reshape(-1) for piece in problem.product(gradients, pieces)])
+
+        if (found := self.groups.products(vector.to(problem.device, problem.dtype), plain)) is not None:
+            return found
 
         def products() -> Iterator[tuple[range, Sequence[torch.Tensor]]]:
             for rows, gradients in self._graphs(min(problem.layout.micro, problem.layout.group)):
@@ -108,7 +113,7 @@ class SecondDerivative:
         if not problem.keep:
             self.drop()
         if self.groups.mapped and self.groups.at_once:
-            return self.groups()
+            return self.groups.gradients()
         batches = problem.layout.batches(min(problem.layout.micro, problem.layout.group))
         return grouped(problem, ((rows, problem.gradients(rows, self.scalar, graph=False)) for rows in batches))
 

@@ -36,7 +36,7 @@ def read(
 
     def work() -> tuple[torch.Tensor, torch.Tensor]:
         logits = torch.zeros(n, k, dtype=precision)
-        found = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64)
+        found = torch.zeros(n, 1 + len(problem.tensors), dtype=torch.float64, device=problem.device)
         for rows in problem.layout.batches():
             at = slice(rows.start, rows.stop)
             part = found.new_full((len(rows), found.shape[1]), torch.nan, device=problem.device)
@@ -44,11 +44,11 @@ def read(
                 loss, labels, norms = heaviest
                 seen: list[torch.Tensor] = []
                 part[:, 1:] = norms.chosen(rows, partial(_choose, loss, labels[at], part[:, 0], seen))
-                logits[at], found[at] = seen[0].cpu(), part.cpu()
+                logits[at], found[at] = seen[0].cpu(), part
             else:
                 with torch.no_grad():
                     logits[at], found[at] = problem.logits(rows)[0].cpu(), torch.nan
-        return logits, found
+        return logits, found.cpu()
 
     logits, found = (devices.all_sum_of_host(part, problem.device) for part in problem.guard(work))
     bad = (~logits.isfinite()).any(1).nonzero()

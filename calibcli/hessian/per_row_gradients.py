@@ -67,12 +67,12 @@ class RowNorms:
         return self.problem.guard(lambda: self._all(rows, cotangents))
 
     def _all(self, rows: torch.Tensor, cotangents: torch.Tensor) -> torch.Tensor:
-        device = self.problem.device
-        out = [torch.zeros(0, len(self.problem.tensors), dtype=torch.float64, device=device)]
+        device, tensors = self.problem.device, len(self.problem.tensors)
+        if not len(rows):
+            return torch.zeros(0, tensors, dtype=torch.float64)
+        out = [torch.zeros(0, tensors, dtype=torch.float64, device=device)]
         by_vmap = self.by_vmap.to(device)
         for r, u in zip(torch.split(rows, self.chunk), torch.split(cotangents, self.chunk)):
-            if not len(r):
-                continue
             inputs, _ = self.problem.batch(r)
             u = u.to(self.problem.device, self.problem.dtype)
             if not self.mapped:

@@ -12,7 +12,6 @@ from calibcli.hessian import figures, tuning
 from calibcli.hessian import trace as traces
 from calibcli.hessian.density import density as smooth
 from calibcli.hessian.density import quadrature
-from calibcli.hessian.diagonal import diagonal
 from calibcli.hessian.engine import Engine
 from calibcli.hessian.estimates import Bound, closeness, eigenvalue, progress_text, trace_estimate, trace_of_pairs
 from calibcli.hessian.ggn import GGNTrace
@@ -191,7 +190,7 @@ def _probes_needed(
 def _trace_of_diagonal(engine: Engine, part: GGNTrace | None) -> Found:
     """Every diagonal element of H - G: exact, and cheaper than probes where there are fewer elements than those."""
     layout = engine.problem.layout
-    found = diagonal(engine.problem, engine.rest, engine.has_curvature, layout.group)
+    found = engine.diagonals(layout.group)
     sums, rest = found.sum(1), found.sum(0) / layout.n
     how = (f"{part.how} and " if part else "") + "every diagonal element" + (" of H - G" if part else "")
     se, dof = (part.se, part.dof) if part else (0.0, 1)

@@ -266,11 +266,13 @@ def _difference(
 def _twin(problem: Problem, moved: list[int]) -> Problem:
     """The problem in float64, in the tensors that are moved."""
     twin = copy.copy(problem)
-    memo: dict[int, Any] = {}  # wide copies at once: after narrow ones they would be twice the launches
-    for tensor in (*problem.model.parameters(), *problem.model.buffers()):
-        if tensor.is_floating_point():
-            wide = tensor.detach().to(torch.float64, copy=True)
-            memo[id(tensor)] = nn.Parameter(wide) if isinstance(tensor, nn.Parameter) else wide
+    # wide copies at once: one launch, where narrow ones that are converted would take two for each tensor
+    floats = [t for t in (*problem.model.parameters(), *problem.model.buffers()) if t.is_floating_point()]
+    sizes = [t.numel() for t in floats]
+    flat = torch.empty(sum(sizes), dtype=torch.float64, device=problem.device)
+    wide = [piece.view(t.shape) for piece, t in zip(torch.split(flat, sizes), floats)]
+    torch._foreach_copy_(wide, [t.detach() for t in floats])
+    memo: dict[int, Any] = {id(t): nn.Parameter(w) if isinstance(t, nn.Parameter) else w for t, w in zip(floats, wide)}
     twin.model, twin.dtype = copied(problem.model, memo).double(), torch.float64
     chosen = dict(twin.model.named_parameters())
     twin.tensors = [chosen[problem.names[i]] for i in moved]

@@ -20,7 +20,6 @@ from calibcli.derivatives.bends import Bend
 from calibcli.derivatives.calls import Lost
 from calibcli.hessian import tuning
 from calibcli.hessian.cells import Cells, bend_at_once
-from calibcli.hessian.diagonal import diagonal
 from calibcli.hessian.groups import maps
 from calibcli.hessian.indexed_data import Layout, power_of_two, signs
 from calibcli.hessian.per_row_gradients import UNMAPPED
@@ -87,7 +86,6 @@ class Prober:
     ) -> None:
         self.problem, self.scalar, self.slope, self.seed = problem, scalar, slope, seed
         self.tensors: list[bool] = tensors.tolist()
-        self.known: dict[tuple[int, ...], torch.Tensor] = {}
 
     @cached_property
     def forward(self) -> bool:
@@ -102,18 +100,6 @@ class Prober:
     def __call__(self, first: torch.Tensor, last: torch.Tensor, cell: int, *, whole: bool) -> Probes:
         """Probes numbered from `first` up to `last` (cells,) of each cell of so many rows."""
         return self.problem.guard(lambda: self._draw(first.tolist(), last.tolist(), cell, whole or not self.forward))
-
-    def exactly(self, chosen: torch.Tensor, cell: int, whole: bool) -> Probes:
-        """The chosen (cells,) ones by their diagonals."""
-        key = cell, *chosen.nonzero().flatten().tolist()
-        if key not in self.known:
-            on = torch.tensor(self.tensors)
-            self.known[key] = diagonal(self.problem, self.scalar, on, cell, chosen)
-        found = self.known[key]
-        found = torch.cat([found.sum(1, keepdim=True), found[:, : whole * found.shape[1]]], 1)
-        ones = torch.ones_like(found) * chosen[:, None]
-        forms = torch.stack([ones, found, found.square()], 2)
-        return Probes(forms[:, 0], forms[:, 1:], cell)
 
     def _draw(self, first: list[int], last: list[int], cell: int, whole: bool) -> Probes:
         layout = self.problem.layout
@@ -184,6 +170,14 @@ class Prober:
                 raise
             return False
         return bool((found - true).abs().max() <= 1e-3 * true.square().mean().sqrt())
+
+
+def exactly(found: torch.Tensor, chosen: torch.Tensor, cell: int, whole: bool) -> Probes:
+    """What is known of the chosen (cells,) ones: traces (cells, tensors) of their tensors' diagonal blocks."""
+    found = torch.cat([found.sum(1, keepdim=True), found[:, : whole * found.shape[1]]], 1)
+    ones = torch.ones_like(found) * chosen[:, None]
+    forms = torch.stack([ones, found, found.square()], 2)
+    return Probes(forms[:, 0], forms[:, 1:], cell)
 
 
 def has_curvature(problem: Problem, seed: int, which: Sequence[int] | None = None) -> torch.Tensor:

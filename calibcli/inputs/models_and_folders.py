@@ -3,7 +3,6 @@ that a description does not need, and nothing is run."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 from calibcli.errors import InputError
 from calibcli.inputs.files import disk
+from calibcli.inputs.files.formats import safetensors
 from calibcli.result import Result
-
-TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
 def of(path: Path) -> Result | None:
@@ -115,29 +113,12 @@ def _pictures(home: Path) -> str:
 def _weights(files: list[Path]) -> dict[str, Any]:
     """Files of weights, and of safetensors the number of tensors and parameters and their types."""
     facts: dict[str, Any] = {"files": ", ".join(file.name for file in files)}
-    headers = [_header(file) for file in files if file.suffix == ".safetensors"]
-    tensors = [about for header in headers for name, about in header.items() if name != "__metadata__"]
+    tensors = [about for file in files if file.suffix == ".safetensors" for about in safetensors.described(file)]
     if tensors:
-        kinds = sorted({TYPES.get(about["dtype"], about["dtype"]) for about in tensors})
+        kinds = sorted({safetensors.FLOATS.get(about["dtype"], about["dtype"]) for about in tensors})
         facts |= {"tensors": len(tensors), "parameters": sum(math.prod(about["shape"]) for about in tensors)}
         facts["stored as"] = ", ".join(kinds)
     return facts
-
-
-def _header(file: Path) -> dict[str, Any]:
-    """Of a safetensors file: its length in eight bytes, then JSON."""
-    problem = InputError(f"{file} is not a readable safetensors file", "save or fetch it again")
-    try:
-        with file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            if size > min(file.stat().st_size, 1 << 28):
-                raise problem
-            found = json.loads(stream.read(size))
-    except (OSError, ValueError, RecursionError):
-        raise problem from None
-    if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
-        raise problem
-    return found
 
 
 def _data(path: Path) -> tuple[dict[str, Any], list[str], str]:

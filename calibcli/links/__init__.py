@@ -3,13 +3,4 @@
 from calibcli.links.beta import BetaFit, cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.focal_map import log_both, log_phi, log_softmax
 
-__all__ = [
-    "BetaFit",
-    "cross_fit_beta",
-    "fit_beta",
-    "log_both",
-    "log_phi",
-    "log_softmax",
-    "nll_rows",
-    "spread",
-]
+__all__ = ["BetaFit", "cross_fit_beta", "fit_beta", "log_both", "log_phi", "log_softmax", "nll_rows", "spread"]

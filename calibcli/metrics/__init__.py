@@ -2,6 +2,37 @@
 
 from __future__ import annotations
 
-from calibcli.metrics.sample import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known, measure
+from collections.abc import Sequence
+
+from calibcli.metrics.sample import DEFAULT, METRICS, Sample, choose, columns_of, estimates, known
+from calibcli.predictions import Predictions, Progress
+from calibcli.result import Estimate
 
 __all__ = ["DEFAULT", "METRICS", "Sample", "choose", "columns_of", "estimates", "known", "measure"]
+
+
+def measure(
+    predictions: Predictions,
+    specs: Sequence[str] | None = None,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    threads: int | None = 1,
+    progress: Progress | None = None,
+) -> list[Estimate]:
+    """Metrics of predictions, each with its uncertainty or the reason why it has none.
+
+    Args:
+        predictions: what to measure.
+        specs: metric specs (`ece:bins=30`); None: the default set.
+        level: confidence level of intervals; one-sided bounds hold at this level each.
+        seed: of what is simulated.
+        threads: worker threads of the pass over the scores.
+        progress: called with (fraction done, text).
+
+    Raises:
+        UsageError: unknown metric or option, or a level outside (0, 1).
+    """
+    choices = choose(["default"] if specs is None else specs, predictions.k, predictions.top_only)
+    table = columns_of(predictions, choices, threads, progress)
+    return estimates(Sample.of(table, predictions, seed), choices, level=level)

@@ -30,8 +30,8 @@ from calibcli.metrics.gap_norms import (
     under,
 )
 from calibcli.metrics.intervals import Bare, Interval, Statistic
-from calibcli.metrics.reliability import BinaryOutcomes, Equal
-from calibcli.metrics.sample import METRICS, SIGNED, UNIT, Of, Sample
+from calibcli.metrics.reliability import Equal
+from calibcli.metrics.sample import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import TIE, normal_quantile, parts, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Count, Range

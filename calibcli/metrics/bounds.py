@@ -25,7 +25,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from calibcli.metrics.intervals import FEWEST_GROUPS
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import effective_groups, normal_quantile, normals, quantile, score_bound, student_quantile
 from calibcli.predictions import Floats
 

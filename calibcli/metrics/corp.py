@@ -18,11 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibcli.metrics.intervals import IMPOSSIBLE, Interval, Rows, Statistic, one_sided, percent, share_bounds
+from calibcli.metrics.intervals import IMPOSSIBLE, Interval, Rows, Statistic, counted, one_sided, percent, share_bounds
 from calibcli.metrics.isotonic import FOLDS, Cells, Isotonic, Score
 from calibcli.metrics.proper import UNSEEN, high
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, NATS, Of, Sample, counted
+from calibcli.metrics.sample import METRICS, NATS, BinaryOutcomes, Of, Sample
 from calibcli.numerics import bisect, normal_quantile, normal_share, quantile, score_bound, student_quantile
 from calibcli.predictions import Floats
 

@@ -6,13 +6,14 @@ Beside the AUROC (`discrimination.Concordance`), for rows of the distribution (h
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from calibcli.metrics.discrimination import TwoSamples, variance
-from calibcli.metrics.intervals import Interval, Rows, share_bounds
+from calibcli.metrics.intervals import Interval, share_bounds
 from calibcli.numerics import student_quantile
 from calibcli.predictions import Floats
 
@@ -110,11 +111,12 @@ class FalsePositives(TwoSamples):
     def value(self) -> float:
         return float(self._rates[1][self.tie]) if min(self._sums) > 0 else math.nan
 
-    def _bounds(self, side: int, tie: int, tail: float) -> tuple[float, float] | None:
-        """Of the share of hits (0) or misses (1) that reach a tie."""
+    def _bounds(self, side: int, tie: int, tail: float) -> tuple[float, float]:
+        """Of the share of hits (0) or misses (1) that reach a tie, where nothing is `lacking`."""
         reached = (self._row_ties >= tie)[self.view.hit if side == 0 else ~self.view.hit]
-        rows: Rows = replace(self.sides[side], values=reached)
-        return share_bounds(rows, tail)
+        bounds = share_bounds(replace(self.sides[side], values=reached), tail)
+        assert bounds is not None
+        return bounds
 
     @cached_property
     def _row_ties(self) -> Floats:
@@ -122,20 +124,14 @@ class FalsePositives(TwoSamples):
 
     def _last(self, end: int, tail: float) -> int:
         """The last tie whose bound of the share of hits is above 95 %: the lower one (0), or the upper one (1); -1."""
-        low, high = -1, len(self._rates[0])
-        while high - low > 1:
-            middle = (low + high) // 2
-            bounds = self._bounds(0, middle, tail)
-            assert bounds is not None
-            low, high = (middle, high) if bounds[end] > KEPT else (low, middle)
-        return low
+        ties = range(len(self._rates[0]))
+        return bisect_left(ties, True, key=lambda tie: self._bounds(0, tie, tail)[end] <= KEPT) - 1
 
     def interval(self, level: float) -> Interval:
         if self.lacking:
             return Interval(reason=self.lacking)
         tail, value = (1 - level) / 2, self.value
         bounds, passed = self._bounds(1, self.tie, tail), np.append(self._rates[1], 0.0)
-        assert bounds is not None
         # a threshold between two ties keeps what reaches the upper one
         most, least = float(passed[self._last(0, tail) + 1]), float(passed[self._last(1, tail)])
         low = value - math.hypot(value - bounds[0], max(value - least, 0.0))

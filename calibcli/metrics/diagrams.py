@@ -12,7 +12,8 @@ import numpy as np
 from calibcli.columns import ClassTable
 from calibcli.metrics.intervals import percent
 from calibcli.metrics.isotonic import Isotonic
-from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins
+from calibcli.metrics.reliability import DRAWS, Bins
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.metrics.smooth import Smoothed
 from calibcli.numbers import number
 from calibcli.numerics import counted, quantiles

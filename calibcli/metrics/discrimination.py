@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.metrics.intervals import Interval, Rows, Statistic
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, UNIT, Sample
+from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Sample
 from calibcli.numerics import TIE, bisect, score_bound, student_quantile
 from calibcli.predictions import Floats, Ints
 
@@ -317,11 +316,6 @@ class RiskCoverage(Ranking):
 
 def harmonic(n: Floats) -> Floats:
     """H_n = 1 + 1/2 + ... + 1/n, of numbers that need not be whole (the digamma function)."""
-    x, before = np.asarray(n, np.float64) + 1, np.zeros(np.shape(n))
-    for _ in range(16):
-        low = x < 16
-        before = np.where(low, before + 1 / x, before)
-        x = np.where(low, x + 1, x)
-    s = 1 / (x * x)
-    tail = s * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132)))))
-    return np.asarray(np.log(x) - 0.5 / x - tail - before + np.euler_gamma)
+    from scipy.special import digamma
+
+    return np.asarray(digamma(n + 1) + np.euler_gamma)

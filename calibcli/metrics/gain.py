@@ -16,9 +16,9 @@ from calibcli.columns import columns
 from calibcli.columns.softmax import Piece
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.moments import cumulants, expectation, series
-from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic
+from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
 from calibcli.metrics.proper import UNSEEN, high
-from calibcli.metrics.sample import ANY, METRICS, Sample, average
+from calibcli.metrics.sample import ANY, METRICS, Sample
 from calibcli.numerics import bisect, root
 from calibcli.predictions import Array, Floats, Ints, Predictions
 

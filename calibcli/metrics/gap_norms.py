@@ -18,7 +18,8 @@ import numpy as np
 
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.intervals import NO_GROUPS, Interval, Statistic, one_sided, percent
-from calibcli.metrics.reliability import DRAWS, BinaryOutcomes, Bins, Equal
+from calibcli.metrics.reliability import DRAWS, Bins, Equal
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import normal_quantile, normals, quantile, root, score_bound
 from calibcli.predictions import Floats
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.sample import Sample, average, counted
+from calibcli.metrics.sample import Sample
 from calibcli.numerics import (
     clopper_pearson,
     effective_groups,
@@ -29,6 +29,21 @@ BOUNDLESS = "no upper bound: classes have probability 0, where a label would cos
 NO_GROUPS = "rows belong to groups, and this bound is for independent rows"
 FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/measured/gate.md)
 Mask = npt.NDArray[np.bool_]
+
+
+def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
+    """Weighted mean; nan where no weight is left."""
+    if weights is None:
+        total = np.count_nonzero(values) if values.dtype == bool else float(values.sum())
+        return total / len(values) if len(values) else math.nan
+    total = float(weights.sum())
+    return float(weights @ counted(values, weights)) / total if total > 0 else math.nan
+
+
+def counted(values: npt.NDArray[Any], weights: Floats) -> npt.NDArray[Any]:
+    """(N,) values, of which those without weight are finite: none is counted, as 0 times infinity is no number."""
+    known = np.isfinite(values)
+    return values if known.all() else np.where(known | (weights > 0), values, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import TIE, quantiles
 from calibcli.predictions import Floats, Ints
 
@@ -33,6 +33,11 @@ class Blocks(NamedTuple):
     def spread(self, n: int) -> Floats:
         """(n,) the value of each entry."""
         return np.repeat(self.value, np.diff(np.append(self.start, n)))
+
+    def knots(self, p: Floats) -> tuple[Floats, Floats]:
+        """(2 B,) first and last of the (n,) rising `p` of each block, and its value."""
+        last = np.append(self.start[1:], len(p)) - 1
+        return np.stack([p[self.start], p[last]], 1).ravel(), np.repeat(self.value, 2)
 
 
 def pool(weight: Floats, hits: Floats, first: npt.NDArray[np.bool_] | None = None) -> Blocks:
@@ -122,8 +127,7 @@ class Isotonic:
     @property
     def knots(self) -> tuple[Floats, Floats]:
         """(2 B,) first and last probability of each block, and its value: the curve of a reliability diagram."""
-        last = np.append(self.blocks.start[1:], len(self.p)) - 1
-        return np.stack([self.p[self.blocks.start], self.p[last]], 1).ravel(), np.repeat(self.blocks.value, 2)
+        return self.blocks.knots(self.p)
 
     @cached_property
     def left_out(self) -> Floats:
@@ -147,10 +151,9 @@ class Isotonic:
                 continue
             hits = np.clip(self.hits - np.bincount(tie[out], share[out] * hit[out], len(size)), 0, weight)
             blocks, p = pool(weight[there], hits[there]), self.p[there]
-            last = np.append(blocks.start[1:], len(p)) - 1
             rows = blocks.weight[[0, -1]] * view.effective
             low, high = 0.5 / (rows[0] + 1), 1 - 0.5 / (rows[1] + 1)
-            x, y = np.stack([p[blocks.start], p[last]], 1).ravel(), np.repeat(blocks.value, 2)
+            x, y = blocks.knots(p)
             found[self.order[out]] = np.interp(self.p[tie[out]], x, np.clip(y, min(low, high), max(low, high)))
         return found
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
 from calibcli.metrics.mesh import spread
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
+from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.metrics.smooth import Noise, Noises
 from calibcli.numerics import normal_quantile, quantile, score_bound
 from calibcli.predictions import Floats
@@ -24,12 +23,7 @@ Width = Annotated[float, Range(2e-3, 1e6)]  # exp(1 / width) must be a number
 
 @METRICS.add(values=UNIT, better="lower", unit="")
 def mmce(
-    sample: Sample,
-    *,
-    width: Width = 0.4,
-    weighted: bool = False,
-    square: bool = False,
-    of: Of = "auto",
+    sample: Sample, *, width: Width = 0.4, weighted: bool = False, square: bool = False, of: Of = "auto"
 ) -> Statistic:
     """Maximum mean calibration error, (N⁻² Σ_ij r_i r_j exp(-|p_i - p_j| / width))^½, r = p - y (Kumar et al. 2018).
 

@@ -103,10 +103,6 @@ class Placed:
         return float(self.weight[cells].sum()), float(self.mass[cells].sum())
 
 
-def _placed(sample: Sample, of: Of) -> Placed:
-    return Placed(sample, of)
-
-
 def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estimate]) -> list[Estimate]:
     """Estimates of condensed rows with the most that condensing may have changed them by, in `detail`; without a value
     where that is not known.
@@ -117,7 +113,7 @@ def stated(sample: Sample, choices: Sequence[Choice], estimates: Sequence[Estima
             found.append(e)
             continue
         of = "top" if choice.name == "failure_auroc" else choice.options.get("of", "auto")
-        bound, at = BOUNDS.get(choice.name), sample.once(_placed, of)
+        bound, at = BOUNDS.get(choice.name), sample.once(Placed, of)
         error = None if bound is None else bound(at, choice.options, e.value)
         if error is None:
             e = Estimate(name=e.name, value=None, scope=e.scope, unit=e.unit, better=e.better, n=e.n, reason=UNKNOWN)

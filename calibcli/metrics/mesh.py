@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import bisect
 from calibcli.predictions import Floats
 

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from calibcli.metrics.intervals import Interval, Rows, Statistic
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import METRICS, Of, Sample, average
+from calibcli.metrics.intervals import Interval, Rows, Statistic, average
+from calibcli.metrics.sample import METRICS, BinaryOutcomes, Of, Sample
 from calibcli.numerics import root
 from calibcli.spec import Range
 

@@ -14,8 +14,8 @@ from calibcli.errors import InputError, UsageError
 from calibcli.metrics.detection import AveragePrecision, FalsePositives
 from calibcli.metrics.discrimination import Concordance, TwoSamples
 from calibcli.metrics.intervals import Interval
-from calibcli.metrics.paired import Paired, holm, ranked
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.paired import Paired, ranked, shown
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Ints, Predictions, Progress, notes_of
 from calibcli.result import Estimate, Result, Table
@@ -253,30 +253,17 @@ def _threshold(one: Scored, statistic: FalsePositives) -> float:
 
 def _differences(pairs: Sequence[tuple[Scored, Scored, str]], options: Options) -> tuple[list[Estimate], Table]:
     """Paired, of what is a functional of ranks with an influence of every row."""
-    estimates: list[Estimate] = []
-    p_values: list[float | None] = []
+    found: list[tuple[Estimate, float | None]] = []
     for a, b, scope in pairs:
         for name in ("auroc", "aupr_in", "aupr_out"):
             before, after = a.statistics[name], b.statistics[name]
             change = ranked(before, after, options.level)
             common: dict[str, Any] = {"name": name, "scope": scope, "better": "higher", "n": a.view.n}
-            p_values.append(change.p if isinstance(change, Paired) else None)
             if isinstance(change, Paired):
-                estimates.append(change.estimate(options.level, **common, se=change.se))
+                found.append((change.estimate(options.level, **common, se=change.se), change.p))
             else:
-                estimates.append(Estimate(**common, value=after.value - before.value, reason=change))
-    known = [p for p in p_values if p is not None]
-    adjusted = iter(holm(known).tolist()) if known else iter(())
-    rows: list[list[Any]] = []
-    for e, p in zip(estimates, p_values, strict=True):
-        corrected = None if p is None else next(adjusted)
-        said = "unknown" if corrected is None else "not shown" if corrected > options.alpha else "worse"
-        if said == "worse" and e.value is not None and e.value > 0:
-            said = "better"
-        rows.append([e.name, e.scope, p, corrected, said])
-    title = f"Which differences are real (DeLong; Holm, {len(known)} comparisons, family-wise error {options.alpha:g})"
-    heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
-    return estimates, Table(name="differences", title=title, columns=heads, rows=rows)
+                found.append((Estimate(**common, value=after.value - before.value, reason=change), None))
+    return [e for e, _ in found], shown(found, options.alpha, "DeLong; ")
 
 
 def _table(found: Sequence[Scored], estimates: Sequence[Estimate]) -> Table:

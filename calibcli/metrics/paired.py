@@ -15,16 +15,9 @@ from calibcli.metrics.gap_norms import GapNorm, l1
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, MeanOf, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample, known
-from calibcli.numerics import (
-    SMALLEST_P,
-    binomial_tail,
-    clopper_pearson,
-    normal_quantile,
-    student_quantile,
-    two_sided,
-)
+from calibcli.numerics import SMALLEST_P, binomial_tail, clopper_pearson, normal_quantile, student_quantile, two_sided
 from calibcli.predictions import Floats
-from calibcli.result import Estimate
+from calibcli.result import Estimate, Table
 from calibcli.shelves import Choice
 
 NAMES = ("nll", "ece", "brier", "accuracy")
@@ -233,6 +226,25 @@ def mcnemar(gained: int, lost: int, n: int, level: float) -> tuple[float, float,
 
     value = (gained - lost) / n
     return min(value, end(chance[0], False)), max(value, end(chance[1], True)), p
+
+
+def shown(differences: Sequence[tuple[Estimate, float | None]], alpha: float, how: str = "") -> Table:
+    """Which differences, each with its p-value where it has one, are real after Holm's correction, and whether better.
+
+    Args:
+        how: what the tests are called.
+    """
+    known = [p for _, p in differences if p is not None]
+    adjusted, rows = iter(holm(known).tolist()), list[list[Any]]()
+    for e, p in differences:
+        corrected = None if p is None else next(adjusted)
+        said = "unknown" if corrected is None else "real" if corrected <= alpha else "not shown"
+        if said == "real" and e.better in ("lower", "higher") and e.value is not None:
+            said = "better" if (e.value < 0) == (e.better == "lower") else "worse"
+        rows.append([e.name, e.scope, p, corrected, said])
+    title = f"Which differences are real ({how}Holm, {len(known)} comparisons, family-wise error {alpha:g})"
+    heads = ["metric", "difference", "p", "p (Holm)", "verdict"]
+    return Table(name="differences", title=title, columns=heads, rows=rows)
 
 
 def holm(p_values: Any) -> Floats:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.metrics.intervals import FEWEST_GROUPS, Rows
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import effective_groups, normals, student_quantile, two_sided
 from calibcli.predictions import Floats, Ints
 

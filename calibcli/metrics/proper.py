@@ -11,9 +11,9 @@ import numpy as np
 
 from calibcli.columns import ClassBins
 from calibcli.metrics.gap_norms import debiased, l1
-from calibcli.metrics.intervals import Bare, Ends, Interval, Mask, MeanOf
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.sample import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, Of, Sample, average
+from calibcli.metrics.intervals import Bare, Ends, Interval, Mask, MeanOf, average
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import ANY, BRIER, METRICS, NATS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import normal_quantile, normal_share
 from calibcli.predictions import Floats
 from calibcli.result import Table

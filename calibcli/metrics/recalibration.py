@@ -9,8 +9,7 @@ import numpy as np
 
 from calibcli.metrics.intervals import Interval, Rows, Statistic
 from calibcli.metrics.proper import UNSEEN, high
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import ANY, METRICS, Of, Sample
+from calibcli.metrics.sample import ANY, METRICS, BinaryOutcomes, Of, Sample
 from calibcli.numerics import score_bound, student_quantile
 from calibcli.predictions import Floats
 

@@ -1,37 +1,27 @@
-"""Probabilities with what came true, and their reliability tables, of which binned errors are functions."""
+"""Reliability tables, of which binned errors are functions: bins of equal width, and of equal mass by rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.errors import UsageError
-from calibcli.metrics.ranked import Ranked, residual
-from calibcli.numerics import DOUBLE, bin_index, effective_rows, parts, ties
+from calibcli.numerics import TIE, bin_index, counted, parts, ties
 from calibcli.predictions import Floats, Ints
 from calibcli.spec import Edges
 
+if TYPE_CHECKING:
+    from calibcli.metrics.sample import BinaryOutcomes
+
 Equal = Literal["split-merge", "split", "mukhoti", "whole"]
-T = TypeVar("T")
-Rowwise = Callable[[slice], npt.NDArray[Any]]
+Hits = npt.NDArray[np.bool_]
+HIGHEST = 1e300  # odds
 DRAWS = 2_000
-
-
-class Once:
-    """Keeps what was worked out from it."""
-
-    def once(self, function: Callable[..., T], *arguments: Any) -> T:
-        """`function(self, *arguments)`, called the first time only."""
-        kept: dict[Any, T] = self.__dict__.setdefault("_kept", {})
-        key = (function, *arguments)
-        if key not in kept:
-            kept[key] = function(self, *arguments)
-        return kept[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,118 +100,103 @@ def _ratio(top: Floats, bottom: Floats) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class BinaryOutcomes(Once):
-    """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
+class Ranked:
+    """Outcomes by rising p, each (N,), rows of equal p in any order."""
 
     p: Floats
-    complement: Floats  # 1 - p with all its digits
-    hit: npt.NDArray[np.bool_]
+    complement: Floats
+    hit: Hits
     weights: Floats | None
-    counts: bool  # weights are frequencies
-    groups: Ints | None
-    values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
-    seed: int = 0  # of what is simulated
-    precision: float = DOUBLE  # of p, relative
 
-    @property
-    def n(self) -> int:
-        return len(self.p)
+    @classmethod
+    def of(cls, p: Floats, complement: Floats, hit: Hits, weights: Floats | None, order: Ints | None) -> Ranked:
+        """Rows without weights are sorted by their odds, which keep the digits of both p and 1 - p, with the outcome as
+        the last bit: several times as fast as an order of the rows and what lies in that order.
 
-    @cached_property
-    def total(self) -> float:
-        return float(self.n if self.weights is None else self.weights.sum())
-
-    @property
-    def effective(self) -> float:
-        """(Σw)²/Σw², or the sum of counts."""
-        if self.weights is None or self.counts:
-            return self.total
-        return effective_rows(self.weights)
-
-    @cached_property
-    def residual(self) -> Floats:
-        """p - y."""
-        return residual(self.p, self.complement, self.hit)
-
-    @cached_property
-    def ranked(self) -> Ranked:
-        order = None if self.weights is None else self.order
-        return Ranked.of(self.p, self.complement, self.hit, self.weights, order)
-
-    @cached_property
-    def order(self) -> Ints:
-        """Rows by confidence, ties in any order."""
-        return np.argsort(self.p)
-
-    @cached_property
-    def stable_order(self) -> Ints:
-        """Rows by confidence, ties in row order."""
-        return np.argsort(self.p, kind="stable")
-
-    @cached_property
-    def shares(self) -> Floats:
-        """(N,) w / W."""
-        return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
-
-    def sums(
-        self,
-        index: Rowwise | npt.NDArray[Any],
-        bins: int,
-        values: Rowwise | npt.NDArray[Any] | None = None,
-        power: int = 1,
-    ) -> Floats:
-        """Σ share^power · values per bin (None: 1); counts enter once however large the power.
-
-        Functions of a slice of the rows take no memory for all of them.
+        Args:
+            p, complement, hit, weights: (N,) in any order.  order: that of p, where there are weights.
         """
-        found = np.zeros(bins)
-        for part in parts(self.n):
-            w = None if self.weights is None else self.weights[part]
-            if w is not None and power > 1 and not self.counts:
-                w = w**power
-            v = values(part) if callable(values) else None if values is None else values[part]
-            both = v if w is None else w if v is None else w * v
-            found += np.bincount(index(part) if callable(index) else index[part], both, bins)
-        return found / self.total**power
+        if weights is not None:
+            return cls(p[order], complement[order], hit[order], weights[order])
+        with np.errstate(divide="ignore", over="ignore"):
+            odds = np.divide(p, complement)
+        bits, outcome = odds.view(np.int64), np.empty(len(p), np.bool_)
+        for part in parts(len(p)):
+            np.minimum(odds[part], HIGHEST, out=odds[part])
+            bits[part] &= -2
+            bits[part] |= hit[part]
+        bits.sort()
+        rest = odds + 1
+        for part in parts(len(p)):
+            outcome[part] = bits[part] & 1
+            np.divide(1, rest[part], out=rest[part])
+            odds[part] *= rest[part]
+        return cls(odds, rest, outcome, None)
 
-    def mean(self, values: Floats, times: Floats) -> float:
-        """Σ share · values · times."""
-        return float(values @ times) / self.n if self.weights is None else float((self.shares * values) @ times)
+    def residual(self, part: slice) -> Floats:
+        """p - y of some of them."""
+        return residual(self.p[part], self.complement[part], self.hit[part])
 
-    def width_bins(self, bins: int, edges: Edges) -> Bins:
-        """Equal-width bins of [0, 1]."""
-        return self.once(_width, bins, edges)
+    @cached_property
+    def ends(self) -> Ints:
+        """Where rows of another p begin (by more than TIE than the row before), from 0 to N."""
+        begins = np.ones(len(self.p) + 1, np.bool_)
+        for part in parts(len(self.p) - 1):
+            begins[1:-1][part] = self.p[1:][part] - self.p[:-1][part] > TIE
+        return np.flatnonzero(begins)
 
-    def mass_bins(self, bins: int, method: Equal) -> Bins:
-        """Bins of equal weight; see `adaece` for the methods."""
-        if method == "split-merge" and self.weights is None:
-            return self.once(_merged, bins)
-        if method in ("split", "split-merge"):
-            return self.once(_divided, bins, method)
-        return self.once(_mukhoti if method == "mukhoti" else _whole, bins)
+    @cached_property
+    def position(self) -> npt.NDArray[np.int64 | np.float64]:
+        """Weight of the rows before each of `ends`."""
+        return self.ends if self.weights is None else np.append(0.0, np.cumsum(self.weights))[self.ends]
 
-    def cuts(self, bins: int) -> Floats:
-        """(bins + 1,) positions, in weight counted along `stable_order`, where equal-mass bins begin.
+    def find(self, position: Floats, side: Literal["left", "right"]) -> Ints:
+        """As `np.searchsorted` in `position`, of which no second copy is made."""
+        if self.weights is None:
+            position = (np.ceil if side == "left" else np.floor)(position).astype(np.int64)
+        return np.searchsorted(self.position, position, side)
 
-        Rows and counts are whole: the first of uneven bins are larger by 1.
+    def residuals_before(self, position: Floats) -> Floats:
+        """Weighted sum of the residuals of the rows before these positions, in (0, total); in proportion between
+        `ends`.
         """
-        return self.cut(np.arange(bins + 1), bins)
+        at = np.clip(self.find(position, "left"), 1, len(self.ends) - 1)
+        low, high = self.position[at - 1], self.position[at]
+        ranks = counted(self.ends[np.append(at - 1, at)])[0]
+        pieces = [slice(a, b) for a, b in pairwise([0, *ranks.tolist()])]
+        r, w = self.residual, self.weights
+        sums = np.cumsum([r(p).sum() if w is None else w[p] @ r(p) for p in pieces])
+        below, above = (sums[np.searchsorted(ranks, self.ends[end])] for end in (at - 1, at))
+        share = np.divide(position - low, high - low, out=np.zeros(len(at)), where=high > low)
+        return np.asarray(below + share * (above - below))
 
-    def cut(self, which: Ints, bins: int) -> Floats:
-        """Some of `cuts`, by number."""
-        if self.weights is None or self.counts:
-            size, extra = divmod(round(self.total), bins)
-            return np.asarray(which * size + np.minimum(which, extra), np.float64)
-        return np.asarray(self.total * which / bins)
+
+def residual(p: Floats, complement: Floats, hit: Hits) -> Floats:
+    """p - y, from 1 - p where y is 1: as a sum, several times as fast as a choice by row."""
+    found = np.empty(len(p))
+    for part in parts(len(p)):
+        np.multiply(p[part], ~hit[part], out=found[part])
+        found[part] -= complement[part] * hit[part]
+    return found
 
 
-def _width(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
+def width_table(view: BinaryOutcomes, bins: int, edges: Edges) -> Bins:
+    """Equal-width bins of [0, 1]."""
     size = bins + (edges == "torchmetrics")
     grid = np.append(np.arange(bins) / bins, [1.0, 1.0][: 1 + size - bins])
     index = np.empty(view.n, np.int32)
     for part in parts(view.n):
         index[part] = bin_index(view.p[part], bins, edges, view.precision)
     return replace(_table(view, index, grid[:size], grid[1 : size + 1]), index=index)
+
+
+def mass_table(view: BinaryOutcomes, bins: int, method: Equal) -> Bins:
+    """Bins of equal weight; see `adaece` for the methods."""
+    if method == "split-merge" and view.weights is None:
+        return _merged(view, bins)
+    if method in ("split", "split-merge"):
+        return _divided(view, bins, method)
+    return _mukhoti(view, bins) if method == "mukhoti" else _whole(view, bins)
 
 
 def _merged(view: BinaryOutcomes, bins: int) -> Bins:

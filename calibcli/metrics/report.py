@@ -15,8 +15,8 @@ from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.proper import brier_parts
-from calibcli.metrics.reliability import BinaryOutcomes, Bins
-from calibcli.metrics.sample import METRICS, Sample, lean, needed_class_bins, reads_scores
+from calibcli.metrics.reliability import Bins
+from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, lean, needed_class_bins, reads_scores
 from calibcli.metrics.tables import class_names, per_class, top_k
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
@@ -39,7 +39,7 @@ class Options:
     """How to report.
 
     Attributes:
-        specs: metric specs, or None for the default set.
+        specs: metric specs, or None for the default set.  few: of that what a screen shows.
         bins, edges: of metrics whose spec does not say, and of the diagram.
         level: confidence level; one-sided bounds hold at this level each.
         per_class: table and diagrams of each class.
@@ -50,6 +50,7 @@ class Options:
     """
 
     specs: Sequence[str] | None = None
+    few: bool = False
     bins: int | None = None
     edges: Edges | None = None
     level: float = 0.95
@@ -64,11 +65,7 @@ class Options:
         check_options(self)
 
 
-def report(
-    predictions: Predictions,
-    options: Options | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def report(predictions: Predictions, options: Options | None = None, progress: Progress | None = None) -> Result:
     """Everything about recorded outputs, as a Result.
 
     Raises:
@@ -81,7 +78,7 @@ def report(
     if predictions.top_only and (options.per_class or options.top_k):
         what = "--per-class" if options.per_class else "--top-k"
         raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
-    choices = _choices(predictions, options, ("default",))
+    choices = _choices(predictions, options)
     wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
     how: dict[str, Any] = {"lean": lean(choices), "threads": options.threads, "progress": progress}
     return of_columns(predictions, columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how), options)
@@ -96,7 +93,7 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
     Raises:
         UsageError: as `report`; a class table that a metric needs was not filled, or `top_k` of condensed rows.
     """
-    k, choices = predictions.k, _choices(predictions, options, ("default",))
+    k, choices = predictions.k, _choices(predictions, options)
     shown = _shown(options)
     lacking = [c for c in choices if not set(needed_class_bins([c], k)) <= measured.classes.keys()]
     if lacking or (options.per_class and shown not in measured.classes):
@@ -151,9 +148,7 @@ def _shown(options: Options) -> ClassBins:
 
 
 def report_multilabel(
-    labels: Mapping[str, Predictions],
-    options: Options | None = None,
-    progress: Progress | None = None,
+    labels: Mapping[str, Predictions], options: Options | None = None, progress: Progress | None = None
 ) -> Result:
     """Each label of a multi-label problem as a binary one, and a diagram each.
 
@@ -227,9 +222,10 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
     return notes
 
 
-def _choices(predictions: Predictions, options: Options, usual: Sequence[str]) -> list[Choice]:
+def _choices(predictions: Predictions, options: Options, usual: Sequence[str] = ()) -> list[Choice]:
     """The metrics that are asked for, else the usual ones, with the bins of the options."""
     found, top_only = [], predictions.top_only
+    usual = usual or (("few",) if options.few else ("default",))
     specs = metrics.known(usual, top_only) if options.specs is None else options.specs
     for choice in metrics.choose(specs, predictions.k, top_only):
         defaults = {"bins": options.bins, "edges": options.edges}
@@ -314,11 +310,7 @@ def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, see
 
 
 def _facts(predictions: Predictions, sample: Sample, options: Options) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "n": sample.n,
-        **predictions.problem,
-        "level": options.level,
-    }
+    facts: dict[str, Any] = {"n": sample.n, **predictions.problem, "level": options.level}
     if predictions.weights is not None:
         facts |= {"weights": predictions.weight_kind, "n_eff": sample.top.effective}
     if predictions.groups is not None:

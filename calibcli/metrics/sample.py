@@ -1,27 +1,30 @@
-"""What a metric is a function of, the shelf of metrics, and every number with its uncertainty."""
+"""What a metric is a function of (outcomes of a probability, columns), the shelf of metrics, and every estimate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import ClassBins, Columns, columns
 from calibcli.errors import UsageError
-from calibcli.metrics.reliability import BinaryOutcomes, Once
-from calibcli.predictions import Floats, Predictions, Progress
+from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
+from calibcli.numerics import DOUBLE, effective_rows, parts
+from calibcli.predictions import Floats, Ints, Predictions, Progress
 from calibcli.result import Estimate
 from calibcli.shelves import Choice, Shelf
-from calibcli.spec import Level, Range, within
+from calibcli.spec import Edges, Level, Range, within
 
 if TYPE_CHECKING:
     from calibcli.metrics.intervals import Statistic
 
+T = TypeVar("T")
+Rowwise = Callable[[slice], npt.NDArray[Any]]
 Of = Literal["auto", "top", "positive"]
 """What a probability is of: the predicted class, or the event (class 1 of two). `auto` is the event of two classes, and
 the predicted class of more."""
@@ -43,11 +46,127 @@ DEFAULT = (
 """What is measured when nothing is asked for."""
 OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """And of two classes beside it."""
+FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
+"""Of these, what a screen and its first sentence show."""
 METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT, usual=("proper", "binned", "smooth", "gain"))
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
 OF_TOP = {"brier": "brier_top", "auc": "failure_auroc"}
 """What stands for a metric where the probability of the predicted class is all that is known."""
+
+
+class Once:
+    """Keeps what was worked out from it."""
+
+    def once(self, function: Callable[..., T], *arguments: Any) -> T:
+        """`function(self, *arguments)`, called the first time only."""
+        kept: dict[Any, T] = self.__dict__.setdefault("_kept", {})
+        key = (function, *arguments)
+        if key not in kept:
+            kept[key] = function(self, *arguments)
+        return kept[key]
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryOutcomes(Once):
+    """A probability per row and whether it came true: of the predicted class, or of the event of two classes."""
+
+    p: Floats
+    complement: Floats  # 1 - p with all its digits
+    hit: npt.NDArray[np.bool_]
+    weights: Floats | None
+    counts: bool  # weights are frequencies
+    groups: Ints | None
+    values_only: bool = False  # leave out what only intervals need (the variances of tables are then 0)
+    seed: int = 0  # of what is simulated
+    precision: float = DOUBLE  # of p, relative
+
+    @property
+    def n(self) -> int:
+        return len(self.p)
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.n if self.weights is None else self.weights.sum())
+
+    @property
+    def effective(self) -> float:
+        """(Σw)²/Σw², or the sum of counts."""
+        if self.weights is None or self.counts:
+            return self.total
+        return effective_rows(self.weights)
+
+    @cached_property
+    def residual(self) -> Floats:
+        """p - y."""
+        return residual(self.p, self.complement, self.hit)
+
+    @cached_property
+    def ranked(self) -> Ranked:
+        order = None if self.weights is None else self.order
+        return Ranked.of(self.p, self.complement, self.hit, self.weights, order)
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows by confidence, ties in any order."""
+        return np.argsort(self.p)
+
+    @cached_property
+    def stable_order(self) -> Ints:
+        """Rows by confidence, ties in row order."""
+        return np.argsort(self.p, kind="stable")
+
+    @cached_property
+    def shares(self) -> Floats:
+        """(N,) w / W."""
+        return np.broadcast_to(1 / self.total if self.weights is None else self.weights / self.total, (self.n,))
+
+    def sums(
+        self,
+        index: Rowwise | npt.NDArray[Any],
+        bins: int,
+        values: Rowwise | npt.NDArray[Any] | None = None,
+        power: int = 1,
+    ) -> Floats:
+        """Σ share^power · values per bin (None: 1); counts enter once however large the power.
+
+        Functions of a slice of the rows take no memory for all of them.
+        """
+        found = np.zeros(bins)
+        for part in parts(self.n):
+            w = None if self.weights is None else self.weights[part]
+            if w is not None and power > 1 and not self.counts:
+                w = w**power
+            v = values(part) if callable(values) else None if values is None else values[part]
+            both = v if w is None else w if v is None else w * v
+            found += np.bincount(index(part) if callable(index) else index[part], both, bins)
+        return found / self.total**power
+
+    def mean(self, values: Floats, times: Floats) -> float:
+        """Σ share · values · times."""
+        return float(values @ times) / self.n if self.weights is None else float((self.shares * values) @ times)
+
+    def width_bins(self, bins: int, edges: Edges) -> Bins:
+        """Equal-width bins of [0, 1]."""
+        return self.once(width_table, bins, edges)
+
+    def mass_bins(self, bins: int, method: Equal) -> Bins:
+        """Bins of equal weight; see `adaece` for the methods."""
+        return self.once(mass_table, bins, method)
+
+    def cuts(self, bins: int) -> Floats:
+        """(bins + 1,) positions, in weight counted along `stable_order`, where equal-mass bins begin.
+
+        Rows and counts are whole: the first of uneven bins are larger by 1.
+        """
+        return self.cut(np.arange(bins + 1), bins)
+
+    def cut(self, which: Ints, bins: int) -> Floats:
+        """Some of `cuts`, by number."""
+        if self.weights is None or self.counts:
+            size, extra = divmod(round(self.total), bins)
+            return np.asarray(which * size + np.minimum(which, extra), np.float64)
+        return np.asarray(self.total * which / bins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,23 +225,9 @@ class Sample(Once):
         return self.positive if of == "positive" or (of == "auto" and self.columns.k == 2) else self.top
 
 
-def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
-    """Weighted mean; nan where no weight is left."""
-    if weights is None:
-        total = np.count_nonzero(values) if values.dtype == bool else float(values.sum())
-        return total / len(values) if len(values) else math.nan
-    total = float(weights.sum())
-    return float(weights @ counted(values, weights)) / total if total > 0 else math.nan
-
-
-def counted(values: npt.NDArray[Any], weights: Floats) -> npt.NDArray[Any]:
-    """(N,) values, of which those without weight are finite: none is counted, as 0 times infinity is no number."""
-    known = np.isfinite(values)
-    return values if known.all() else np.where(known | (weights > 0), values, 0.0)
-
-
 def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]:
-    """Spec strings as choices, each once; `all` stands for the whole shelf and `default` for the default set.
+    """Spec strings as choices, each once; `all` stands for the whole shelf, `default` for the default set and `few` for
+    what a screen shows of it.
 
     The spec of a choice is the shortest: of two classes `of=positive` goes without saying, of more `of=top`.
 
@@ -138,7 +243,7 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     for spec in specs:
         usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
         group = spec.strip().lower()
-        asked = [*METRICS.entries] if group == "all" else usual if group == "default" else None
+        asked = {"all": [*METRICS.entries], "default": usual, "few": [n for n in usual if n in FEW]}.get(group)
         for one in [spec] if asked is None else known(asked, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):
@@ -154,7 +259,7 @@ def known(names: Iterable[str], top_only: bool, k: int = 2) -> list[str]:
     if not top_only:
         return here
     there = (OF_TOP.get(name, name) for name in here)
-    return list(dict.fromkeys(name for name in there if name == "default" or not _of_every_class(name)))
+    return list(dict.fromkeys(name for name in there if name in ("default", "few") or not _of_every_class(name)))
 
 
 def _traits(name: str) -> Mapping[str, Any]:
@@ -194,33 +299,6 @@ def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
             options = {o: v for o, v in choice.options.items() if o != "norm"}
             tables.append(choice.traits["class_bins"](k, **options))
     return list(dict.fromkeys(tables))
-
-
-def measure(
-    predictions: Predictions,
-    specs: Sequence[str] | None = None,
-    *,
-    level: float = 0.95,
-    seed: int = 0,
-    threads: int | None = 1,
-    progress: Progress | None = None,
-) -> list[Estimate]:
-    """Metrics of predictions, each with its uncertainty or the reason why it has none.
-
-    Args:
-        predictions: what to measure.
-        specs: metric specs (`ece:bins=30`); None: the default set.
-        level: confidence level of intervals; one-sided bounds hold at this level each.
-        seed: of what is simulated.
-        threads: worker threads of the pass over the scores.
-        progress: called with (fraction done, text).
-
-    Raises:
-        UsageError: unknown metric or option, or a level outside (0, 1).
-    """
-    choices = choose(["default"] if specs is None else specs, predictions.k, predictions.top_only)
-    table = columns_of(predictions, choices, threads, progress)
-    return estimates(Sample.of(table, predictions, seed), choices, level=level)
 
 
 def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, scope: str = "") -> list[Estimate]:

@@ -20,8 +20,7 @@ import numpy as np
 
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
 from calibcli.metrics.mesh import POINTS, Mesh, spread
-from calibcli.metrics.reliability import BinaryOutcomes, Once
-from calibcli.metrics.sample import METRICS, UNIT, Of, Sample
+from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Once, Sample
 from calibcli.numerics import normal_quantile, quantile, root, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range

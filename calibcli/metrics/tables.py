@@ -12,8 +12,7 @@ from calibcli.metrics.binned import calibrated_cells
 from calibcli.metrics.bounds import table_bounds
 from calibcli.metrics.corp import Decomposed, Part
 from calibcli.metrics.intervals import Rows, percent, share_bounds
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Table
 

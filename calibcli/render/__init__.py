@@ -29,7 +29,7 @@ from typing import cast
 from calibcli.errors import UsageError, did_you_mean
 from calibcli.files import atomic, may_write
 from calibcli.render import formats, sheet, stream
-from calibcli.render.screen import Detail
+from calibcli.render.sheet import Detail
 from calibcli.result import Result
 from calibcli.spec import Style
 

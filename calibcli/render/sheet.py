@@ -79,6 +79,8 @@ def at(series: Sequence[float | None] | None, i: int) -> float | None:
     return series[i] if series is not None and i < len(series) else None
 
 
+Detail = Literal["few", "asked", "all"]
+"""The few numbers that decide; every number, as they were asked for by name; everything that is known."""
 How = Literal["short", "full", "why"]
 """What is said of how a number was found: in short, all of it, or only why there is none."""
 NO_LIMIT = 10**6
@@ -291,19 +293,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         size = str(e.n) if e and e.n is not None else ""
         limit = "" if c.limit is None else numbers.exact(c.limit)
         needed = "" if c.n_needed is None else str(c.n_needed)
-        row = [
-            word,
-            c.rule_shown,
-            c.scope,
-            value,
-            interval or numbers.NONE,
-            own,
-            limit,
-            null,
-            size,
-            needed,
-            c.message,
-        ]
+        row = [word, c.rule_shown, c.scope, value, interval or numbers.NONE, own, limit, null, size, needed, c.message]
         rows.append([" ".join(text.split()) for text in row])
     tones: list[Tone] = [TONE[c.outcome] if c.fatal or c.outcome == "pass" else "warn" for c in checks]
     musts = frozenset(i for i, c in enumerate(checks) if c.outcome != "pass")

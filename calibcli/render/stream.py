@@ -1,4 +1,10 @@
-"""Text for whatever stands behind stdout: any encoding, any width."""
+"""Text for whatever stands behind stdout: any encoding, any width.
+
+A table in lines is as wide as it needs, or fitted to a width, with no word and no number ever broken. Where the width
+is short, in this order: prose goes below the rows that need it, heads are wrapped between words, columns that can be
+spared are left out by name, identifiers are wrapped after a comma, a colon or a space, other texts between words, and
+what is still too wide becomes several tables, each with the column that names the rows.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,11 @@ import io
 import math
 import re
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Sequence
+
+from calibcli.render.sheet import Column, Sheet
 
 PLAIN = str.maketrans(
     {
@@ -19,6 +28,10 @@ PLAIN = str.maketrans(
         "λ": "lambda", "γ": "gamma", "²": "2", "α": "alpha", "Δ": "d", "’": "'", "“": '"', "”": '"',
     }
 )  # fmt: skip
+GAP = 2
+HELD = "\N{NO-BREAK SPACE}"
+PROSE = 24  # columns below which wrapped prose is unreadable
+Line = list[tuple[str, str]]  # pieces of a line with their styles: "", title, head, code, faint, good, bad, warn
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -95,3 +108,158 @@ def escape(text: str) -> str:
     from json import dumps
 
     return re.sub(r"[^\x00-\x7f]+", lambda m: dumps(m.group())[1:-1], text)
+
+
+def lines(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[Line]:
+    """The title, the heads, a rule, and the rows with an empty line between groups."""
+    heads = [fold(clean(c.head), encoding) for c in table.columns]
+    rows = [[fold(clean(text), encoding) for text in row] for row in table.rows]
+    sizes = [max(map(width, column)) for column in zip(heads, *rows, strict=True)]
+    parts, below = [list(range(len(heads)))], False
+    if room is not None:
+        parts, below = _fitted(table.columns, heads, rows, sizes, room)
+    found: list[Line] = []
+    if table.title:
+        title = fold(clean(table.title), encoding)
+        found += [[(line, "title")] for line in (prose(title, room) if room else [title])]
+    for number, kept in enumerate(parts):
+        found += [[]] if number else []
+        found += _cells([heads[i] for i in kept], kept, sizes, table, "head")
+        found.append([(fold((" " * GAP).join("─" * sizes[i] for i in kept), encoding), "faint")])
+        for r, row in enumerate(rows):
+            if r in table.breaks:
+                found.append([])
+            tone = table.tones[r] if table.tones else ""
+            found += _cells([row[i] for i in kept], kept, sizes, table, "", tone)
+            if below and not number and r in table.musts:
+                found += _below(row, table.columns, room or 80)
+    shown = {i for kept in parts for i in kept}
+    missing = [head for i, head in enumerate(heads) if i not in shown and not (table.columns[i].free and below)]
+    if missing:
+        said = f"(not shown at this width: {', '.join(missing)})"
+        found += [[(line, "faint")] for line in prose(said, room or len(said))]
+    return found
+
+
+def prose(text: str, room: int) -> list[str]:
+    """Lines that end between words; an interval and a per cent are one word each."""
+    lines = textwrap.wrap(_held(text), room, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(HELD, " ") for line in lines]
+
+
+def _held(text: str) -> str:
+    return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", HELD), text)
+
+
+def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list[str]:
+    """Plain lines."""
+    return ["".join(piece for piece, _ in line).rstrip() for line in lines(table, encoding, room)]
+
+
+def _below(row: Sequence[str], columns: Sequence[Column], room: int) -> list[Line]:
+    said = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
+    return [[(f"    {line}", "faint")] for line in prose(said, room - 4)]
+
+
+def _fitted(
+    columns: Sequence[Column], heads: Sequence[str], rows: Sequence[Sequence[str]], sizes: list[int], room: int
+) -> tuple[list[list[int]], bool]:
+    """The columns of each part (their `sizes` narrowed in place), and whether prose went below the rows."""
+    kept = list(range(len(columns)))
+
+    def excess() -> int:
+        return sum(sizes[i] for i in kept) + GAP * (len(kept) - 1) - room
+
+    below = False
+    free = [i for i in kept if columns[i].free]
+    if excess() > 0 and free:
+        left = sum(sizes[i] for i in free) - excess()
+        if left >= PROSE * len(free):
+            for i in free:
+                sizes[i] = left // len(free)
+        else:
+            kept, below = [i for i in kept if i not in free], True
+    if excess() > 0:
+        for i in kept:
+            least = max((width(word) for word in _held(heads[i]).split(" ")), default=0)
+            cells = max((width(row[i]) for row in rows), default=0)
+            sizes[i] = max(cells, min(sizes[i], max(least, sizes[i] - excess())))
+    dropped = []
+    for i in sorted((i for i in kept if columns[i].spare), key=lambda i: columns[i].spare):
+        if excess() > 0:
+            kept.remove(i)
+            dropped.append(i)
+    for i in reversed(dropped):  # the last one dropped may have made room for another
+        if excess() + sizes[i] + GAP <= 0:
+            kept = sorted([*kept, i])
+    for i in sorted((i for i in kept if columns[i].code), key=lambda i: -sizes[i]):
+        least = max((width(part) for row in [heads, *rows] for part in _pieces(row[i])), default=1)
+        sizes[i] = min(sizes[i], max(least, sizes[i] - max(0, excess())))
+    texts = [i for i in kept if not columns[i].right and not columns[i].code]
+    for i in sorted(texts, key=lambda i: -sizes[i]):  # texts of a result's tables
+        sizes[i] = min(sizes[i], max(PROSE, sizes[i] - max(0, excess())))
+    for i in kept:  # what is longer than a line has to be cut
+        sizes[i] = min(sizes[i], room)
+    return _parts(kept, columns, sizes, room), below
+
+
+def _parts(kept: list[int], columns: Sequence[Column], sizes: Sequence[int], room: int) -> list[list[int]]:
+    """The columns in as many tables as the width asks for, the first of them in each, which names the rows."""
+    found: list[list[int]] = [[]]
+    name = kept[:1]
+    for i in kept:
+        used = sum(sizes[j] + GAP for j in found[-1])
+        if found[-1] not in ([], name) and used + sizes[i] > room:
+            found.append([*name] if sizes[name[0]] + GAP + sizes[i] <= room else [])
+        found[-1].append(i)
+    return found
+
+
+def _cells(
+    cells: Sequence[str], kept: Sequence[int], sizes: Sequence[int], table: Sheet, style: str, tone: str = ""
+) -> list[Line]:
+    """One row; several lines where a cell is wrapped. The tone colours the first cell."""
+    wrapped = [wrap(text, sizes[i]) for text, i in zip(cells, kept, strict=True)]
+    found = []
+    for k in range(max(map(len, wrapped), default=1)):
+        line: Line = []
+        for position, (parts, i) in enumerate(zip(wrapped, kept, strict=True)):
+            column = table.columns[i]
+            part = parts[k] if k < len(parts) else ""
+            space = " " * (sizes[i] - width(part))
+            own = style or (
+                tone if position == 0 and tone else "code" if column.code else "faint" if column.free else ""
+            )
+            line += [(" " * GAP, "")] if position else []
+            line.append((space + part if column.right else part + space, own))
+        found.append(line)
+    return found
+
+
+def _pieces(text: str) -> list[str]:
+    """What is not broken: words, and parts of an identifier that end in a comma, a colon, a slash or a bar."""
+    return [piece.rstrip() for piece in re.findall(r"[^\s,:/|]*[,:/|]+\s*|[^\s,:/|]+\s*|\s+", text)]
+
+
+def wrap(text: str, size: int) -> list[str]:
+    """`text` in lines of that size, broken between words, then after the `_pieces` of one that is longer;
+    only a piece that is longer than a line is cut."""
+    if width(text) <= size:
+        return [text]
+    found: list[str] = []
+    part = ""
+    for word in _held(text).split(" "):
+        joined = f"{part} {word}" if part else word
+        if width(joined) <= size:
+            part = joined
+            continue
+        found += [part] if part else []
+        part = ""
+        for piece in [word] if width(word) <= size else _pieces(word):
+            for some in [piece] if width(piece) <= size else piece:
+                if part and width(part + some) > size:
+                    found.append(part)
+                    part = some
+                else:
+                    part += some
+    return [line.replace(HELD, " ") for line in [*found, part]]

@@ -18,10 +18,7 @@ from calibcli.scalers.scaler import SCALERS, Progress, Scaler
 
 
 def report(
-    predictions: Predictions,
-    options: Options,
-    test: Predictions | None = None,
-    progress: Progress | None = None,
+    predictions: Predictions, options: Options, test: Predictions | None = None, progress: Progress | None = None
 ) -> tuple[Result, Scaler]:
     """Fit on `predictions`; measure before and after on `test`, or by cross-fitting where there is none.
 

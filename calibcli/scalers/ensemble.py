@@ -28,11 +28,7 @@ def apply(given: Parameters, logits: Array) -> Array:
         return np.asarray(np.log(sum(float(given[name]) * np.exp(part) for name, part in parts)))
 
 
-@SCALERS.add(
-    preserves_accuracy=True,
-    apply=apply,
-    form={"beta": Form(low=0, high=1e12), **dict.fromkeys(PARTS, SHARE)},
-)
+@SCALERS.add(preserves_accuracy=True, apply=apply, form={"beta": Form(low=0, high=1e12), **dict.fromkeys(PARTS, SHARE)})
 def ensemble_temperature(predictions: Predictions, job: Job) -> Fitted:
     """Ensemble temperature scaling: a softmax(z / T) + b softmax(z) + c / K, shares of sum 1 (Zhang et al. 2020).
 

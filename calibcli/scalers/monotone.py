@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibcli.links import log_both, log_softmax
+from calibcli.metrics.isotonic import pool
 from calibcli.predictions import Predictions
 from calibcli.scalers.affine import curved, joined, log_odds, logistic
 from calibcli.scalers.parameters import CURVES, Form
@@ -25,26 +25,6 @@ TIE = 1e-12  # probabilities as close as this are one, as in the bins of a metri
 TIE_ODDS = 1e-6  # so are log-odds: a curve that rises in less would make much of rounding
 
 
-def pava(values: Array, weights: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Increasing sequence closest to `values` in weighted squares: block means, and where each block starts.
-
-    Pool adjacent violators, a whole run of decreasing neighbours at a time.
-    """
-    means, mass = values.astype(np.float64), weights.astype(np.float64)
-    starts = np.arange(len(values))
-    while len(means) > 1:
-        falls = means[1:] <= means[:-1]
-        if not falls.any():
-            break
-        first = np.flatnonzero(np.append(True, ~falls))
-        total = np.add.reduceat(mass, first)
-        means = np.add.reduceat(means * mass, first) / total
-        mass, starts = total, starts[first]
-        if not (np.diff(means) < 0).any():
-            break
-    return means, starts
-
-
 def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float = 0.0) -> tuple[Array, Array]:
     """Knots (x, y) of the isotonic regression of hits on a score; linear between knots, constant beyond them.
 
@@ -52,17 +32,14 @@ def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float =
     """
     x, where = np.unique(score, return_inverse=True)
     w = np.bincount(where, weights, len(x)).astype(np.float64)
-    y = np.bincount(where, hit if weights is None else hit * weights, len(x))
+    y = np.bincount(where, hit if weights is None else hit * weights, len(x)).astype(np.float64)
     keep = w > 0
     x, y, w = x[keep], y[keep], w[keep]
     first = np.flatnonzero(np.append(True, np.diff(x) > tie))
     x, y, w = x[first], np.add.reduceat(y, first), np.add.reduceat(w, first)
-    means, starts = pava(y / w, w)
-    ends = np.append(starts[1:], len(x)) - 1
-    knots = np.stack([starts, ends], axis=1).ravel()
-    levels = np.repeat(means, 2)
-    once = np.append(True, np.diff(knots) > 0)
-    return x[knots[once]], levels[once]
+    x, y = pool(w, y).knots(x)
+    once = np.append(True, np.diff(x) > 0)
+    return x[once], y[once]
 
 
 def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Fitted:
@@ -75,12 +52,17 @@ def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Fitte
     return Fitted(parameters | ({"top": np.array(1.0)} if of == "top" else {}))
 
 
+def unpacked(parameters: Parameters) -> list[tuple[Array, Array]]:
+    """The curves of `packed`."""
+    cuts = np.cumsum(parameters["knots"])[:-1]
+    return list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
+
+
 def _apply_curves(read: Callable[[Array, Array, Array], Array]) -> Callable[[Parameters, Array], Array]:
     """The map that reads one curve per class (or one for the top label) with `read(p, x, y)`."""
 
     def apply(parameters: Parameters, logits: Array) -> Array:
-        cuts = np.cumsum(parameters["knots"])[:-1]
-        curves = list(zip(np.split(parameters["x"], cuts), np.split(parameters["y"], cuts), strict=True))
+        curves = unpacked(parameters)
         p = (log_odds if "log_odds" in parameters else _probabilities)(logits)
         if "top" in parameters:
             return share(logits, lambda rows, top: read(p[rows, top], *curves[0]))

@@ -16,7 +16,7 @@ import numpy as np
 
 from calibcli.links.moments import BLOCK, Array, shift
 from calibcli.metrics.gap_norms import l1
-from calibcli.metrics.reliability import BinaryOutcomes
+from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.predictions import Predictions
 from calibcli.scalers.objectives import block_source, brier, nll
 from calibcli.scalers.subsets import raw_argmax, sample

@@ -46,12 +46,7 @@ def apply(given: Parameters, logits: Array) -> Array:
 
 @SCALERS.add(preserves_accuracy=True, apply=apply, form=parameters.temperature())
 def temperature(
-    predictions: Predictions,
-    job: Job,
-    *,
-    objective: Objective = "nll",
-    grid: Grid | None = None,
-    bins: Count = 15,
+    predictions: Predictions, job: Job, *, objective: Objective = "nll", grid: Grid | None = None, bins: Count = 15
 ) -> Fitted:
     """Temperature scaling: softmax(z / T), one number, keeps every predicted class (Guo et al. 2017).
 

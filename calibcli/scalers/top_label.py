@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from calibcli.links import log_softmax
 from calibcli.predictions import Predictions
 from calibcli.scalers.affine import log_odds
-from calibcli.scalers.monotone import TIE_ODDS, bin_curve, in_bins, isotonic_curve, packed, share
+from calibcli.scalers.monotone import TIE_ODDS, bin_curve, in_bins, isotonic_curve, packed, share, unpacked
 from calibcli.scalers.parameters import CURVES_BY_CLASS
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import raw_argmax
@@ -21,10 +21,7 @@ NAMED = 5  # classes that a note names
 
 
 def apply(given: Parameters, logits: Array) -> Array:
-    cuts = np.cumsum(given["knots"])[:-1]
-    curves = list(zip(np.split(given["x"], cuts), np.split(given["y"], cuts), strict=True))
-    read = np.interp if "linear" in given else in_bins
-
+    curves, read = unpacked(given), np.interp if "linear" in given else in_bins
     p = log_odds(logits) if "log_odds" in given else np.exp(log_softmax(logits))
 
     def by_class(rows: NDArray[Any], top: NDArray[Any]) -> Array:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -20,14 +19,15 @@ from torch import Tensor
 
 from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import atomic, no_room
-from calibcli.inputs import checkpoint, inference
+from calibcli.inputs import checkpoint
 from calibcli.inputs.checkpoint import containers, metadata, weights
 from calibcli.inputs.dataset import Dataset
-from calibcli.scalers import Scaler, same_order
+from calibcli.scalers import Scaler
 from calibcli.ship import fold
 from calibcli.ship.comparison import Compared, compare, softmax
 from calibcli.ship.stamp import about
-from calibcli.ship.target import Job, Shipped, of_logits
+from calibcli.ship.target import Job, Shipped
+from calibcli.ship.torch_files import logits_of, opened
 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 CONFIG = "config.json"
@@ -49,22 +49,10 @@ def ship(job: Job) -> Shipped:
         InputError: a model without a head that can be folded into, or what was written differs.
     """
     a, c = fold.linear(job.scaler)
-    if job.model is None:
-        raise UsageError("--to checkpoint folds the calibrator into a model", "pass --model FILE")
+    assert job.model is not None
     if not job.model.exists():
         raise UsageError(f"'{job.model}' is no file or folder", "pass the checkpoint itself, with one state dict in it")
-    loaded = checkpoint.load(job.model, **job.network)
-    if already := loaded.metadata.get("folded"):
-        raise InputError(
-            f"{job.model} has {already.get('calibrator')} folded into it already", "fold into the original"
-        )
-    rows = loaded.open_data(job.data, "test", "validation", **job.reading)
-    k = inference.check(rows, loaded.model)
-    if k != job.scaler.k:
-        problem = f"{job.model} has {k} classes, the calibrator was fitted on {job.scaler.k}"
-        raise InputError(problem, "fit a calibrator on outputs of this model")
-    same_order(job.scaler, loaded.classes or (), str(job.model))
-    scaler = of_logits(job).scaler
+    loaded, rows, scaler = opened(job)
     name, head = fold.head(loaded.model, rows, str(job.model))
     raw, features = _run(loaded.model, head, rows)
     expected = scaler.map(raw)
@@ -85,7 +73,7 @@ def ship(job: Job) -> Shipped:
     change = Change(tensors, about(job))
 
     def compared(path: Path) -> Compared:
-        after = _logits(checkpoint.load(path, **job.network).model, rows)
+        after = logits_of(checkpoint.load(path, **job.network).model, rows)
         dtype = NAMES.get(stored.dtype, "float32") if stored.dtype in fold.HALF else "float32"
         found = compare(
             expected,
@@ -124,13 +112,9 @@ def _run(model: Any, head: torch.nn.Linear, rows: Dataset) -> tuple[Any, Tensor]
     """Logits of the rows, and what the head was given for them."""
     features = list[Tensor]()
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
-    raw = _logits(model, rows)
+    raw = logits_of(model, rows)
     hook.remove()
     return raw, torch.cat(features)
-
-
-def _logits(model: Any, rows: Dataset) -> Any:
-    return np.concatenate([z.double().numpy() for z in inference.predict(model, rows)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from calibcli.files import atomic
 from calibcli.inputs.code import FAILURES
 from calibcli.predictions import two_columns
 from calibcli.ship.comparison import Compared, compare, of_scores, softmax
-from calibcli.ship.target import TARGETS, Job, Shipped, suffixed
+from calibcli.ship.target import Job, Shipped
 
 Array = NDArray[Any]
 PICKLES = (".pkl", ".pickle", ".joblib")
@@ -28,10 +28,9 @@ def ship(job: Job) -> Shipped:
     """Write the calibrator as an estimator, or the classifier of a file with it.
 
     Raises:
-        UsageError: another suffix, or skops is not installed.
+        UsageError: skops is not installed.
         InputError: a file that is refused, or what was written differs.
     """
-    suffixed(job, TARGETS.entries["sklearn"].traits["suffixes"], "an estimator")
     assert job.estimator is not None
     notes = [] if job.path.suffix == ".skops" else ["a pickle is code: it is read with the versions that wrote it"]
     if job.model is None:

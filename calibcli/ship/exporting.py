@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import UsageError
-from calibcli.files import may_write
-from calibcli.predictions import Predictions
+from calibcli.files import known_suffix, may_write, sha256
 from calibcli.result import Cell, Estimate, Result
 from calibcli.ship.comparison import Compared
 from calibcli.ship.target import TARGETS, Job
@@ -21,9 +20,13 @@ def export(spec: str, job: Job) -> Result:
         InputError: a model or rows that are refused, or what was made is not within its limit: it is not written.
     """
     choice = TARGETS.choose(spec)
-    needs = choice.traits["data"]
+    needs, suffixes = choice.traits["data"], choice.traits["suffixes"]
     if needs == "inputs" and job.model is None:
         raise UsageError(f"--to {choice.name} writes a model", "pass --model FILE")
+    if needs == "scores" and job.model is not None:
+        raise UsageError(f"--to {choice.name} writes the calibrator alone", "leave --model out")
+    if suffixes:
+        known_suffix(job.path, suffixes, f"the target {choice.name}")
     reads = [job.calibrator or None, job.model, *job.read]
     if not (job.model is not None and job.model.is_dir()):
         may_write([job.path], reads)
@@ -75,8 +78,5 @@ def estimate(compared: Compared) -> Estimate:
 
 
 def _provenance(data: Any) -> list[dict[str, Any]]:
-    from calibcli.files import sha256
-
-    if isinstance(data, Predictions) or data is None or not isinstance(data, str | Path) or not Path(data).is_file():
-        return []
-    return [{"path": str(data), "sha256": sha256(data)}]
+    named = isinstance(data, str | Path) and Path(data).is_file()
+    return [{"path": str(data), "sha256": sha256(data)}] if named else []

@@ -196,7 +196,7 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset)
     working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     x = Value(o, fresh if not place.before else place.at)
-    x = o.axis("Unsqueeze", x, 1) if place.flat else x
+    x = o.along("Unsqueeze", 1, 13, x) if place.flat else x
     z = o.cast(x, working) if own != working else x
     z = calibrated(o, scaler, z)
     if place.held == "probabilities":
@@ -205,7 +205,7 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
         z = normalised(o, z)
     if scaler.columns == 1:
         z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
-    z = o.axis("Squeeze", z, 1) if place.flat else z
+    z = o.along("Squeeze", 1, 13, z) if place.flat else z
     out = o.cast(z, own, place.at if not place.before else f"{PREFIX}after")
     nodes = list(graph.node)
     if place.before:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ PREFIX = "calib/"
 OLDEST = 11  # opset: earlier ones have other Clip, Gather and ReduceSum
 
 
+def _operator(kind: str) -> Callable[[Value, Value], Value]:
+    return lambda a, b: a.o.node(kind, a, b)
+
+
 @dataclass(frozen=True)
 class Value:
     """A named value of the graph."""
@@ -22,26 +27,9 @@ class Value:
     o: GraphOps
     name: str
 
-    def __add__(self, other: Value) -> Value:
-        return self.o.node("Add", self, other)
-
-    def __sub__(self, other: Value) -> Value:
-        return self.o.node("Sub", self, other)
-
-    def __mul__(self, other: Value) -> Value:
-        return self.o.node("Mul", self, other)
-
-    def __truediv__(self, other: Value) -> Value:
-        return self.o.node("Div", self, other)
-
-    def __matmul__(self, other: Value) -> Value:
-        return self.o.node("MatMul", self, other)
-
-    def __lt__(self, other: Value) -> Value:
-        return self.o.node("Less", self, other)
-
-    def __gt__(self, other: Value) -> Value:
-        return self.o.node("Greater", self, other)
+    __add__, __sub__, __mul__ = _operator("Add"), _operator("Sub"), _operator("Mul")
+    __truediv__, __matmul__ = _operator("Div"), _operator("MatMul")
+    __lt__, __gt__ = _operator("Less"), _operator("Greater")
 
     def __le__(self, other: Value) -> Value:
         return self.o.node("Not", self > other)
@@ -78,41 +66,22 @@ class GraphOps:
             self.constants.append(numpy_helper.from_array(held, self._known[key].name))
         return self._known[key]
 
-    def exp(self, x: Value) -> Value:
-        return self.node("Exp", x)
+    exp, log, abs = partialmethod(node, "Exp"), partialmethod(node, "Log"), partialmethod(node, "Abs")
+    least, most = partialmethod(node, "Min"), partialmethod(node, "Max")
+    where, same = partialmethod(node, "Where"), partialmethod(node, "Equal")
+    argmax = partialmethod(node, "ArgMax", axis=-1, keepdims=1)
+    take = partialmethod(node, "Gather", axis=0)
+    join = partialmethod(node, "Concat", axis=-1)
 
-    def log(self, x: Value) -> Value:
-        return self.node("Log", x)
-
-    def abs(self, x: Value) -> Value:
-        return self.node("Abs", x)
-
-    def least(self, x: Value, y: Value) -> Value:
-        return self.node("Min", x, y)
-
-    def most(self, x: Value, y: Value) -> Value:
-        return self.node("Max", x, y)
-
-    def where(self, condition: Value, x: Value, y: Value) -> Value:
-        return self.node("Where", condition, x, y)
-
-    def max(self, x: Value) -> Value:
-        return self._over_classes("ReduceMax", x, 18)
-
-    def sum(self, x: Value) -> Value:
-        return self._over_classes("ReduceSum", x, 13)
-
-    def _over_classes(self, kind: str, x: Value, since: int) -> Value:
-        """A reduction; its axes became an input with opset `since`."""
+    def along(self, kind: str, axis: int, since: int, x: Value, **more: Any) -> Value:
+        """An operation whose axes became an input with opset `since`."""
         if self.opset >= since:
-            return self.node(kind, x, self.const([-1], whole=True), keepdims=1)
-        return self.node(kind, x, axes=[-1], keepdims=1)
+            return self.node(kind, x, self.const([axis], whole=True), **more)
+        return self.node(kind, x, axes=[axis], **more)
 
-    def argmax(self, x: Value) -> Value:
-        return self.node("ArgMax", x, axis=-1, keepdims=1)
-
-    def same(self, i: Value, j: Value) -> Value:
-        return self.node("Equal", i, j)
+    max = partialmethod(along, "ReduceMax", -1, 18, keepdims=1)
+    sum = partialmethod(along, "ReduceSum", -1, 13, keepdims=1)
+    deep, flat = partialmethod(along, "Unsqueeze", 2, 13), partialmethod(along, "Squeeze", 2, 13)
 
     def number(self, condition: Value) -> Value:
         return self.cast(condition, helper.np_dtype_to_tensor_dtype(self.dtype))
@@ -120,26 +89,8 @@ class GraphOps:
     def index(self, x: Value) -> Value:
         return self.cast(x, TensorProto.INT64)
 
-    def take(self, table: Value, index: Value) -> Value:
-        return self.node("Gather", table, index, axis=0)
-
     def column(self, x: Value, k: int) -> Value:
         return self.node("Gather", x, self.const([k], whole=True), axis=-1)
-
-    def deep(self, x: Value) -> Value:
-        return self.axis("Unsqueeze", x, 2)
-
-    def flat(self, x: Value) -> Value:
-        return self.axis("Squeeze", x, 2)
-
-    def axis(self, kind: str, x: Value, at: int) -> Value:
-        """`Unsqueeze` or `Squeeze` of one axis, which became an input with opset 13."""
-        if self.opset >= 13:
-            return self.node(kind, x, self.const([at], whole=True))
-        return self.node(kind, x, axes=[at])
-
-    def join(self, *columns: Value) -> Value:
-        return self.node("Concat", *columns, axis=-1)
 
     def cast(self, x: Value, kind: int, name: str = "") -> Value:
         return self.node("Cast", x, name=name, to=kind)

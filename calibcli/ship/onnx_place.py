@@ -21,7 +21,7 @@ KINDS: dict[int, str] = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "floa
 
 @dataclass
 class Place:
-    """Where a calibrator goes: on the tensor `at` of type `kind`, which becomes `becomes`.
+    """Where a calibrator goes: on the tensor `at` of type `kind`.
 
     Attributes:
         held: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, UsageError
-from calibcli.files import known_suffix, sha256
+from calibcli.files import sha256
 from calibcli.inputs.scores import recorded
-from calibcli.predictions import Predictions, Progress
+from calibcli.predictions import Predictions
 from calibcli.result import Cell
 from calibcli.scalers import Scaler, check_classes
 from calibcli.shelves import Shelf
@@ -52,7 +51,6 @@ class Job:
     network: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
-    progress: Progress = lambda fraction, text: None
     estimator: Callable[[Scaler, Any], Any] | None = None
 
     @cached_property
@@ -129,32 +127,6 @@ class Shipped:
     notes: Sequence[str] = ()
     facts: Mapping[str, Cell] = field(default_factory=dict)
     inputs: Sequence[Mapping[str, Any]] = ()
-
-
-def suffixed(job: Job, suffixes: Sequence[str], what: str) -> Job:
-    """The job, if its file has one of the suffixes.
-
-    Raises:
-        UsageError: it has another.
-    """
-    known_suffix(job.path, suffixes, what)
-    return job
-
-
-def without_model(job: Job, target: str) -> None:
-    """Refuse a model that a target has no use for.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if job.model is not None:
-        raise UsageError(f"--to {target} writes the calibrator alone", "leave --model out")
-
-
-def of_logits(job: Job) -> Job:
-    """The job of a calibrator that is called with logits (n, K), wherever it was fitted: inside a model of logits."""
-    metadata = {**job.scaler.metadata, "kind": "logits", "columns": job.scaler.k}
-    return dataclasses.replace(job, scaler=dataclasses.replace(job.scaler, metadata=metadata))
 
 
 def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:

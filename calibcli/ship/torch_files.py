@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.checkpoint import trusted
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset
-from calibcli.scalers import same_order
+from calibcli.scalers import Scaler, same_order
 from calibcli.ship.comparison import Compared, compare, of_scores, softmax
 from calibcli.ship.maps import exact_enough
-from calibcli.ship.target import TARGETS, Job, Shipped, of_logits, suffixed
+from calibcli.ship.target import Job, Shipped
 from calibcli.ship.torch_module import Calibrated, Calibrator
 
 BATCH = 256
@@ -31,7 +32,6 @@ def ship(job: Job, target: str) -> Shipped:
     Raises:
         InputError: torch cannot trace it, or what was written differs.
     """
-    suffixed(job, TARGETS.entries[target].traits["suffixes"], "a program of torch")
     write = _alone if job.model is None else _wrapped
     return exact_enough(job.scaler, lambda wide: write(job, target, wide))
 
@@ -49,11 +49,10 @@ def _alone(job: Job, target: str, wide: bool) -> Shipped:
 
 def _wrapped(job: Job, target: str, wide: bool) -> Shipped:
     """The model with the calibrator behind its logits."""
-    assert job.model is not None
-    loaded, rows = opened(job)
-    raw = torch.cat(list(inference.predict(loaded.model, rows, batch_size=BATCH))).double().numpy()
+    loaded, rows, scaler = opened(job)
+    raw = logits_of(loaded.model, rows)
     expected = job.scaler.map(raw)
-    module = Calibrated(loaded.model, Calibrator(as_given_logits(job, raw.shape[1]), wide, logs=True)).eval()
+    module = Calibrated(loaded.model, Calibrator(scaler, wide, logs=True)).eval()
     keeps = raw if job.scaler.preserves_accuracy else None
     inputs, _ = rows.batch(slice(0, 2))
     if isinstance(inputs, Mapping):
@@ -61,35 +60,38 @@ def _wrapped(job: Job, target: str, wide: bool) -> Shipped:
 
     def compared(path: Path) -> Compared:
         program = _loaded(path, target)
-        found = torch.cat([_run(program, x) for x in batches(rows)]).double().numpy()
+        starts = range(0, len(rows), BATCH)
+        parts = [_run(program, rows.batch(slice(i, min(i + BATCH, len(rows))))[0]) for i in starts]
+        found = torch.cat(parts).double().numpy()
         return compare(expected, softmax(found), "float32", job.tolerance, keeps)
 
     return _written(job, target, module, (inputs,), compared, wide, loaded.inputs(rows), [*loaded.notes, *rows.notes])
 
 
-def as_given_logits(job: Job, k: int) -> Any:
-    """The scaler as it is called with the K logits of a model, whatever it was fitted on."""
-    if k != job.scaler.k:
-        problem = f"the model has {k} classes, the calibrator was fitted on {job.scaler.k}"
-        raise InputError(problem, "fit a calibrator on outputs of this model")
-    return of_logits(job).scaler
+def opened(job: Job) -> tuple[checkpoint.Checkpoint, Dataset, Scaler]:
+    """The network, the rows that it is compared on, and the scaler as it is called with the network's K logits.
 
-
-def opened(job: Job) -> tuple[checkpoint.Checkpoint, Dataset]:
-    """The network and the data set that it is compared on."""
+    Raises:
+        InputError: a network that has a calibrator in it, or another number of classes.
+    """
     assert job.model is not None
     loaded = checkpoint.load(job.model, **job.network)
+    if already := loaded.metadata.get("folded"):
+        problem = f"{job.model} has {already.get('calibrator')} folded into it already"
+        raise InputError(problem, "use the original")
     rows = loaded.open_data(job.data, "test", "validation", **job.reading)
-    inference.check(rows, loaded.model)
+    k = inference.check(rows, loaded.model)
+    if k != job.scaler.k:
+        problem = f"{job.model} has {k} classes, the calibrator was fitted on {job.scaler.k}"
+        raise InputError(problem, "fit a calibrator on outputs of this model")
     same_order(job.scaler, loaded.classes or (), str(job.model))
-    return loaded, rows
+    metadata = {**job.scaler.metadata, "kind": "logits", "columns": k}
+    return loaded, rows, dataclasses.replace(job.scaler, metadata=metadata)
 
 
-def batches(rows: Dataset) -> Iterator[Tensor]:
-    for start in range(0, len(rows), BATCH):
-        inputs, _ = rows.batch(slice(start, min(start + BATCH, len(rows))))
-        assert isinstance(inputs, Tensor)
-        yield inputs
+def logits_of(model: nn.Module, rows: Dataset) -> Any:
+    """(n, K) float64."""
+    return torch.cat(list(inference.predict(model, rows))).double().numpy()
 
 
 def _written(
@@ -135,7 +137,7 @@ def _loaded(path: Path, target: str) -> Any:
         return torch.jit.load(str(path))  # type: ignore[no-untyped-call]
 
 
-def _run(program: Any, inputs: Tensor) -> Tensor:
+def _run(program: Any, inputs: Any) -> Tensor:
     """All rows, and the first by itself: the batch size is not traced in."""
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
         out: Tensor = program(inputs)

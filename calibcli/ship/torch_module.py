@@ -21,7 +21,7 @@ class TorchOps:
         self.used = 0
 
     exp, log, abs = staticmethod(torch.exp), staticmethod(torch.log), staticmethod(torch.abs)
-    least, most = staticmethod(torch.minimum), staticmethod(torch.maximum)
+    least, most, same = staticmethod(torch.minimum), staticmethod(torch.maximum), staticmethod(torch.eq)
 
     def where(self, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return torch.where(condition, x, y)
@@ -42,9 +42,6 @@ class TorchOps:
 
     def argmax(self, x: Tensor) -> Tensor:
         return x.argmax(-1, keepdim=True)
-
-    def same(self, i: Tensor, j: Tensor) -> Tensor:
-        return i == j
 
     def number(self, condition: Tensor) -> Tensor:
         return condition.to(self.dtype)

@@ -24,11 +24,10 @@ from calibcli.ship import estimator_files
 from calibcli.ship.as_json import scaler_of
 from calibcli.ship.comparison import Compared, compare, softmax
 from calibcli.ship.exporting import estimate, facts_of
-from calibcli.ship.target import Job, fed, of_logits
+from calibcli.ship.target import Job, fed
 
 Array = NDArray[Any]
 TORCH = (".pt2", ".pt", ".pth", ".ckpt")
-BLOCK = 1 << 14
 
 
 def verify(job: Job, before: Path | None, rules: Request) -> Result:
@@ -167,8 +166,7 @@ def _networks(job: Job, before: Path) -> tuple[Predictions, Array, Callable[[], 
         if job.path.suffix not in (".onnx", *estimator_files.SUFFIXES):
             from calibcli.ship import checkpoint_files
 
-            scaler = of_logits(job).scaler
-            cost = functools.partial(checkpoint_files.rounding, loaded, job.path, rows, scaler, **job.network)
+            cost = functools.partial(checkpoint_files.rounding, loaded, job.path, rows, job.scaler, **job.network)
     raw, found = (_outputs(path, rows, job) for path in (before, job.path))
     with np.errstate(divide="ignore"):
         z, facts = np.log(raw), {"files": [], "labelled": True}
@@ -186,10 +184,11 @@ def _outputs(path: Path, rows: Any, job: Job) -> Array:
         return estimator_files.probabilities(path, np.asarray(x), job.scaler.kind, bool(job.network.get("trust")))
     from calibcli.inputs import checkpoint, inference
     from calibcli.inputs.checkpoint import containers
+    from calibcli.ship.torch_files import logits_of
 
     network = job.network
     if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).module is not None:
         network = {**network, "arch": None, "arch_file": None}  # a program, which has its own
     model = checkpoint.load(path, **network).model
     inference.check(rows, model)
-    return softmax(np.concatenate([z.double().numpy() for z in inference.predict(model, rows)]))
+    return softmax(logits_of(model, rows))

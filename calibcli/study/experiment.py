@@ -17,6 +17,7 @@ LOGGED = (
     *("train_loss", "last_weight_norm"),
 )
 """What the log of a run has of the validation rows, and of the last layer."""
+UNRENORMALISED = " unrenormalised"
 KINDS = {
     "less": {"metric", "a", "b", "than"},
     "preserved": {"metric", "a", "b", "margin"},
@@ -64,8 +65,9 @@ class Study:
 
     Attributes:
         train, validation, test: rows, as `calib fit` takes them.  split: how validation rows are held out of the
-            training rows where none are named, or "".  embeddings: vectors of words, or "".
-        arch: networks.  seeds: how many.  options: of `calib fit`, for every arm.
+            training rows where none are named, or "".  embeddings: vectors of words, or "".  masked: a class of the
+            training rows that is never an answer, or "".
+        arch: networks.  seeds: how many.  options: of `calib fit`, for every arm.  device, threads: where it runs.
         metrics: of test rows, before and `after` a temperature fitted on the validation rows.
         scalers: further ones than the temperature.
         curvature: quantities, of validation rows.  losses: of which, `ce` and `train` (each arm's own).
@@ -91,6 +93,9 @@ class Study:
     size: str = ""
     split: str = ""
     embeddings: str = ""
+    masked: str = ""
+    device: str = "auto"
+    threads: int = 0
     scalers: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     moments: tuple[int, ...] = ()
@@ -100,10 +105,16 @@ class Study:
     differs: tuple[str, ...] = ()
 
     @property
+    def readings(self) -> tuple[str, ...]:
+        """What follows the name of a metric: where a class is never an answer, confidence is read in two ways."""
+        return ("", UNRENORMALISED) if self.masked else ("",)
+
+    @property
     def measured(self) -> list[str]:
         """Names of everything that a claim may be about."""
-        found = [*self.metrics, *(f"{name} after" for name in self.metrics), "temperature", "train_nll"]
-        found += [f"{name} after {scaler}" for scaler in self.scalers for name in self.metrics]
+        maps = ["", " after", *(f" after {scaler}" for scaler in self.scalers)]
+        found = [f"{name}{suffix}{of}" for of in self.readings for suffix in maps for name in self.metrics]
+        found += [*(f"temperature{of}" for of in self.readings), "train_nll"]
         found += [f"{name} at {moment}%" for name in self.log for moment in self.moments]
         return found + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
 

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from calibcli import scalers
-from calibcli.api.measuring import read
-from calibcli.columns import columns
 from calibcli.headline import listed
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
 from calibcli.study import claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.experiment import Claim, Study, built_in, text_of
 from calibcli.study.panels import LEVEL
-from calibcli.study.redraws import draws, sums
+from calibcli.study.readings import measured
 from calibcli.study.work import Run, logged, record, runs
 
 OVERFIT_NLL, OVERFIT_T = 0.05, 1.3  # of cross-entropy: the premise of claims about overfitting
@@ -42,7 +39,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
     found: dict[str, dict[str, dict[str, Measured]]] = {}
     missing: dict[str, str] = {}
     for arch in study.arch:
-        found[arch], lost = _measured(study, save, arch)
+        found[arch], lost = measured(study, save, arch)
         missing |= {f"{name}, {arch}": why for name, why in lost.items()}
     judged: dict[str, Verdict] = {}
     for claim in study.claims:
@@ -88,60 +85,6 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "runs": f"{sum(bool(record(save, run)) for run in runs(study))} of {len(runs(study))}",
         },
     )
-
-
-def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, Measured]], dict[str, str]]:
-    """Every metric of each arm with all of its runs, and why another has none."""
-    complete: dict[str, dict[str, Measured]] = {}
-    lost: dict[str, str] = {}
-    times = None
-    for arm in study.arms:
-        records = [record(save, Run(arm, arch, seed)) for seed in range(study.seeds)]
-        diverged = [one for one in records if one.get("status") == "diverged"]
-        absent = sum(not one for one in records)
-        if diverged or absent:
-            parts = [f"{len(diverged)} of {study.seeds} diverged"] * bool(diverged) + [f"{absent} not run"] * bool(
-                absent
-            )
-            lost[arm.name] = ", ".join(parts)
-            continue
-        values: dict[str, list[float]] = {}
-        spread: dict[str, list[Any]] = {}
-        for seed, one in enumerate(records):
-            folder = save / Run(arm, arch, seed).folder
-            validation, test = (read(folder / f"{part}.npz", kind="logits") for part in ("validation", "test"))
-            if times is None:
-                times = draws(test.n, claims.DRAWS)
-            fit = scalers.fit("temperature", validation)
-            values.setdefault("temperature", []).append(float(fit["temperature"].value or np.nan))
-            values.setdefault("train_nll", []).append(float(one["train_nll"]))
-            for name in study.curvature:
-                for loss in study.losses:
-                    values.setdefault(f"{name} of {loss}", []).append(float(one[f"{name} of {loss}"]))
-            lines = logged(save, Run(arm, arch, seed)) if study.log else []
-            for name in study.log:
-                for moment in study.moments:
-                    line = lines[max(0, -(-moment * len(lines) // 100) - 1)]
-                    values.setdefault(f"{name} at {moment}%", []).append(panels.number(line.get(name)))
-            mapped = [("", test), (" after", scalers.apply(fit.scaler, test))]
-            for spec in study.scalers:
-                mapped.append((f" after {spec}", scalers.apply(scalers.fit(spec, validation).scaler, test)))
-            for suffix, rows in mapped:
-                made = columns(rows, class_bins=())
-                for name in {**dict.fromkeys(study.metrics), **_second(study)}:
-                    summed = sums(name, made)
-                    values.setdefault(name + suffix, []).append(summed.value)
-                    spread.setdefault(name + suffix, []).append(summed.drawn(times))
-        complete[arm.name] = {
-            name: Measured(np.array(of), np.stack(spread[name]) if name in spread else None)
-            for name, of in values.items()
-        }
-    return complete, lost
-
-
-def _second(study: Study) -> dict[str, None]:
-    """The estimator by which a claim about a binned error is judged again."""
-    return {"ece2_debiased": None} if {"ece", "adaece"} & {*study.metrics} else {}
 
 
 def _judged(study: Study, claim: Claim, arms: dict[str, dict[str, Measured]]) -> Verdict:

@@ -25,13 +25,14 @@ from calibcli.training.setup import Training
 
 SCHEMA = 1
 PARTS = ("train", "validation", "test")
-BESIDE = ("split", "embeddings")  # of [data], apart from the rows
+BESIDE = ("split", "embeddings", "masked")  # of [data], apart from the rows
 DEFAULTS = {"metrics": ("error", "nll", "ece"), "losses": ("ce",)}
 FILE = "study.toml"  # in the folder of a study
 OPTIONS = {f.name for f in dataclasses.fields(Training)}
+MACHINE = {"device": str, "threads": int}  # of [train] too, but no part of what a run is
 ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "size")
 MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
-FREE = ("seeds", "claims", "size", "question", "paper", "bibtex", "cost", "differs")
+FREE = ("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs")
 """What may change in the folder of a study: its runs stay what they are."""
 
 
@@ -62,7 +63,7 @@ def written(study: Study) -> str:
         ("[study]", {name: getattr(study, name) for name in ABOUT}),
         ("[data]", {name: getattr(study, name) for name in (*PARTS, *BESIDE)}),
         ("[axes]", {"arch": study.arch, "seeds": study.seeds}),
-        ("[train]", study.options),
+        ("[train]", {**study.options, **{name: getattr(study, name) for name in MACHINE}}),
         ("[measure]", {name: getattr(study, name) for name in MEASURE}),
     ]
     tables += [
@@ -112,8 +113,13 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
     rows = where.table(raw, "data", (*PARTS, *BESIDE))
     axes = where.table(raw, "axes", ("arch", "seeds"))
     measure = where.table(raw, "measure", MEASURE)
-    split, embeddings = (str(rows.pop(name, "")) for name in BESIDE)
-    options = _options(where.table(raw, "train", OPTIONS), where, "[train]")
+    beside = {name: str(rows.pop(name, "")) for name in BESIDE}
+    split, train = beside["split"], where.table(raw, "train", {*OPTIONS, *MACHINE})
+    machine = {name: train.pop(name) for name in MACHINE if name in train}
+    for name, value in machine.items():
+        if type(value) is not MACHINE[name]:
+            raise UsageError(f"{where.at(name)}: {name} = {value!r}", 'write device = "cuda" or threads = 1')
+    options = _options(train, where, "[train]")
     if data:
         rows = {part: f"{data}#{part}" for part in PARTS if not (split and part == "validation")}
     missing = [part for part in PARTS if not rows.get(part) and not (split and part == "validation")]
@@ -121,7 +127,7 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
         raise UsageError(f"{source} names no {' and no '.join(missing)} rows", "pass --data PATH, or --size small")
     fields: dict[str, Any] = {part: str(rows.get(part, "")) for part in PARTS}
     fields |= {name: tuple(measure.get(name, DEFAULTS.get(name, ()))) for name in MEASURE}
-    fields |= {name: str(about.get(name, "")) for name in ("question", "paper", "computes", "bibtex", "cost")}
+    fields |= beside | {name: str(about.get(name, "")) for name in ("question", "paper", "computes", "bibtex", "cost")}
     study = Study(
         name=str(about.get("name", Path(source).stem)),
         arch=tuple(axes.get("arch", ())),
@@ -130,8 +136,7 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
         arms=tuple(arm for table in raw.get("arm", ()) for arm in _arms(table, where)),
         claims=tuple(_claim(table, where) for table in raw.get("claim", ())),
         size=size or str(about.get("size", "")),
-        split=split,
-        embeddings=embeddings,
+        **machine,
         **fields,
         differs=tuple(about.get("differs", ())),
     )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibcli.columns import Columns
-from calibcli.metrics.reliability import BinaryOutcomes
-from calibcli.metrics.sample import Sample
+from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Floats, Ints
 
 BINS = 15

@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibcli import device as devices
 from calibcli.api.networks import curvature, train
 from calibcli.errors import InputError, UsageError, printable
 from calibcli.files import atomic, samples, sha256
-from calibcli.inputs.dataset.made import newsgroups
+from calibcli.inputs.dataset import made
 from calibcli.study.experiment import Arm, Study
 
 DATA = ("digits", "square")  # that travel with the package
-DRAWN = "drawn-posts"  # a small corpus of texts in the layout of 20 Newsgroups, drawn into the folder of a study
-POSTS = 200  # in each of its groups
+DRAWN = {"drawn-posts": lambda folder: made.newsgroups(folder, posts=200), "drawn-trees": made.sentiment}
+"""Small corpora of texts in the layout of 20 Newsgroups and of the Stanford Treebank, drawn into a study's folder."""
 FORMAT = 1  # of a run: a change of it trains again
 BEAT, STALE = 10.0, 60.0  # seconds between signs of life of a worker, and without one until its run is free
 POLL = 0.5
@@ -56,7 +57,7 @@ def rows(study: Study, part: str, save: Path) -> str:
     """The rows of a part as `calib fit` takes them."""
     named: str = getattr(study, part)
     name = named.partition("#")[0]
-    found = sample(name) if name in DATA else drawn(save) if name == DRAWN else name
+    found = sample(name) if name in DATA else drawn(name, save) if name in DRAWN else name
     return f"{found}{named.removeprefix(name)}"
 
 
@@ -72,12 +73,12 @@ def sample(name: str) -> Path:
     return path
 
 
-def drawn(save: Path) -> Path:
+def drawn(name: str, save: Path) -> Path:
     """The small corpus of a study, in place at once, so that no other worker reads a part of it."""
-    folder = save / DRAWN
+    folder = save / name
     if not folder.is_dir():
-        with tempfile.TemporaryDirectory(dir=save) as made:
-            whole = newsgroups(Path(made) / DRAWN, posts=POSTS)
+        with tempfile.TemporaryDirectory(dir=save) as aside:
+            whole = DRAWN[name](Path(aside) / name)
             with contextlib.suppress(OSError):  # another worker was first
                 whole.rename(folder)
     return folder
@@ -98,6 +99,18 @@ def content(study: Study, run: Run) -> dict[str, Any]:
     }
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain
+
+
+def places(device: str, jobs: int) -> list[str]:
+    """Where each of several workers runs: one GPU after the other, unless one is named.
+
+    Raises:
+        UsageError: no such device on this machine.
+    """
+    found = devices.pick(device)
+    if found.type == "cpu" or ":" in device:
+        return [str(found)] * jobs
+    return [f"cuda:{number % devices.count()}" for number in range(jobs)]
 
 
 def work(study: Study, save: Path, progress: Progress, until: float | None = None) -> None:
@@ -192,6 +205,9 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
             split=study.split or None,  # type: ignore[arg-type]  # checked there
             test=rows(study, "test", save),
             embeddings=study.embeddings or None,
+            missing_classes=bool(study.masked),
+            device=study.device,
+            threads=study.threads,
             loss=run.arm.loss,
             seed=run.seed,
             save=folder,
@@ -210,6 +226,7 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
                 *study.curvature,
                 loss=about,
                 seed=run.seed,
+                device=study.device,
             )
             found |= {f"{what} of {loss}": around[what].value for what in study.curvature}
     except InputError as error:

@@ -17,6 +17,7 @@ from calibcli import device as devices
 from calibcli import losses
 from calibcli.architectures import ARCHITECTURES
 from calibcli.architectures.text_cnn import TextCNN
+from calibcli.architectures.tree_lstm import TreeLSTM
 from calibcli.errors import UsageError, WriteError
 from calibcli.files import may_write, sha256
 from calibcli.inputs import checkpoint, opening
@@ -159,25 +160,25 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
     if is_built_in(spec):
         spec, known = ARCHITECTURES.choose(spec, **known).spec, {}
     model = _drawn(setup, spec, **known)
-    digest = "" if setup.embeddings is None else _embedded(model, setup.embeddings, parts)
+    digest = "" if setup.embeddings is None else _embedded(model, spec.partition(":")[0], setup.embeddings, parts)
     return Start(model, setup.arch_file or spec, True, train.classes, model_name, vectors=digest), parts
 
 
-def _embedded(model: nn.Module, path: str, parts: Parts) -> str:
+def _embedded(model: nn.Module, name: str, path: str, parts: Parts) -> str:
     """Put the vectors of a file into a network of words; the file's digest.
 
     Raises:
         UsageError: a network or rows without words.  InputError: as `vocabulary.vectors`.
     """
-    if not isinstance(model, TextCNN):
-        raise UsageError("--embeddings is for text_cnn", "leave it out")
+    if not isinstance(model, TextCNN | TreeLSTM):
+        raise UsageError("--embeddings is for text_cnn and tree_lstm", "leave it out")
     if not parts.train.words:
         problem = f"the words of {parts.train.source} are not known, only their numbers"
         raise UsageError(problem, "leave --embeddings out, or pass texts such as 20_newsgroups.tar.gz")
     held, width = model.vectors.shape
     found, count = vectors(path, parts.train.words, width)
     if len(found) > held:
-        raise UsageError(f"{len(found):,} words, and text_cnn has {held:,}", f"pass text_cnn:vocabulary={len(found)}")
+        raise UsageError(f"{len(found):,} words, and {name} has {held:,}", f"pass {name}:vocabulary={len(found)}")
     with torch.no_grad():
         model.vectors.zero_()[: len(found)] = torch.from_numpy(found)
     parts.notes.append(f"{count:,} of {len(found) - 1:,} words have a vector in {path}, the others are 0")

@@ -72,7 +72,9 @@ class Given:
     _: KW_ONLY
     validation: Any = option(None, "Validation rows.", kind=str)
     test: Any = option(None, "Test rows.", kind=str)
-    embeddings: Any = option(None, "Vectors of words for text_cnn, as GloVe's text has them.", metavar="FILE", kind=str)
+    embeddings: Any = option(
+        None, "Vectors of words for text_cnn or tree_lstm, as GloVe's text has them.", metavar="FILE", kind=str
+    )
     split: Literal["stratified", "mukhoti"] | None = option(
         None,
         "How rows are held out where there is no validation set: stratified, by class (default), or mukhoti, "

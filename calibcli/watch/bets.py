@@ -8,12 +8,15 @@ equally: a mean of e-processes is one. All arrays are logarithms of wealth, with
 - A mean: one product per λ.
 - The calibration error Σ_b |d_b|: for fixed signs s the mean of x = s(b) r, r = p - y, is at most the error. A table
   (..., B, 2, L) has the wealth of each bin, sign and λ; a set of signs takes one of the two of every bin.
-- Drift: products that begin anew each night, summed over the nights that they begin at: an e-detector, which reaches c
-  within N nights with probability N / c at the most (Shin, Ramdas & Rinaldo 2024). The sum of Shiryaev and Roberts is
-  never below the largest of them, the e-CUSUM, and has the same bound.
+- Drift: products that begin anew each night, those of night k with a share of the first wealth, `begun(k)`. The shares
+  of all nights add up to 1, so the sum is an e-process of its own: in all nights together it reaches 1/α with
+  probability α at the most. With equal shares it would be the sum of Shiryaev and Roberts, whose bound grows with the
+  nights (Shin, Ramdas & Rinaldo 2024); here the shares of a year are equal, and those of later years fall.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,7 @@ FRACTIONS = 0.95 * 0.5 ** np.arange(8)
 LEAST = 1e-3  # of the range of a row: the least distance that a limit is taken to have from its end
 SHARES = (0.5, 0.2, 0.3)
 """Of the wealth: on gaps of one sign, on a sign that changes once from low to high confidence, on those seen before."""
+YEAR = 365  # nights
 MEMORY = 0.99  # per night, of the gaps whose signs tonight is bet on
 
 
@@ -89,8 +93,22 @@ def within(table: Floats) -> Floats:
     return mixed(table.min(axis=-2).sum(axis=-2))
 
 
-def restarted(level: Floats, tonight: Floats) -> Floats:
-    """(..., S) the sum over starts after a night: that of earlier nights (-inf before the first) and 1, times tonight's
-    wealth.
+def begun(night: int) -> float:
+    """Logarithm of the share of the wealth that is bet on a drift from this night on, from 1: year y has 1 / (y (y + 1))
+    of it, half the first, and its nights equal parts.
     """
-    return np.logaddexp(level, 0.0) + tonight
+    year = (night - 1) // YEAR + 1
+    return -math.log(YEAR * year * (year + 1))
+
+
+def unbegun(night: int) -> float:
+    """Logarithm of the wealth that is kept for drifts from later nights on: what is left of this year, and of all later."""
+    year, day = divmod(night - 1, YEAR)
+    return math.log(1 / (year + 1) - (day + 1) * math.exp(begun(night)))
+
+
+def restarted(level: Floats, night: int, tonight: Floats) -> Floats:
+    """(..., S) the sum over starts after a night: that of earlier nights (-inf before the first) and this one's share,
+    times tonight's wealth.
+    """
+    return np.logaddexp(level, begun(night)) + tonight

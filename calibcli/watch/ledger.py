@@ -45,7 +45,8 @@ class Settings:
     """What a state was begun with: rules and error probabilities, and which model it is of.
 
     Attributes:
-        alpha: of each claim, over all looks.  per_year: of a drift alarm.  cap: nats that a row counts for at the most.
+        alpha: of each claim, over all looks.  per_year: of a drift alarm, in a year and in all years together.
+        cap: nats that a row counts for at the most.
         classes, names, event: of the model's scores.  model: its name, where one was given.
     """
 
@@ -195,7 +196,7 @@ def load(path: str | os.PathLike[str]) -> State:
         for one in packed.streams:
             key = one["rule"], one["slice"]
             _fill(state.streams[key], one["arrays"])
-            state.streams[key].crossed = dict(one["crossed"])
+            state.streams[key].crossed, state.streams[key].night = dict(one["crossed"]), max(state.nights, 1)
     except (KeyError, ValueError, TypeError, zlib.error) as error:
         raise InputError(f"{name}: what its streams hold is damaged ({error})", fix) from None
     return state

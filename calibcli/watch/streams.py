@@ -99,7 +99,7 @@ class Stream:
         passed: (..., B, A, L) against "the rule is broken".
         seen: (..., L) of bets on the signs that earlier nights showed.  drift: (..., S) sums over starts.
         gaps: (..., B) Σ r of earlier nights, those long ago for less.
-        sums: (..., B, 2) Σ w, Σ w x.  sums_tonight: of tonight.
+        sums: (..., B, 2) Σ w, Σ w x.  sums_tonight: of tonight.  night: its number, from 1.
     """
 
     watched: Watched
@@ -111,6 +111,7 @@ class Stream:
     gaps: Floats
     sums: Floats
     sums_tonight: Floats
+    night: int = 1
     crossed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -129,7 +130,7 @@ class Stream:
 
     def close(self) -> None:
         """End the night."""
-        self.drift = bets.restarted(self.drift, self._anew())
+        self.drift, self.night = bets.restarted(self.drift, self.night, self._anew()), self.night + 1
         if self.watched.bins:
             self.seen = self.seen + bets.on_seen(self.tonight, self.gaps)
             self.gaps = bets.MEMORY * self.gaps + self.sums_tonight[..., 1]
@@ -148,7 +149,8 @@ class Stream:
         else:
             fail, shares = bets.mixed(_flat(table)), None
             kept = bets.mixed(self.passed[..., 0, :, :]).min(axis=-1)
-        drift = bets.mixed(bets.restarted(self.drift, self._anew()), shares)
+        began = bets.mixed(bets.restarted(self.drift, self.night, self._anew()), shares)
+        drift = np.logaddexp(began, bets.unbegun(self.night))
         return {"fail": fail, "pass": kept, "drift": drift}
 
     def _anew(self) -> Floats:
@@ -180,21 +182,19 @@ def thresholds(watched: Watched, alpha: float, per_year: float) -> dict[str, flo
     return {
         "fail": math.log(watched.family / alpha),
         "pass": math.log(1 / alpha),
-        "drift": math.log(NIGHTS * watched.family / per_year),
+        "drift": math.log(watched.family / per_year),
     }
-
-
-NIGHTS = 365  # a year
 
 
 def joined(one: Stream, other: Stream) -> Stream:
     """Both streams' rows, of the same night: wealth of independent rows multiplies, and sums add.
 
-    Where both have earlier nights, an e-detector each, the mean of the two is one.
+    Where both have earlier nights, an e-process of drift each, the mean of the two is one.
     """
     found: dict[str, Any] = {name: value + other.arrays()[name] for name, value in one.arrays().items()}
     old = [s for s in (one, other) if np.isfinite(s.drift).any()]
     found["drift"] = old[0].drift if len(old) == 1 else np.logaddexp(one.drift, other.drift) - math.log(2)
     if not old:
         found["drift"] = one.drift
-    return Stream(one.watched, **found, crossed={**other.crossed, **one.crossed})
+    night = max(one.night, other.night)
+    return Stream(one.watched, **found, night=night, crossed={**other.crossed, **one.crossed})

@@ -96,9 +96,17 @@ class Choosy(nn.Module):
         return self.inner(-x if float(x.detach().abs().sum()) < 0 else x)  # type: ignore[no-any-return]
 
 
-def test_a_model_that_is_not_mapped() -> None:
-    what = ("lambda_max", "grad_norm", "trace:probes=3")
-    one, other = (measure(Choosy(), images(), *what, device=device, dtype=torch.float64) for device in ("cpu", CUDA))
+class Otherwise(Choosy):
+    """A network that `vmap` runs, and gets wrong."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(2 * x if torch._C._functorch.is_functorch_wrapped_tensor(x) else x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("model", [Choosy, Otherwise])
+@pytest.mark.parametrize("what", [("lambda_max", "grad_norm", "trace:probes=3"), ("grad_norm", "lambda_max")])
+def test_a_model_that_is_not_mapped(model: type[Choosy], what: tuple[str, ...]) -> None:
+    one, other = (measure(model(), images(), *what, device=device, dtype=torch.float64) for device in ("cpu", CUDA))
     for a, b in zip(one.estimates, other.estimates, strict=True):
         assert [b.value, b.low, b.high] == pytest.approx([a.value, a.low, a.high], rel=1e-7)
 

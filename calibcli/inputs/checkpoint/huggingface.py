@@ -24,6 +24,7 @@ from torch import nn
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint import processor
 from calibcli.inputs.dataset.prepared import ForPictures, ForTexts, Preparation
+from calibcli.inputs.files.formats import safetensors
 
 HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForMultipleChoice")
 FAILURES = (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError, AssertionError)
@@ -130,14 +131,8 @@ def _weights(path: Path, made: Any, config: Any) -> tuple[nn.Module, set[str], M
 
 def _stored(path: Path) -> set[str]:
     """The floating-point types of the tensors in safetensors files."""
-    from safetensors import safe_open
-
-    names = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-    kinds = set()
-    for part in path.glob("model*.safetensors"):
-        with safe_open(part, framework="pt") as file:
-            kinds |= {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118 (not a mapping)
-    return {names[kind] for kind in kinds if kind in names}
+    kinds = {about["dtype"] for part in path.glob("model*.safetensors") for about in safetensors.described(part)}
+    return {safetensors.FLOATS[kind] for kind in kinds & safetensors.FLOATS.keys()}
 
 
 def _refuse_problem(path: Path, config: Any) -> None:

@@ -132,17 +132,28 @@ def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = N
 
 def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | None, trust: bool) -> Checkpoint:
     home = folder_of(file)
-    about: dict[str, Any] = {"preprocess": found} if home and (found := processor.of_folder(home)) else {}
+    about: dict[str, Any] = {"preprocess": said} if home and (said := processor.of_folder(home)) else {}
     timm = processor.timm_config(home) if home else {}
     given = arch is not None or arch_file is not None
     if home and not given and (home / "adapter_config.json").is_file():
         problem = f"{home} holds an adapter, a change to a model that lies elsewhere"
         raise InputError(problem, "put both together: model.merge_and_unload().save_pretrained(folder)")
-    if home and not given and not timm and huggingface.is_model(home):
-        return _hugging_face(source, file, home, about)
-    contents = read(file, trust=trust)
+    whole = home if home and not given and not timm and huggingface.is_model(home) else None
+    contents = Contents("Hugging Face folder") if whole else read(file, trust=trust)
     own, classes = Preparation(), contents.metadata.get("classes")
-    if contents.module is not None and not given:
+    if whole:
+        found = huggingface.model(whole)
+        model, architecture, notes, own, classes = (
+            found.model,
+            found.architecture,
+            found.notes,
+            found.own,
+            found.classes,
+        )
+        config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
+        if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
+            about["folded"] = dict(config["folded"])
+    elif contents.module is not None and not given:
         model, architecture, notes = contents.module, contents.container, _widened(contents.module)
         if isinstance(model, Graph):
             own, classes, about = beside(file, model.taken, model)
@@ -157,16 +168,16 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         model, architecture, notes = _filled(contents, named, arch_file, source, key)
         if not about and arch_file is None and (known := zoos.published(architecture, model, str(file))):
             about, own, notes = {"preprocess": known.preprocess}, known.own, notes + known.notes
-    model.eval()
-    weights.finite(model, source)
+    weights.finite(model.eval(), source)
+    metadata = {**about, **contents.metadata}
     return Checkpoint(
         model=model,
         architecture=architecture,
-        metadata={**about, **contents.metadata},
+        metadata=metadata,
         source=source,
         sha256=fingerprint(file),
         container=contents.container,
-        notes=contents.notes + notes + _folded(contents.metadata),
+        notes=contents.notes + notes + _folded(metadata),
         classes=None if classes is None else [str(c) for c in classes],
         data=meta.resolve(contents.metadata, file.parent),
         own=Preparation() if "preprocess" in contents.metadata else own,
@@ -185,25 +196,6 @@ def beside(
         return Preparation(), None, {}
     own, classes = huggingface.beside(file.parent, nn.Module() if model is None else model, taken)
     return own, classes, {"preprocess": found} if (found := processor.of_folder(file.parent)) else {}
-
-
-def _hugging_face(source: str, file: Path, home: Path, about: dict[str, Any]) -> Checkpoint:
-    found = huggingface.model(home)
-    weights.finite(found.model.eval(), source)
-    config = getattr(getattr(found.model, "config", None), meta.KEY, None)  # which fine-tuning hands on
-    if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
-        about = {**about, "folded": dict(config["folded"])}
-    return Checkpoint(
-        model=found.model,
-        architecture=found.architecture,
-        metadata=about,
-        source=source,
-        sha256=fingerprint(file),
-        container="Hugging Face folder",
-        notes=found.notes + _folded(about),
-        classes=found.classes,
-        own=found.own,
-    )
 
 
 def _widened(module: nn.Module) -> list[str]:

@@ -57,9 +57,7 @@ class Pictures:
     shape: tuple[int, ...]
     resize: Resize = AS_IT_IS
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
+    dtype = np.dtype(np.uint8)
 
     def resized(self, resize: Resize) -> Pictures:
         n, height, width, *rest = self.shape
@@ -70,7 +68,9 @@ class Pictures:
 
     def picture(self, row: int, mode: str, upright: bool) -> Any:
         with opened(self.paths[row]) as picture:
-            return (_upright(picture) if upright else picture).convert(mode)
+            from PIL import ImageOps
+
+            return (ImageOps.exif_transpose(picture) if upright else picture).convert(mode)
 
     def in_channels(self, channels: int) -> Pictures:
         """Grey or in colour as a model takes them; as they are where it takes another number."""
@@ -124,12 +124,6 @@ def decode(path: Place, *, grey: bool | None = None) -> NDArray[np.uint8]:
         if grey is None:
             grey = picture.mode in ("1", "L")
         return np.asarray(picture.convert("L" if grey else "RGB"))
-
-
-def _upright(picture: Any) -> Any:
-    from PIL import ImageOps
-
-    return ImageOps.exif_transpose(picture)
 
 
 def read(root: Path, split: str) -> Found:

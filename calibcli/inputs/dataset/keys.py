@@ -42,66 +42,77 @@ class Found:
     words: Sequence[str] = ()
 
 
-def pick(
-    arrays: Mapping[str, Named], source: str, split: str, inputs_key: str | None, labels_key: str | None, sha256: str
-) -> Found:
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a source: its name, split, names of inputs and labels; and the digest of its file."""
+
+    source: str
+    split: str = ""
+    inputs: str | None = None
+    labels: str | None = None
+    sha256: str = ""
+
+
+def pick(arrays: Mapping[str, Named], asked: Asked) -> Found:
     """Inputs by name, labels, ids and class names among a file's arrays.
 
     Raises:
         InputError: none, or several candidates.
     """
-    inputs, integral = _inputs(arrays, source, split, inputs_key)
-    labels = labels_key or _one(arrays, LABELS, split, source, "labels", "--labels")
-    ids = _candidates(arrays, (*IDS, "index"), split)
-    classes = _candidates(arrays, CLASSES, split) or _candidates(arrays, CLASSES, "")
+    inputs, integral = _inputs(arrays, asked)
+    labels = asked.labels or _one(arrays, LABELS, asked, "labels")
+    ids = _candidates(arrays, (*IDS, "index"), asked.split)
+    classes = _candidates(arrays, CLASSES, asked.split) or _candidates(arrays, CLASSES, "")
     names = _all(arrays[classes[0]]) if classes else None
     return Found(
         inputs=inputs,
-        labels=_all(_named(arrays, labels, source)),
-        sha256=sha256,
+        labels=_all(_named(arrays, labels, asked)),
+        sha256=asked.sha256,
         ids=_all(arrays[ids[0]]) if ids else None,
         classes=[str(n) for n in names] if names is not None and names.ndim == 1 else None,
         integral=integral,
     )
 
 
-def pick_columns(
-    contents: Contents, source: str, split: str, inputs_key: str | None, label: str | None, sha256: str
-) -> Found:
+def _beside(contents: Contents, asked: Asked, ids: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Names of the columns with the labels and the ids of a table, and the fields of `Found` that they are."""
+    label = asked.labels or _one(contents.arrays, (*LABELS, "class"), asked, "labels")
+    known = [label, *[name for name in _candidates(contents.arrays, ids, "") if name != label][:1]]
+    about: dict[str, Any] = {"labels": _all(_named(contents.arrays, label, asked)), "sha256": asked.sha256}
+    about["ids"] = _all(contents.arrays[known[1]]).astype(str) if known[1:] else None
+    about["classes"] = list(contents.classes[label]) if label in contents.classes else None
+    return known, about
+
+
+def pick_columns(contents: Contents, asked: Asked) -> Found:
     """Features (N, D) float64 in the order of the columns of a table, or its column of pictures; labels with the names
     of their classes where the table tells them, and ids where a column has that name.
 
     Raises:
         InputError: no label column, or a cell that is not a finite number.
     """
-    columns = contents.arrays
-    label = label or _one(columns, (*LABELS, "class"), split, source, "labels", "--labels")
-    labels = _all(_named(columns, label, source))
-    ids = next((name for name in _candidates(columns, (*IDS, "index"), "") if name != label), None)
-    features = inputs_key.split(",") if inputs_key else [name for name in columns if name not in (label, ids)]
-    pictures = [name for name in features if isinstance(_named(columns, name, source), Encoded)]
-    found: dict[str, Any] = {"labels": labels, "sha256": sha256, "ids": _all(columns[ids]).astype(str) if ids else None}
-    found["classes"] = list(contents.classes[label]) if label in contents.classes else None
+    columns, (known, about) = contents.arrays, _beside(contents, asked, (*IDS, "index"))
+    features = asked.inputs.split(",") if asked.inputs else [name for name in columns if name not in known]
+    pictures = [name for name in features if isinstance(_named(columns, name, asked), Encoded)]
     if len(pictures) > 1:
-        problem = f"{source}: {' and '.join(pictures)} are pictures"
+        problem = f"{asked.source}: {' and '.join(pictures)} are pictures"
         raise InputError(problem, f"choose one: --inputs {pictures[0]}")
     if pictures:
-        notes = [f"pictures in '{pictures[0]}', labels in '{label}'"]
-        return Found(inputs={"": columns[pictures[0]]}, notes=notes, **found)
-    values = np.empty((len(labels), len(features)))
+        notes = [f"pictures in '{pictures[0]}', labels in '{known[0]}'"]
+        return Found(inputs={"": columns[pictures[0]]}, notes=notes, **about)
+    values = np.empty((len(about["labels"]), len(features)))
     for i, name in enumerate(features):
         column = _all(columns[name])
-        values[:, i] = floats_of_text(column, name, source) if column.dtype.kind == "O" else column
+        values[:, i] = floats_of_text(column, name, asked.source) if column.dtype.kind == "O" else column
         odd = np.flatnonzero(~np.isfinite(values[:, i]))
         if len(odd):
-            raise InputError(f"row {odd[0]} of column '{name}' in {source} is not finite", "fill or drop such rows")
-    notes = [f"{len(features)} feature columns, labels in '{label}'"]
-    return Found(inputs={"": Memory(values)}, notes=notes, **found)
+            problem = f"row {odd[0]} of column '{name}' in {asked.source} is not finite"
+            raise InputError(problem, "fill or drop such rows")
+    notes = [f"{len(features)} feature columns, labels in '{known[0]}'"]
+    return Found(inputs={"": Memory(values)}, notes=notes, **about)
 
 
-def pick_texts(
-    contents: Contents, source: str, split: str, inputs_key: str | None, label: str | None, sha256: str
-) -> Found | None:
+def pick_texts(contents: Contents, asked: Asked) -> Found | None:
     """A column of texts, or a first and a second one, of a model that has a tokenizer; None where there is none.
 
     Raises:
@@ -109,32 +120,25 @@ def pick_texts(
     """
     arrays = contents.arrays
     texts = [name for name, array in arrays.items() if array.dtype.kind in "OU" and not isinstance(array, Encoded)]
-    if not texts or (_candidates(arrays, ("input_ids",), split) and not inputs_key):
+    if not texts or (_candidates(arrays, ("input_ids",), asked.split) and not asked.inputs):
         return None
-    label = label or _one(arrays, (*LABELS, "class"), split, source, "labels", "--labels")
-    ids = next((name for name in _candidates(arrays, (*IDS, "index", "idx"), "") if name != label), None)
-    texts = [name for name in texts if name not in (label, ids)]
-    chosen = inputs_key.split(",") if inputs_key else _texts(arrays, texts, split)
+    known, about = _beside(contents, asked, (*IDS, "index", "idx"))
+    texts = [name for name in texts if name not in known]
+    chosen = asked.inputs.split(",") if asked.inputs else _texts(arrays, texts, asked.split)
     if not chosen:
         return None
     fix = f"name the text with --inputs, or a first and a second one with a comma: --inputs {','.join(texts[:2])}"
     for name in chosen:
         if name not in texts:
-            raise InputError(f"'{name}' of {source} is no text", fix if name in arrays else did_you_mean(name, texts))
+            fix = fix if name in arrays else did_you_mean(name, texts)
+            raise InputError(f"'{name}' of {asked.source} is no text", fix)
     if len(chosen) > 2:
-        raise InputError(f"{source}: {', '.join(chosen[:6])} are texts", fix)
+        raise InputError(f"{asked.source}: {', '.join(chosen[:6])} are texts", fix)
     columns = {name: Memory(_all(arrays[name]).astype(object)) for name in chosen}
-    notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{label}'"]
+    notes = [f"text in {' and '.join(map(repr, chosen))}, labels in '{known[0]}'"]
     empty = sum(not str(text).strip() for text in columns[chosen[0]].array)
     notes += [f"{empty:,} of the texts are empty"] * bool(empty)
-    return Found(
-        inputs=columns,
-        labels=_all(_named(arrays, label, source)),
-        sha256=sha256,
-        ids=_all(arrays[ids]).astype(str) if ids else None,
-        classes=list(contents.classes[label]) if label in contents.classes else None,
-        notes=notes,
-    )
+    return Found(inputs=columns, notes=notes, **about)
 
 
 def _texts(arrays: Mapping[str, Named], texts: list[str], split: str) -> list[str]:
@@ -186,15 +190,16 @@ def to_labels(found: Found, source: str) -> tuple[NDArray[np.int64], list[str] |
     return numbers, classes, notes
 
 
-def _inputs(arrays: Mapping[str, Named], source: str, split: str, key: str | None) -> tuple[dict[str, Named], bool]:
+def _inputs(arrays: Mapping[str, Named], asked: Asked) -> tuple[dict[str, Named], bool]:
+    key = asked.inputs
     if key and "," in key:
-        return {k: _named(arrays, k, source) for k in key.split(",")}, True
+        return {k: _named(arrays, k, asked) for k in key.split(",")}, True
     if key:
-        return {"": _named(arrays, key, source)}, "token" in key or key in TOKENS
-    tokens = {name: found[0] for name in TOKENS if (found := _candidates(arrays, (name,), split))}
+        return {"": _named(arrays, key, asked)}, "token" in key or key in TOKENS
+    tokens = {name: found[0] for name in TOKENS if (found := _candidates(arrays, (name,), asked.split))}
     if "input_ids" in tokens:
         return {name: arrays[k] for name, k in tokens.items()}, True
-    name = _one(arrays, INPUTS, split, source, "inputs", "--inputs")
+    name = _one(arrays, INPUTS, asked, "inputs")
     return {"": arrays[name]}, "tokens" in name
 
 
@@ -202,9 +207,9 @@ def _all(array: Named) -> NDArray[Any]:
     return whole(array) if array.shape else np.asarray([])
 
 
-def _named(arrays: Mapping[str, Named], key: str, source: str) -> Named:
+def _named(arrays: Mapping[str, Named], key: str, asked: Asked) -> Named:
     if key not in arrays:
-        raise InputError(f"{source} has no array '{key}'", did_you_mean(key, arrays))
+        raise InputError(f"{asked.source} has no array '{key}'", did_you_mean(key, arrays))
     return arrays[key]
 
 
@@ -221,11 +226,12 @@ def _candidates(arrays: Mapping[str, Named], names: Sequence[str], split: str) -
     return list(dict.fromkeys(name if name in arrays else spelled[name] for name in names if name in spelled))
 
 
-def _one(arrays: Mapping[str, Named], names: Sequence[str], split: str, source: str, what: str, option: str) -> str:
+def _one(arrays: Mapping[str, Named], names: Sequence[str], asked: Asked, what: str) -> str:
+    source, split = asked.source, asked.split
     found = _candidates(arrays, names, split)
     if len(found) == 1:
         return found[0]
-    fix = f"it holds: {', '.join(arrays)}; name one with {option}"
+    fix = f"it holds: {', '.join(arrays)}; name one with --{what}"
     if found:
         raise InputError(f"{source}: {' and '.join(found)} could both be the {what}", fix)
     splits = [s for s in SPLITS if _candidates(arrays, names, s)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calibcli.errors import InputError, UsageError, refusing
 from calibcli.inputs.code import FAILURES, NAMES_CODE, from_module
 from calibcli.inputs.dataset import downloads, folder, saved, user_code
-from calibcli.inputs.dataset.keys import Found, pick, pick_columns, pick_texts, splits_of, to_labels
+from calibcli.inputs.dataset.keys import Asked, Found, pick, pick_columns, pick_texts, splits_of, to_labels
 from calibcli.inputs.dataset.prepared import (
     ForPictures,
     ForTexts,
@@ -81,7 +81,7 @@ def load(
     if name is MEMORY:
         found = source if isinstance(source, Dataset) else user_code.read(source, name, inputs, labels)
     else:
-        found = _read(name, inputs, labels, trust, texts=own.texts is not None)
+        found = _read(name, inputs, labels, trust, own.texts is not None)
     if isinstance(found, Dataset):
         return _subset(found, subset, split_seed or 0)
     y, classes, notes = to_labels(found, name)
@@ -194,9 +194,7 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
     return {**inputs, name: made}
 
 
-def _read(
-    name: str, inputs_key: str | None, labels_key: str | None, trust: bool, *, texts: bool = False
-) -> Found | Dataset:
+def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool, texts: bool) -> Found | Dataset:
     path, split = parted(name)
     published = downloads.read(path, split)
     if published is not None:
@@ -206,7 +204,9 @@ def _read(
     if os.path.isdir(path):
         tables = saved.of(path, split)
         if tables:
-            return _of_tables(tables, name, inputs_key, labels_key, trust, texts)
+            return _of_tables(
+                [_of_file(file, Asked(str(file), "", inputs_key, labels_key), trust, texts) for file in tables], tables
+            )
         if labels_key:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
         return folder.read(path, split)
@@ -218,39 +218,34 @@ def _read(
         ):
             made = from_module(*name.split(":"))()
         return made if isinstance(made, Dataset) else user_code.read(made, name, inputs_key, labels_key)
-    return _of_file(path, split, name, inputs_key, labels_key, trust, texts)
+    return _of_file(path, Asked(name, split, inputs_key, labels_key), trust, texts)
 
 
-def _of_file(
-    path: Path, split: str, name: str, inputs_key: str | None, labels_key: str | None, trust: bool, texts: bool
-) -> Found:
+def _of_file(path: Path, asked: Asked, trust: bool, texts: bool) -> Found:
     source = Source(path, trust)
     contents = load_any(source, columns=True)
-    given = (name, split, inputs_key, labels_key, source.sha256())
-    found = pick_texts(contents, *given) if texts else None
+    asked = replace(asked, sha256=source.sha256())
+    found = pick_texts(contents, asked) if texts else None
     if found is not None:
         return found
     if contents.table:
-        return pick_columns(contents, *given)
+        return pick_columns(contents, asked)
     arrays = _by_rows(contents.arrays)
     if contents.format == "npy":  # labels lie in a file of their own
-        labels = Path(labels_key) if labels_key else path.with_suffix(".labels.npy")
+        labels = Path(asked.labels or path.with_suffix(".labels.npy"))
         if not labels.exists():
             raise InputError(f"{path} has no labels", f"pass --labels LABELS.npy, or put them into {labels}")
         arrays = dict(zip(("inputs", "labels"), (*arrays.values(), *load_any(Source(labels)).arrays.values())))
-        labels_key = None
-    return pick(arrays, name, split, inputs_key, labels_key, source.sha256())
+        asked = replace(asked, labels=None)
+    return pick(arrays, asked)
 
 
-def _of_tables(
-    files: Sequence[Path], name: str, inputs_key: str | None, labels_key: str | None, trust: bool, texts: bool
-) -> Found:
+def _of_tables(parts: Sequence[Found], files: Sequence[Path]) -> Found:
     """The rows of several tables, one after the other.
 
     Raises:
         InputError: they differ in their columns or classes.
     """
-    parts = [_of_file(file, "", str(file), inputs_key, labels_key, trust, texts) for file in files]
     first = parts[0]
     for file, part in zip(files, parts):
         kinds = {key: (type(array), array.shape[1:]) for key, array in part.inputs.items()}

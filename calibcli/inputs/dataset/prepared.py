@@ -110,9 +110,7 @@ class Prepared:
     how: ForPictures
     shape: tuple[int, ...]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32)
+    dtype = np.dtype(np.float32)
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         stop = min(stop, self.shape[0])
@@ -158,9 +156,7 @@ class Tokens:
     def shape(self) -> tuple[int, int]:
         return len(self.starts) - 1, self.width
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.int64)
+    dtype = np.dtype(np.int64)
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         stop = min(stop, self.shape[0])

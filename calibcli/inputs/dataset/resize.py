@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,9 +92,7 @@ class Resized:
             return (n, rest[0], *self.resize.shape(rest[1], rest[2]))
         return (n, *self.resize.shape(rest[0], rest[1]), *rest[2:])
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
+    dtype = np.dtype(np.uint8)
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
         block = self.array.read(start, stop)
@@ -121,16 +118,12 @@ def size_option(text: str) -> Resize:
     Raises:
         UsageError: none of these.
     """
-    found = re.fullmatch(r"(?:([0-9]{1,5})(?:([/x])([0-9]{1,5}))?|none)", text.strip().lower())
-    numbers = [int(n) for n in (found[1], found[3]) if n] if found else [0]
-    if not all(0 < n <= LARGEST for n in numbers):
-        problem = f"--size {text[:40]} is no size"
-        raise UsageError(problem, "pass 224, 256/224 (shorter side, then middle), 224x192 or none")
-    if not numbers:
-        return AS_IT_IS
-    if found and found[2] == "x":
-        return Resize(size=tuple(numbers))
-    return Resize(size=(numbers[0],), crop=(numbers[-1], numbers[-1]))
+    fix = "224, 256/224 (shorter side, then middle), 224x192 or none"
+    if re.fullmatch(r"\s*\d+/\d+\s*", text, re.ASCII):
+        (short,), (middle,) = (_numbers(part, "size", fix) for part in text.split("/"))
+        return Resize(size=(short,), crop=(middle, middle))
+    size = _numbers(text, "size", fix)
+    return Resize(size=size, crop=2 * size if len(size) == 1 else ())
 
 
 @dataclass(frozen=True)

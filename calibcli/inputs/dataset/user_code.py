@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,22 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from calibcli.device import array
 from calibcli.errors import InputError
-from calibcli.inputs.dataset.keys import Found, pick
+from calibcli.inputs.dataset.keys import Asked, Found, pick
 from calibcli.inputs.files.arrays import Memory
 from calibcli.predictions import Named
 
 
 @dataclass(frozen=True)
 class Items:
-    """One input of a map-style data set: `get(data[i])` for each row."""
+    """One input of a map-style data set, by its name where inputs have names."""
 
     data: Any
-    get: Callable[[Any], Any]
+    name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.stack([array(self.get(self.data[row])) for row in range(start, stop)])
+        return np.stack([array(_field(self.name, self.data[row])) for row in range(start, stop)])
 
 
 def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None) -> Found:
@@ -48,7 +47,7 @@ def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None)
     elif pair or isinstance(made, Mapping):
         made = {"inputs": made[0], "labels": made[1]} if pair else made
         arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in made.items()}
-        found = pick(arrays, source, "", inputs_key, labels_key, "")
+        found = pick(arrays, Asked(source, inputs=inputs_key, labels=labels_key))
     elif isinstance(made, IterableDataset) or not (hasattr(made, "__getitem__") and hasattr(made, "__len__")):
         fix = "return a Dataset with __len__ and __getitem__, or (inputs, labels) arrays"
         raise InputError(f"{source} returned {type(made).__name__}", fix)
@@ -70,9 +69,8 @@ def _items(made: Any, source: str) -> Found:
         known = [int(made[i][1]) for i in range(len(made))]
     inputs: dict[str, Named] = {}
     for name in first[0] if isinstance(first[0], Mapping) else [""]:
-        get: Callable[[Any], Any] = partial(_field, name)
-        example = array(get(first))
-        inputs[name] = Items(made, get, (len(made), *example.shape), example.dtype)
+        example = array(_field(name, first))
+        inputs[name] = Items(made, name, (len(made), *example.shape), example.dtype)
     return Found(inputs, array(known), "", integral=True)
 
 

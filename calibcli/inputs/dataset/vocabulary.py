@@ -54,20 +54,23 @@ def vectors(path: str | Path, known: Sequence[str], width: int) -> tuple[NDArray
     """
     place = {word: i for i, word in enumerate(known) if i}
     out, found = np.zeros((len(known), width), np.float32), 0
-    fix = "pass vectors as GloVe has them, and text_cnn:width= as they are long"
+    fix = "pass vectors as GloVe has them, and a network with width= as they are long"
     failed = refusing((OSError, UnicodeDecodeError), lambda error: f"{os.fspath(path)} is no text of vectors", fix)
     with failed, open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip().rsplit(" ", width)
             if number == 1 and len(values) == 1 and word.isdigit():  # word2vec's: how many, how long
                 continue
+            if len(values) != width:
+                raise InputError(f"{path}: line {number} is not a word and {width} numbers", fix)
+            if word not in place:  # nearly all: GloVe's largest has 2 million words of 300 numbers
+                continue
             with refusing(ValueError, f"{path}: line {number} is not a word and {width} numbers", fix):
                 row = [float(value) for value in values]
-            if len(row) != width or not all(map(math.isfinite, row)):
+            if not all(map(math.isfinite, row)):
                 raise InputError(f"{path}: line {number} is not a word and {width} finite numbers", fix)
-            if word in place:
-                out[place[word]] = row
-                found += 1
+            out[place[word]] = row
+            found += 1
     if not found:
         raise InputError(f"{path} has none of the {len(known) - 1} words", "pass vectors of the texts' language")
     return out, found

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
 
-from calibcli.errors import InputError, printable, refusing
+from calibcli.errors import InputError, printable
 from calibcli.inputs.files import formats, packed
 from calibcli.inputs.opening import Asked
 
@@ -106,12 +106,7 @@ class Source:
         self.digest = self.digest_packed = self.folder = ""  # the folder that it is a part of, of one data set
         self.stored: list[Stored] = []
         self.name = "stdin" if self.path == "-" else self.path
-        errors = (OSError, ValueError, AttributeError)  # a NUL in the name; a closed stdin
-
-        def problem(error: Exception) -> str:
-            return f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
-
-        with refusing(errors, problem, "check the path"):
+        try:
             if os.path.isfile(self.path):
                 self.file: IO[bytes] = open(self.path, "rb")  # noqa: SIM115
             else:
@@ -123,6 +118,9 @@ class Source:
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
                 self.file = packed.copied(self.file)
+        except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
+            problem = f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
+            raise InputError(problem, "check the path") from None
         self.size = os.fstat(self.file.fileno()).st_size
         if self.size == 0:
             raise InputError(f"{self.name} is empty", "was it written to the end?")

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -211,21 +212,21 @@ def _share(cell: str) -> float:
     return real(cell.strip()[:-1]) / 100 if percent else real(cell)
 
 
-class Twice(Exception):
-    """A JSON object has two members of one name."""
-
-
-def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """`object_pairs_hook` of `json.loads`, which alone keeps the last of two members of one name.
+def json_of(data: bytes, where: str) -> Any:
+    """What JSON holds; `json.loads` alone keeps the last of two members of one name.
 
     Raises:
-        Twice: there are two.
+        InputError: an object has two members of one name.  ValueError, RecursionError: it is not JSON.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise Twice(next(name for name in names if names.count(name) > 1))
-    return found
+
+    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise InputError(f"{where} has two '{twice[:40]}'", "write every key once")
+        return found
+
+    return json.loads(data, object_pairs_hook=once)
 
 
 def decimals_of(cell: str) -> int:

@@ -342,7 +342,7 @@ def _hard(raw: Named) -> bool:
 
 def folded(contents: Contents) -> str:
     """What `calib logits` wrote of a calibrator that is in the model already."""
-    array = contents.arrays.get(FOLDED)
+    array, said = contents.arrays.get(FOLDED), contents.metadata.get(FOLDED, "").strip('[]"')
     if array is not None and array.shape == (1,) and array.dtype.kind == "U":
-        return printable(str(array.read(0, 1)[0]), 200)
-    return printable(contents.metadata.get(FOLDED, "").strip('[]"'), 200)
+        said = str(array.read(0, 1)[0])
+    return said and printable(said, 200)

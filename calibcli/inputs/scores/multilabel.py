@@ -14,15 +14,7 @@ from calibcli.inputs.files.names import CLASSES
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import keys
-from calibcli.inputs.scores.recorded import (
-    Paths,
-    classes_of,
-    label_array,
-    load,
-    open_all,
-    predictions,
-    reading_of,
-)
+from calibcli.inputs.scores.recorded import Paths, classes_of, label_array, load, open_all, predictions, reading_of
 from calibcli.predictions import Named, Predictions, Progress
 
 
@@ -37,10 +29,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> dict[s
 
 
 def split(
-    contents: Sequence[Contents],
-    sources: Sequence[Source],
-    reading: Reading,
-    progress: Progress | None = None,
+    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, progress: Progress | None = None
 ) -> dict[str, Predictions]:
     """One binary data set per label, by its name.
 

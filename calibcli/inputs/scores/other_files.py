@@ -28,6 +28,10 @@ class Foreign:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+PARTIAL = Foreign("a state of calib metrics --partial", "merge")
+"""What parts of the rows left behind, which holds scores as well."""
+
+
 def refuse(found: Foreign | None, source: Source) -> None:
     """Raises:
     InputError: the file is something else than recorded outputs.
@@ -47,13 +51,14 @@ def before_reading(source: Source) -> Foreign | None:
     if head.startswith(b"PK\x03\x04"):
         import zipfile
 
+        from calibcli.inputs.files.formats.numpy import DAMAGED
+        from calibcli.inputs.files.formats.pt import program
+
         try:
             with zipfile.ZipFile(source.reader()) as archive:
                 names = archive.namelist()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        except DAMAGED:
             return None
-        from calibcli.inputs.files.formats.pt import program
-
         if kind := program(names):
             return Foreign(f"a {kind} program", "curvature, logits (with --trust: it is code)")
         pickled = any(name.endswith("data.pkl") for name in names)
@@ -80,11 +85,6 @@ def _pickled(source: Source) -> Foreign | None:
     if Path(source.path).suffix not in pt.SUFFIXES and any(name.endswith("Storage") for name in names):
         return Foreign("a checkpoint", "curvature, logits, fit")
     return None
-
-
-def state(contents: Contents) -> Foreign | None:
-    """What parts of the rows left behind, which holds scores as well."""
-    return Foreign("a state of calib metrics --partial", "merge") if STATE in contents.arrays else None
 
 
 def after_reading(contents: Contents, source: Source) -> Foreign | None:

@@ -120,7 +120,7 @@ def load(source: Source) -> Contents:
 
             opened.unused(contents, source)
         if other_files.STATE in contents.arrays:
-            other_files.refuse(other_files.state(contents), source)
+            other_files.refuse(other_files.PARTIAL, source)
         if keys.candidates(contents) or contents.lacking or confidence.columns(contents):
             return contents
         contents = score_columns.grouped(contents, None, source.name)
@@ -296,13 +296,12 @@ def label_array(
 ) -> tuple[str, Named | None, list[Source]]:
     """Name and array of the labels, of all files (None when there are none), and the file they have of their own."""
     wanted = reading.labels
-    if wanted and wanted not in contents[0].arrays and os.path.isfile(wanted):
-        source = Source(wanted)
-        return wanted, _only(load_any(source), source), [source]
     beside = Path(sources[0].path).with_suffix(".labels.npy")
-    if not wanted and len(sources) == 1 and contents[0].format == "npy" and os.path.isfile(beside):
-        source = Source(beside)
-        return beside.name, _only(load_any(source), source), [source]
+    alone = len(sources) == 1 and contents[0].format == "npy"
+    own = (wanted not in contents[0].arrays and wanted) if wanted else alone and beside
+    if own and os.path.isfile(own):
+        source = Source(own)
+        return wanted or beside.name, _only(load_any(source), source), [source]
     found = [(keys.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
     absent = [s.name for name, _, s in found if name is None]
     if absent and len(absent) < len(found):

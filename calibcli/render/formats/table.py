@@ -1,8 +1,8 @@
 """The table format: the sentence, verdicts, estimates with their intervals, tables, diagrams in plain Unicode.
 
-A screen gets the few numbers that decide first (`render/screen.py`), in colour (not with NO_COLOR) and fitted to the
-width of a terminal, plain and as wide as it needs anywhere else; its notes are on stderr. A file has everything, and
-the notes.
+A screen gets the few numbers that decide first, each question in one table (all of them with `-v`, or where they were
+named), in colour (not with NO_COLOR) and fitted to the width of a terminal, plain and as wide as it needs anywhere
+else; its notes are on stderr. A file has everything, and the notes.
 
 Ours: the choice and the order of its parts.
 
@@ -15,12 +15,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from calibcli.plots import Plot
-from calibcli.render import canvas, layout, screen, sheet, stream
-from calibcli.render.screen import Detail
+from calibcli.render import beside, canvas, sheet, stream
+from calibcli.render.sheet import Detail, Sheet
 from calibcli.result import Result
 
 SUFFIXES = (".txt",)
@@ -33,12 +33,33 @@ BINS = 30  # rows of a reliability diagram; more bins are merged
 FEW_BINS, FEW_LINES = 10, 8  # where few numbers are shown, of two diagrams or in little room; lines of a curve there
 LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
 LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
+GAIN = "temperature_gain"
+FEW = {"accuracy", "error", "nll", "ece", GAIN, "temperature", "gamma"}
+EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
+CONFIDENCE = {"brier_top", "confidence_gap", "auc"}
+CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_norm"}
+PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
+PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
+WORK = ("convergence", "layers", "share")  # pictures of how a number was found
+SHORT = ("metrics", "scale", "compare", "curvature", "fit")  # commands that find more than the few
+BEST = 3  # methods of a ranking, beside those that every reader looks for
+USUAL = ("temperature", "none")
+HIDDEN = {
+    "metrics": {"level", "why"},
+    "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"}
+    | {"lambda", "mu", "largest other weight", "norm of other weights"},
+    "compare": {"alpha", "comparisons"},
+    "curvature": {"model", "data", "container", "tensors", "memory plan", "krylov basis", "ranks"},
+    "fit": {"processes"},
+    "logits": {"container"},
+    "apply": {"written", "n", "classes"},
+}
 
 
 def render(result: Result, encoding: str = "utf-8") -> str:
     """Plain text of everything; every line as long as it needs to be."""
     blocks = [*_opening(result, _facts(sheet.facts(result)))]
-    blocks += [layout.text(s, encoding) for s in sheet.sheets(result)]
+    blocks += [stream.text(s, encoding) for s in sheet.sheets(result)]
     blocks += diagrams(result, WIDTH, encoding)
     if result.notes:
         blocks.append([f"note: {stream.clean(note)}" for note in result.notes])
@@ -56,9 +77,9 @@ def show(result: Result, detail: Detail = "few") -> None:
 
 def plain(result: Result, detail: Detail = "few", encoding: str = "utf-8") -> str:
     """What a screen shows, without colour and as wide as it needs."""
-    blocks = _opening(result, _flowing(screen.facts(result, detail), WIDTH, detail))
-    blocks += [layout.text(s, encoding) for s in screen.sheets(result, detail)]
-    drawn = dataclasses.replace(result, plots=screen.plots(result, detail))
+    blocks = _opening(result, _flowing(facts(result, detail), WIDTH, detail))
+    blocks += [stream.text(s, encoding) for s in tables(result, detail)]
+    drawn = dataclasses.replace(result, plots=plots(result, detail))
     blocks += diagrams(drawn, WIDTH, encoding, _bins(result, detail, WIDTH))
     return _joined([*blocks, *_closing(result)], encoding)
 
@@ -84,7 +105,7 @@ def heading(result: Result) -> str:
 
 def wrapped_sentence(result: Result, width: int) -> list[str]:
     """What the result opens with, in lines that end between words."""
-    return layout.prose(stream.clean(sheet.headline(result)), width)
+    return stream.prose(stream.clean(sheet.headline(result)), width)
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
@@ -133,19 +154,19 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         say(opening, "bold")
     if said_first:
         console.print()
-    for fact in _flowing(screen.facts(result, detail), width, detail):
+    for fact in _flowing(facts(result, detail), width, detail):
         say(fact, "dim")
-    for s in screen.sheets(result, detail):
+    for s in tables(result, detail):
         console.print()
         more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
         s = dataclasses.replace(s, rows=s.rows[: len(s.rows) - more])
-        for line in layout.lines(s, encoding, width):
+        for line in stream.lines(s, encoding, width):
             pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
             pieces.rstrip()
             console.print(pieces, soft_wrap=True)
         if more:
             say(f"… {more} more rows (all of them with --format json or -o)", "dim")
-    drawn = dataclasses.replace(result, plots=screen.plots(result, detail))
+    drawn = dataclasses.replace(result, plots=plots(result, detail))
     for block in diagrams(drawn, min(100, width), encoding, _bins(result, detail, width)):
         console.print()
         for diagram in block:
@@ -162,6 +183,77 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
 
 def _bins(result: Result, detail: Detail, width: int) -> int:
     return BINS if detail == "all" else FEW_BINS if result.command == "scale" or width < WIDTH else 15
+
+
+def tables(result: Result, detail: Detail) -> list[Sheet]:
+    """The tables of a screen."""
+    if detail == "all":
+        return [dataclasses.replace(s, musts=frozenset(range(len(s.rows)))) for s in sheet.sheets(result, "full")]
+    few = _few(result) if detail == "few" else _asked(result)
+    made: Callable[[Result], list[Sheet]] = beside.OWN.get(result.command, lambda one: sheet.sheets(one, "why"))
+    sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
+    return [dataclasses.replace(one, title="") if one.title in sizes else one for one in made(few)]
+
+
+def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
+    """The settings that a reader of the few numbers wants to see."""
+    hidden = set() if detail == "all" else HIDDEN.get(result.command, set())
+    return [
+        (key, value)
+        for key, value in sheet.facts(result)
+        if key not in hidden and not (hidden and key.endswith(" status") and value == "ok")
+    ]
+
+
+def plots(result: Result, detail: Detail) -> Sequence[Plot]:
+    """One picture where there are several: the first, or what came of it."""
+    if detail == "all" or result.command not in SHORT:
+        return result.plots
+    panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
+    chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
+    first = next(iter([*chosen, *panels]), None)
+    return [p for p in result.plots if first is not None and first.name in (p.name, p.under)]
+
+
+def _asked(result: Result) -> Result:
+    """Every number, without the tables of what they are made of that say more of their finding than of them."""
+    if result.command not in SHORT:
+        return result
+    tables = [t for t in result.tables if not t.name.startswith(PARTS[1:])]
+    return dataclasses.replace(result, tables=tables)
+
+
+def _few(result: Result) -> Result:
+    """Without the numbers, of what has at least one of the few, that are not among them; nor tables of their parts."""
+    wanted = set(CURVATURE) if result.command == "curvature" else set(FEW)
+    wanted |= EVENT if result.facts.get("classes") == 2 else set()
+    wanted |= CONFIDENCE if result.facts.get("kind") == "confidence" else set()
+    if result.checks or result.command not in SHORT:
+        return result
+    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or e.scope.endswith(beside.DIFFERENCE)]
+    if result.command == "compare":
+        kept = [e for e in kept if e.name.partition(":")[0] != GAIN]
+    if result.command == "scale":
+        ranked = any(t.name == "ranking" for t in result.tables)
+        kept = [e for e in result.estimates if (e in kept or not e.scope) and not (ranked and e.name == GAIN)]
+        result = _ranked(result)
+    if result.command == "metrics" and any(not e.scope for e in kept):
+        kept = [e for e in kept if not e.scope or e.name.partition(":")[0] == "ece"]
+    if not kept:
+        return result
+    tables = [t for t in result.tables if not t.name.startswith(PARTS)]
+    return dataclasses.replace(result, estimates=kept, tables=tables)
+
+
+def _ranked(result: Result) -> Result:
+    """The best of a ranking, temperature and the scores as they are; then without the parameters of the first."""
+    ranking = next((t for t in result.tables if t.name == "ranking"), None)
+    if ranking is None or len(ranking.rows) <= BEST + len(USUAL):
+        return result
+    rows = [row for i, row in enumerate(ranking.rows) if i < BEST or row[1] in USUAL]
+    title = f"{ranking.title}: {len(rows)} of {len(ranking.rows)}, all with -v or -o"
+    others = [t for t in result.tables if t.name not in ("ranking", "parameters")]
+    return dataclasses.replace(result, tables=[dataclasses.replace(ranking, rows=rows, title=title), *others])
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:
@@ -197,7 +289,7 @@ def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> lis
 
 def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BINS) -> list[str]:
     """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
-    bins = _few(sheet.bins(plot, strip), most_bins)
+    bins = _merged(sheet.bins(plot, strip), most_bins)
     room = max(10, width - 42)
     title = stream.clean(plot.ylabel or "accuracy")
     axis = "0" + title.center(room - 2) + "1" if len(title) <= room - 4 else "0" + " " * (room - 2) + "1"
@@ -231,7 +323,7 @@ def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BIN
     return lines
 
 
-def _few(bins: list[sheet.Bin], most: int) -> list[sheet.Bin]:
+def _merged(bins: list[sheet.Bin], most: int) -> list[sheet.Bin]:
     step = -(-len(bins) // most)
     return bins if step <= 1 else [sheet.merged(bins[i : i + step]) for i in range(0, len(bins), step)]
 

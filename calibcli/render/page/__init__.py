@@ -77,11 +77,7 @@ def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str], levels: Seq
 
 
 def _text(
-    named: Sequence[tuple[str, Result]],
-    notes: Sequence[str],
-    caps: Caps,
-    cut: str,
-    drawn: dict[str, bytes] | None,
+    named: Sequence[tuple[str, Result]], notes: Sequence[str], caps: Caps, cut: str, drawn: dict[str, bytes] | None
 ) -> tuple[str, int]:
     """The page and how many figures it has; they are left out without `drawn`, where their drawings are kept."""
     several = len(named) > 1

@@ -14,7 +14,7 @@ from calibcli.metrics import report
 from calibcli.result import Estimate
 from calibcli.scalers import apply
 from calibcli.ship.stamp import about
-from calibcli.ship.target import TARGETS, Job, Shipped, suffixed, without_model
+from calibcli.ship.target import TARGETS, Job, Shipped
 
 METRICS = ("ece", "nll", "brier", "accuracy")
 
@@ -34,8 +34,6 @@ def card(job: Job, *, name: str = "", task: str = "image-classification", datase
     ...     print(open(f"{folder}/card.md").read().splitlines()[2])
     - name: "digits"
     """
-    without_model(job, "card")
-    suffixed(job, (".md",), "a model card")
     rows = job.labelled
     after = report.report(apply(job.scaler, rows), report.Options(specs=METRICS, diagram=False))
     before = report.report(rows, report.Options(specs=METRICS, diagram=False))

@@ -9,7 +9,7 @@ from calibcli.files import atomic, may_write
 from calibcli.ship import snippets
 from calibcli.ship.as_json import described, scaler_of
 from calibcli.ship.comparison import of_scores
-from calibcli.ship.target import TARGETS, Job, Shipped, suffixed, without_model
+from calibcli.ship.target import TARGETS, Job, Shipped
 
 NEEDED = {".js": "node", ".c": "a C compiler (cc)"}
 
@@ -28,8 +28,6 @@ def json(job: Job) -> Shipped:
     >>> found.facts["limit"], found.facts["predicted classes changed"]
     (1e-09, 0)
     """
-    without_model(job, "json")
-    suffixed(job, (".json",), "a calibrator")
     programs = {suffix: snippets.lines(job.scaler, suffix) for suffix in snippets.LANGUAGES}
     fed = job.fed("float64")
     made = {job.path: texts.dumps(described(job.scaler), indent=1, allow_nan=False) + "\n"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibcli.errors import UsageError
-from calibcli.ship.target import TARGETS, Job, Shipped, suffixed
+from calibcli.ship.target import TARGETS, Job, Shipped
 
 
 @TARGETS.add(suffixes=(".onnx",), data="either")
@@ -25,7 +25,6 @@ def onnx(job: Job, *, output: str = "") -> Shipped:
     Raises:
         UsageError: onnx or onnxruntime is not installed, or no output, or several, may be meant.
     """
-    suffixed(job, (".onnx",), "an ONNX model")
     try:
         from calibcli.ship import onnx_files
     except ImportError as error:

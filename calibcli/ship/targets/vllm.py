@@ -9,8 +9,8 @@ import numpy as np
 from calibcli.errors import UsageError
 from calibcli.files import atomic
 from calibcli.scalers import Scaler
-from calibcli.ship.comparison import compare, softmax
-from calibcli.ship.target import TARGETS, Job, Shipped, suffixed, without_model
+from calibcli.ship.comparison import of_scores, softmax
+from calibcli.ship.target import TARGETS, Job, Shipped
 
 WORDS = (
     "a generation temperature is no calibrator: vLLM reports log-probabilities from before it (logprobs_mode "
@@ -36,8 +36,6 @@ def vllm(job: Job) -> Shipped:
     Raises:
         UsageError: another map, or one of probabilities.
     """
-    without_model(job, "vllm")
-    suffixed(job, (".json",), "options of a pooler")
     scaler = job.scaler
     name, given = scaler.choice.name, scaler.parameters
     if scaler.kind != "logits":
@@ -57,8 +55,7 @@ def vllm(job: Job) -> Shipped:
     z = (fed - np.float32(mean)) / np.float32(sigma)
     if scaler.columns == 1:
         z = np.concatenate([np.zeros_like(z), z], axis=1)
-    raw = fed if scaler.columns > 1 else None
-    compared = compare(np.asarray(scaler(fed.astype(np.float64))), softmax(z), "float32", job.tolerance, raw)
+    compared = of_scores(scaler, fed, softmax(z), "float32", job.tolerance)
     compared.require(job.path.name)
     with atomic(job.path) as temporary:
         temporary.write_text(json.dumps(options) + "\n", encoding="utf-8")

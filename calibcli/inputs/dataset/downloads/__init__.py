@@ -6,11 +6,11 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
-from calibcli.inputs.dataset.downloads import cifar, mnist, newsgroups, svhn, tiny_imagenet
+from calibcli.inputs.dataset.downloads import cifar, mnist, newsgroups, sst, svhn, tiny_imagenet
 from calibcli.inputs.dataset.downloads.members import Members, listed
 from calibcli.inputs.dataset.keys import Found
 
-LAYOUTS = (cifar, mnist, svhn, tiny_imagenet, newsgroups)
+LAYOUTS = (cifar, mnist, svhn, tiny_imagenet, sst, newsgroups)
 
 
 def of(path: Path) -> tuple[ModuleType, Members, list[str]] | None:

@@ -14,6 +14,7 @@ from calibcli.inputs.dataset.downloads.members import MOST, Members
 from calibcli.inputs.dataset.keys import Found
 from calibcli.inputs.files import pickles
 from calibcli.inputs.files.arrays import Memory
+from calibcli.inputs.files.formats.pt import UNREADABLE
 
 PIXELS = 3 * 32 * 32  # planes of red, green and blue, row by row
 BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
@@ -97,13 +98,15 @@ def _unpickled(data: bytes, where: str) -> dict[Any, Any]:
     odd = sorted(name for name in named - allowed if not name.startswith(pickles.STACKED))  # those: `find_class`
     if odd:
         raise InputError(f"{where} would run code: it names {odd[0]}", "download the archive again, from its authors")
-    errors = (pickle.UnpicklingError, ValueError, TypeError, EOFError, KeyError, IndexError, AttributeError,
-              ImportError, UnicodeDecodeError, OverflowError, MemoryError, RecursionError)  # fmt: skip
-    with refusing(errors, lambda error: f"{where} is no batch of CIFAR ({str(error)[:80]})", "download it again"):
+    with refusing(
+        (*UNREADABLE, ImportError),
+        lambda error: f"{where} is no batch of CIFAR ({str(error)[:80]})",
+        "download it again",
+    ):
         found = _Plain(io.BytesIO(data), encoding="bytes").load()
         if not isinstance(found, dict):
             raise TypeError("no dictionary")
-    return {_bytes(key): value for key, value in found.items()}
+    return {key.encode() if isinstance(key, str) else key: value for key, value in found.items()}
 
 
 def _batch(data: bytes, key: str, where: str) -> tuple[NDArray[np.uint8], NDArray[Any]]:
@@ -124,10 +127,6 @@ def _records(data: bytes, width: int, at: int, where: str) -> tuple[NDArray[np.u
         raise InputError(problem, "download it again")
     rows = np.frombuffer(data, np.uint8).reshape(-1, width + PIXELS)
     return rows[:, width:], rows[:, at].astype(np.int64)
-
-
-def _bytes(key: Any) -> Any:
-    return key.encode() if isinstance(key, str) else key
 
 
 def _text(value: Any) -> str:

@@ -49,8 +49,7 @@ class Members:
             InputError: damaged, or more than fits.
         """
         wanted = {self.paths[name]: name for name in names}
-        damaged = refusing(DAMAGED, lambda error: f"{self.path} is damaged ({str(error)[:80]})", "download it again")
-        with damaged:
+        with damaged(self.path):
             if self.kind == "tar":
                 return {wanted[name]: data for name, data in _tar(self.path, set(wanted))}
             if self.kind == "zip":
@@ -84,6 +83,11 @@ class Members:
         raise InputError(problem, f"choose one: {self.path}#{there[-1]}")
 
 
+def damaged(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Refuse what cannot be read inside the block."""
+    return refusing(DAMAGED, lambda error: f"{path} is damaged ({str(error)[:80]})", "download it again")
+
+
 def listed(path: Path) -> Members | None:
     """What lies in a folder or archive; of a single file, itself and what lies beside it. None: it cannot be listed.
 
@@ -98,7 +102,7 @@ def listed(path: Path) -> Members | None:
         return None
     name = path.name.lower()
     if name.endswith((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")):
-        with refusing(DAMAGED, lambda error: f"{path} is damaged ({str(error)[:80]})", "download it again"):
+        with damaged(path):
             every = tuple(member for member, _ in _tar(path, set()))
             return Members(path, "tar", _first({member: PurePosixPath(member).name for member in every}), every)
     if name.endswith(".zip"):
@@ -120,7 +124,7 @@ def contents(path: Path) -> dict[str, bytes]:
     Raises:
         InputError: damaged, or unpacks to more than `MOST`.
     """
-    with refusing(DAMAGED, lambda error: f"{path} is damaged ({str(error)[:80]})", "download it again"):
+    with damaged(path):
         return dict(_tar(path, {name for name, _ in _tar(path, set())}))
 
 

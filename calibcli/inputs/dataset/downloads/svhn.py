@@ -11,6 +11,7 @@ from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.downloads.members import Members
 from calibcli.inputs.dataset.keys import Found
 from calibcli.inputs.files.arrays import Memory
+from calibcli.inputs.files.formats.pt import UNREADABLE
 from calibcli.inputs.files.source import refuse_large
 
 ENDING = "_32x32.mat"
@@ -38,8 +39,7 @@ def read(there: Members, split: str) -> Found:
     data = there.read([file])
     where = f"{file} of {there.path}" if there.kind != "file" else str(there.path)
     refuse_large(3 * len(data[file]), f"{where} takes {3 * len(data[file]) / 1e9:.3g} GB when decoded")
-    errors = (ValueError, TypeError, KeyError, OSError, EOFError, NotImplementedError, IndexError, MemoryError,
-              OverflowError, AttributeError, zlib.error, MatReadError)  # fmt: skip
+    errors = (*UNREADABLE, zlib.error, MatReadError)
     with refusing(errors, lambda error: f"{where} is no MATLAB file ({str(error)[:80]})", "download it again"):
         found = loadmat(io.BytesIO(data[file]), variable_names=("X", "y"))
     x, y = found.get("X"), found.get("y")

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
+from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array, Ints, Named
 
 CHOICES = 100_000  # most of a question
@@ -80,12 +81,23 @@ def padded(rows: Sequence[Sequence[float]], where: str) -> Array:
     Raises:
         InputError: a few long rows among many short ones.
     """
-    width, present = max(map(len, rows)), sum(map(len, rows))
-    if len(rows) * width > SPARSE * present + 1_000_000:
-        odd = max(range(len(rows)), key=lambda i: len(rows[i]))
-        problem = f"row {odd} of {where} has {width:,} choices, the mean is {present / len(rows):.3g}"
-        raise InputError(problem, "leave it out")
-    out = np.full((len(rows), width), -np.inf)
+    width = width_of(rows)
+    if width is None:
+        sizes = [*map(len, rows)]
+        problem = f"has {max(sizes):,} choices, the mean is {sum(sizes) / len(rows):.3g}"
+        raise InputError(f"row {sizes.index(max(sizes))} of {where} {problem}", "leave it out")
+    return filled(rows, width, -np.inf)
+
+
+def width_of(rows: Sequence[Sequence[Any]]) -> int | None:
+    """Of a table of these rows; None where it would hold next to nothing but padding."""
+    width = max(map(len, rows))
+    return width if len(rows) * width <= SPARSE * sum(map(len, rows)) + 1_000_000 else None
+
+
+def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Array:
+    """(N, width) float64 from rows that may be shorter."""
+    out = np.full((len(rows), width), fill)
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return out
@@ -141,6 +153,27 @@ def _number(value: Any) -> bool:
 
 def _row(i: int, names: Sequence[str]) -> str:
     return f"row {i} ('{names[i][:40]}')" if names else f"row {i}"
+
+
+def scored(
+    form: str,
+    source: Source,
+    columns: Columns,
+    scores: tuple[str, Array],
+    labels: tuple[str, Array],
+    ids: tuple[str, Sequence[str]],
+    **said: Any,
+) -> Contents:
+    """Contents with the scores of the choices as logits, labels, names of rows, each under its name, and columns.
+
+    Args:
+        labels: "" where there are none.  said: further fields of `Contents`.
+    """
+    own = {scores[0]: Memory(scores[1]), labels[0]: Memory(labels[1]), ids[0]: Memory(column_of(ids[1]))}
+    own.pop("", None)
+    arrays = {**own, **{name: array for name, array in columns.arrays().items() if name not in own}}
+    told = {"task": source.stem, **said, "kinds": {scores[0]: "logits"}}
+    return Contents(form, arrays, scores=scores[0], labels=labels[0], ids=ids[0], **told)
 
 
 def no_scores(

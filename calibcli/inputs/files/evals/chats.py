@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, column_of
-from calibcli.inputs.files.evals.answers import Columns, no_scores
+from calibcli.inputs.files.arrays import Contents, column_of
+from calibcli.inputs.files.evals.answers import Columns, no_scores, scored
 from calibcli.inputs.files.evals.letters import Letters, tokens_of
 from calibcli.inputs.files.names import LABELS
 from calibcli.inputs.files.source import Source
@@ -77,19 +77,9 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         return no_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
     about = [f"{failed:,} requests failed: left out"] if failed else []
     about += letters.remarks(source.name, silent)
-    arrays = {"logprobs": Memory(np.array(scores)), "ids": Memory(column_of(ids)), **columns.arrays()}
-    return Contents(
-        FORMAT,
-        {**arrays, label: Memory(column_of(labels))} if label else arrays,
-        kinds={"logprobs": "logits"},
-        classes={"logprobs": choices},
-        scores="logprobs",
-        labels=label,
-        ids="ids",
-        about=about,
-        facts=letters.facts,
-        task=source.stem,
-        used=frozenset({"choices"}),
+    said = {"classes": {"logprobs": choices}, "about": about, "facts": letters.facts, "used": frozenset({"choices"})}
+    return scored(
+        FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **said
     )
 
 

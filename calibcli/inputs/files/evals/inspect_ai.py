@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, column_of
-from calibcli.inputs.files.evals.answers import LETTERED, Columns, no_scores, padded, ragged
+from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.evals.answers import LETTERED, Columns, no_scores, padded, ragged, scored
 from calibcli.inputs.files.evals.letters import Letters, tokens_of
 from calibcli.inputs.files.source import Source
 
@@ -72,8 +72,9 @@ class Log:
             return
         given = found[1]
         if given and verdict is not None and (choices.index(given) == label) != bool(verdict):
+            said = str(_at(sample, "scores", score, "value"))[:20]
             raise InputError(
-                f"{here} has score {score} = {_said(sample, score)!r}, but the model answered {given!r} "
+                f"{here} has score {score} = {said!r}, but the model answered {given!r} "
                 f"(log-probability {found[0][choices.index(given)]:.6g}) and its target is {choices[label]!r} "
                 f"({found[0][label]:.6g})",
                 "was the log changed? Else save the log-probabilities as logits and the index of the target as label",
@@ -118,21 +119,16 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
     if drawn:
         about.append(f"{max(log.epochs)} epochs of {len(set(log.ids)):,} ids: the draws of an id are one group")
     most = max(map(len, log.scores))
-    return Contents(
+    log.columns.texts["id"] = log.ids
+    return scored(
         form,
-        {
-            **log.columns.arrays(),
-            "logprobs": Memory(padded(log.scores, source.name)),
-            "target": Memory(np.array(log.labels)),
-            "id": Memory(column_of(log.ids)),
-            "sample": Memory(column_of(ids)),
-        },
-        kinds={"logprobs": "logits"},
+        source,
+        log.columns,
+        ("logprobs", padded(log.scores, source.name)),
+        ("target", np.array(log.labels)),
+        ("sample", ids),
         classes={"logprobs": source.asked.choices or tuple(LETTERED[:most])},
         ragged=frozenset({"logprobs"}),
-        scores="logprobs",
-        labels="target",
-        ids="sample",
         groups="id" if drawn else "",
         about=[*about, *ragged(log.scores)],
         facts=log.letters.facts,
@@ -178,23 +174,21 @@ def _score(scores: Any) -> tuple[str, str, int | None]:
     return str(name), answer.strip() if isinstance(answer, str) else "", verdict
 
 
-def _said(sample: Mapping[str, Any], score: str) -> Any:
-    return str(sample["scores"][score].get("value"))[:20]
-
-
-def _text(header: Any, *path: str) -> str:
+def _at(header: Any, *path: str) -> Any:
     for key in path:
         header = header.get(key) if isinstance(header, Mapping) else None
-    return header[:200] if isinstance(header, str) else ""
+    return header
+
+
+def _text(header: Mapping[str, Any], *path: str) -> str:
+    found = _at(header, *path)
+    return found[:200] if isinstance(found, str) else ""
 
 
 def _temperature(header: Mapping[str, Any]) -> float | None:
     """Of the answers, where the log tells."""
     for path in (("plan", "config"), ("eval", "model_generate_config")):
-        found: Any = header
-        for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        value = found.get("temperature") if isinstance(found, Mapping) else None
+        value = _at(header, *path, "temperature")
         if isinstance(value, int | float):
             return float(value)
     return None

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, column_of
-from calibcli.inputs.files.evals.answers import CHOICES, Columns, agree, no_scores, padded, ragged
+from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.evals.answers import CHOICES, Columns, agree, no_scores, padded, ragged, scored
 from calibcli.inputs.files.evals.lm_eval import NORMS
 from calibcli.inputs.files.source import Source
 
@@ -59,19 +59,14 @@ def contents(rows: Iterable[Mapping[str, Any]], source: Source) -> Contents:
     if not scores:
         raise InputError(f"{source.name} has no rows", "was it written to the end?")
     agree(padded(plain, source.name), np.array(labels), verdicts, "metric.acc", source.name)
-    return Contents(
+    return scored(
         FORMAT,
-        {
-            **columns.arrays(),
-            "logprobs": Memory(padded(scores, source.name)),
-            "gold_index": Memory(np.array(labels)),
-            "id": Memory(column_of(ids)),
-        },
-        kinds={"logprobs": "logits"},
+        source,
+        columns,
+        ("logprobs", padded(scores, source.name)),
+        ("gold_index", np.array(labels)),
+        ("id", ids),
         ragged=frozenset({"logprobs"}),
-        scores="logprobs",
-        labels="gold_index",
-        ids="id",
         about=[f"details of LightEval: {len(scores):,} questions, as logits the {NORMS[norm]}", *ragged(scores)],
         facts={"scores are": NORMS[norm]},
         task=task,

@@ -9,6 +9,7 @@ the choice without the question, which then follow the others.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, Memory, column_of
-from calibcli.inputs.files.evals.answers import CHOICES, Columns, agree, no_scores, padded, ragged
+from calibcli.inputs.files.arrays import Contents
+from calibcli.inputs.files.evals.answers import CHOICES, Columns, agree, filled, no_scores, padded, ragged, scored
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array, Ints
 from calibcli.spec import real, whole
@@ -79,7 +80,7 @@ class Task:
         for text in texts:
             if self.lead is None or not text.startswith(self.lead):
                 lead = text[: len(text) - len(text.lstrip())]
-                self.lead = lead if self.lead is None else _common(self.lead, lead)
+                self.lead = lead if self.lead is None else os.path.commonprefix([self.lead, lead])  # noqa: RUF071
         self.labels.append(label)
         self.others.append(other)
         self.ids.append(str(row.get("doc_id", len(self.ids)))[:1000])
@@ -99,13 +100,13 @@ class Task:
         if norm == "sum":
             return table
         if norm == "pmi":
-            return table - _filled(self.free, table.shape, 0.0) if len(self.free) == len(self.scores) else None
+            return table - filled(self.free, table.shape[1], 0.0) if len(self.free) == len(self.scores) else None
         lengths = self.chars if norm == "char" else self.bytes
         if any(len(row) != len(scores) for row, scores in zip(lengths, self.scores)):
             return None
         lead = len(self.lead or "") if without else 0
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(table == -np.inf, table, table / (_filled(lengths, table.shape, lead + 1.0) - lead))
+            return np.where(table == -np.inf, table, table / (filled(lengths, table.shape[1], lead + 1.0) - lead))
 
 
 def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> Contents:
@@ -141,19 +142,14 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     if len(filters) > 1:
         kept, *others = filters
         about.append(f"rows of filter '{kept}' read, those of {', '.join(others)} left out")
-    return Contents(
+    return scored(
         FORMAT,
-        {
-            "filtered_resps": Memory(table),
-            "target": Memory(labels),
-            "doc_id": Memory(column_of(task.ids)),
-            **task.columns.arrays(),
-        },
-        kinds={"filtered_resps": "logits"},
+        source,
+        task.columns,
+        ("filtered_resps", table),
+        ("target", labels),
+        ("doc_id", task.ids),
         ragged=frozenset({"filtered_resps"}),
-        scores="filtered_resps",
-        labels="target",
-        ids="doc_id",
         about=[*about, *ragged(task.scores)],
         facts={"scores are": NORMS[norm]},
         task=task_of(source.stem),
@@ -321,15 +317,3 @@ def _continuations(arguments: Any, choices: int) -> list[str]:
     else:
         found = []
     return [str(text) for text in found] if len(found) == choices else []
-
-
-def _common(a: str, b: str) -> str:
-    """What both begin with."""
-    return "".join(x for x, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b)))
-
-
-def _filled(rows: list[Any], shape: tuple[int, ...], fill: float) -> Array:
-    out = np.full(shape, fill)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = row
-    return out

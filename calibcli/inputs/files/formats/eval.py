@@ -15,21 +15,20 @@ which needs the extra `evals`; those of older versions with zlib.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.files import packed
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.evals import inspect_ai
-from calibcli.inputs.files.formats.numpy import distinct_members
+from calibcli.inputs.files.formats.numpy import DAMAGED, distinct_members
 from calibcli.inputs.files.source import Source, memory_limit, refuse_large
-from calibcli.inputs.files.text import Twice, once
+from calibcli.inputs.files.text import json_of
 
 SUFFIXES = (".eval",)
 FORMAT = "eval, log of Inspect"
@@ -52,8 +51,7 @@ def read(source: Source) -> Contents:
     Raises:
         InputError: damaged, larger than memory, no samples, or samples that cannot be measured.
     """
-    errors = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, IndexError, OverflowError)
-    with refusing(errors, f"{source.name} is not a readable log of Inspect (a zip archive)", AGAIN):
+    with refusing(DAMAGED, f"{source.name} is not a readable log of Inspect (a zip archive)", AGAIN):
         members = zipfile.ZipFile(source.reader()).infolist()
     distinct_members(members, source)
     samples = sorted((m for m in members if m.filename.startswith("samples/")), key=lambda m: _natural(m.filename))
@@ -68,12 +66,7 @@ def read(source: Source) -> Contents:
     about = {member.filename: member for member in members}
     header = next((about[name] for name in ("header.json", "_journal/start.json") if name in about), None)
     known = _object(source, header) if header else {}
-    return inspect_ai.contents(FORMAT, known, _samples(source, samples), source)
-
-
-def _samples(source: Source, members: list[zipfile.ZipInfo]) -> Iterator[Mapping[str, Any]]:
-    for member in members:
-        yield _object(source, member)
+    return inspect_ai.contents(FORMAT, known, (_object(source, member) for member in samples), source)
 
 
 def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
@@ -97,9 +90,7 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise InputError(f"{name} is damaged: its bytes do not have the checksum that the archive gives", AGAIN)
     try:
-        found = json.loads(data, object_pairs_hook=once)
-    except Twice as error:
-        raise InputError(f"{name} has two '{error}'", "write every key once") from None
+        found = json_of(data, name)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):

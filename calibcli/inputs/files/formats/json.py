@@ -23,7 +23,7 @@ from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import inspect_ai
 from calibcli.inputs.files.formats import jsonl
 from calibcli.inputs.files.source import Source, refuse_large
-from calibcli.inputs.files.text import PREFIXES, Twice, decimals_of, once, refuse_twice, score_groups
+from calibcli.inputs.files.text import PREFIXES, decimals_of, json_of, refuse_twice, score_groups
 from calibcli.predictions import Array, Named
 
 SUFFIXES = (".json",)
@@ -48,9 +48,7 @@ def read(source: Source, grouped: bool = True) -> Contents:
         return jsonl.read(source)
     refuse_large(source.size * EXPANSION, f"{source.name} takes {source.size * EXPANSION / 1e9:.3g} GB when decoded")
     try:
-        found = json.loads(source.pread(source.size, 0), object_pairs_hook=once)
-    except Twice as error:
-        raise InputError(f"{source.name} has two '{error}'", "write every key once") from None
+        found = json_of(source.pread(source.size, 0), source.name)
     except (ValueError, RecursionError):
         lines = source.pread(source.size, 0).count(b"\n") > 0 and LOG.match(head) is None
         if lines and b"columns" not in head:

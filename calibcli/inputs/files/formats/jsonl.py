@@ -14,19 +14,19 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files import objects_at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import chats, lm_eval
+from calibcli.inputs.files.evals.answers import filled, width_of
 from calibcli.inputs.files.names import LABELS, SCORES
 from calibcli.inputs.files.source import Source, refuse_large
-from calibcli.inputs.files.text import Twice, decimals_of, once
+from calibcli.inputs.files.text import decimals_of, json_of
 from calibcli.predictions import Array, Named
 from calibcli.spec import normal
 
@@ -154,9 +154,7 @@ def _rows(source: Source) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line, object_pairs_hook=once)
-            except Twice as error:
-                raise InputError(f"row {number} of {source.name} has two '{error}'", "write every key once") from None
+                row = json_of(line, f"row {number} of {source.name}")
             except (ValueError, RecursionError):
                 fix = "write one JSON object per line"
                 if number == 0 and line.lstrip()[:1] == b"[":
@@ -175,16 +173,14 @@ def _padded(rows: list[list[Any]]) -> tuple[Array, bool]:
     Raises:
         ValueError, TypeError, OverflowError: not numbers, or a few long rows among many short ones.
     """
-    width = max(len(row) for row in rows)
-    if len(rows) * width > 64 * sum(len(row) for row in rows) + 1_000_000:
+    width = width_of(rows)
+    if width is None:
         raise ValueError("rows too uneven to pad")
     if not set(map(type, (v for row in rows for v in row))) <= {int, float}:  # text, true, null
         raise TypeError("not a number")
-    unit = all(0 <= v <= 1 for row in rows for v in row) if any(len(row) < width for row in rows) else False
-    out = np.full((len(rows), width), 0.0 if unit else -np.inf)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = row
-    return out, any(len(row) < width for row in rows)
+    uneven = any(len(row) < width for row in rows)
+    unit = uneven and all(0 <= v <= 1 for row in rows for v in row)
+    return filled(rows, width, 0.0 if unit else -math.inf), uneven
 
 
 def _cell(value: Any) -> str:

@@ -17,12 +17,13 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
 
-from calibcli.errors import InputError
+from calibcli.errors import InputError, refusing
 from calibcli.inputs.files.arrays import Contents, InFile, Lazy, known_dtype, known_shape
 from calibcli.inputs.files.source import Source, Stored, refuse_large
 from calibcli.predictions import Array, Named
@@ -32,6 +33,8 @@ HEADER = 10_000  # longest array header that is parsed
 MEMBERS = 10_000
 Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 AGAIN = "write it again with np.savez"
+DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, LookupError,
+           OverflowError)  # fmt: skip
 
 
 def signature(head: bytes, size: int) -> bool:
@@ -56,11 +59,9 @@ def read(source: Source) -> Contents:
 
 
 def _archive(source: Source) -> Contents:
-    try:
+    with refusing(DAMAGED, f"{source.name} is not a readable npz archive", AGAIN):
         archive = zipfile.ZipFile(source.reader())
         members = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, IndexError, OverflowError):
-        raise InputError(f"{source.name} is not a readable npz archive", AGAIN) from None
     if len(members) > MEMBERS:
         raise InputError(f"{source.name} holds {len(members)} arrays", "save the scores and labels alone")
     distinct_members(members, source)
@@ -70,13 +71,8 @@ def _archive(source: Source) -> Contents:
         if not member.filename.endswith(".npy"):
             continue
         name = member.filename.removesuffix(".npy")
-        try:
+        with refusing(DAMAGED, partial("array '{}' in {} cannot be read ({})".format, name, source.name), AGAIN):
             arrays[name] = _member(source, archive, member, name)
-        except (
-            *(zipfile.BadZipFile, zlib.error, EOFError, OSError, struct.error, RuntimeError),
-            *(NotImplementedError, ValueError, IndexError, OverflowError),
-        ) as error:
-            raise InputError(f"array '{name}' in {source.name} cannot be read ({error})", AGAIN) from None
         packed |= isinstance(arrays[name], Lazy)
     if not arrays:
         raise InputError(f"{source.name} is a zip archive with no arrays in it", AGAIN)
@@ -127,23 +123,17 @@ def _decode(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo, n
     """Decompress one array; never more bytes than its header declares."""
     what = f"array '{name}' in {source.name} is compressed and takes {member.file_size / 1e9:.3g} GB when decoded"
     refuse_large(member.file_size, what, "save it with np.savez (uncompressed): then it is read piece by piece")
-    try:
-        with archive.open(member) as file:
-            shape, fortran, dtype = header(file, name, source.name)
-            array = np.empty(math.prod(shape), dtype)
-            view = array.view(np.uint8).data
-            done = 0
-            while done < len(view):
-                part = file.read(min(1 << 20, len(view) - done))
-                if not part:
-                    raise EOFError("it ends too early")
-                view[done : done + len(part)] = part
-                done += len(part)
-            while file.read(1 << 20):  # to its end, where its checksum is compared
-                pass
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        problem = f"array '{name}' in {source.name} cannot be decompressed ({error})"
-        raise InputError(problem, "write it again with np.savez") from None
+    problem = f"array '{name}' in {source.name} cannot be decompressed"
+    with refusing(DAMAGED, lambda error: f"{problem} ({error})", AGAIN), archive.open(member) as file:
+        shape, fortran, dtype = header(file, name, source.name)
+        array = np.empty(math.prod(shape), dtype)
+        view, done = array.view(np.uint8).data, 0
+        while done < len(view):
+            part = _exactly(file, min(1 << 20, len(view) - done))
+            view[done : done + len(part)] = part
+            done += len(part)
+        while file.read(1 << 20):  # to its end, where its checksum is compared
+            pass
     return array.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="), copy=False)
 
 

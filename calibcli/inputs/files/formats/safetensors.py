@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,14 @@ from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, InFile, Memory, known_shape
 from calibcli.inputs.files.names import CLASSES, IDS
 from calibcli.inputs.files.source import Source
-from calibcli.inputs.files.text import Twice, once
+from calibcli.inputs.files.text import json_of
 from calibcli.predictions import Named
 from calibcli.spec import normal
 
 SUFFIXES = (".safetensors",)
 HEADER = 100_000_000  # longest header the format allows
 WIDTHS = {"8": 1, "16": 2, "32": 4, "64": 8}  # bytes
+FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}  # as PyTorch has them
 DTYPES = {
     **{f"{kind}{bits}": f"<{kind.lower()}{size}" for kind in "IU" for bits, size in WIDTHS.items()},
     **{f"F{bits}": f"<f{size}" for bits, size in WIDTHS.items() if size > 1},
@@ -58,6 +61,19 @@ def read(source: Source) -> Contents:
     return Contents("safetensors", arrays, metadata={str(k): str(v) for k, v in metadata.items()})
 
 
+def described(path: Path) -> list[Mapping[str, Any]]:
+    """`dtype` and `shape` of each tensor, as the header has them.
+
+    Raises:
+        InputError: as `read`.
+    """
+    source = Source(path)
+    found = [about for name, about in _header(source)[0].items() if name != "__metadata__"]
+    if not all(isinstance(about, dict) and {"dtype", "shape"} <= about.keys() for about in found):
+        raise _broken(source, "a tensor has no dtype and shape")
+    return found
+
+
 def _header(source: Source) -> tuple[dict[str, Any], int]:
     if source.size < 10:
         raise _broken(source, "it is too short")
@@ -65,9 +81,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     if length > min(HEADER, source.size - 8):
         raise _broken(source, f"its header claims {length:,} bytes")
     try:
-        header = json.loads(source.pread(length, 8), object_pairs_hook=once)
-    except Twice as error:
-        raise _broken(source, f"it holds two tensors '{str(error)[:40]}'") from None
+        header = json_of(source.pread(length, 8), source.name)
     except (ValueError, RecursionError):
         raise _broken(source, "its header is not JSON") from None
     if not isinstance(header, dict):

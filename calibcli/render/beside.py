@@ -1,119 +1,16 @@
-"""What a screen shows of a result: the few numbers that decide first, each question in one table.
-
-Files, JSON and baselines keep everything; so does `-v`. Where metrics or quantities were named, all of them are shown.
-"""
+"""Numbers beside each other on a screen, where a reader compares two: before and after, models, errors."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from calibcli import numbers
-from calibcli.plots import Plot
 from calibcli.render import sheet
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Estimate, Result, Table
 
-Detail = Literal["few", "asked", "all"]
-"""The few numbers that decide; every number, as they were asked for by name; everything that is known."""
-GAIN = "temperature_gain"
-FEW = {"accuracy", "error", "nll", "ece", GAIN, "temperature", "gamma"}
-EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
-CONFIDENCE = {"brier_top", "confidence_gap", "auc"}
-CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_norm"}
-PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
-PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
-WORK = ("convergence", "layers", "share")  # pictures of how a number was found
-SHORT = ("metrics", "scale", "compare", "curvature", "fit")  # commands that find more than the few
-BEST = 3  # methods of a ranking, beside those that every reader looks for
-USUAL = ("temperature", "none")
 DIFFERENCE = "after minus before"
-HIDDEN = {
-    "metrics": {"level", "why"},
-    "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"}
-    | {"lambda", "mu", "largest other weight", "norm of other weights"},
-    "compare": {"alpha", "comparisons"},
-    "curvature": {"model", "data", "container", "tensors", "memory plan", "krylov basis", "ranks"},
-    "fit": {"processes"},
-    "logits": {"container"},
-    "apply": {"written", "n", "classes"},
-}
-
-
-def sheets(result: Result, detail: Detail) -> list[Sheet]:
-    """The tables of a screen."""
-    if detail == "all":
-        return [_full(one) for one in sheet.sheets(result, "full")]
-    few = _few(result) if detail == "few" else _asked(result)
-    made: Callable[[Result], list[Sheet]] = OWN.get(result.command, lambda one: sheet.sheets(one, "why"))
-    sizes = {f"n = {result.facts.get(key)}" for key in ("n", "rows")}  # which the facts say
-    return [dataclasses.replace(one, title="") if one.title in sizes else one for one in made(few)]
-
-
-def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
-    """The settings that a reader of the few numbers wants to see."""
-    hidden = set() if detail == "all" else HIDDEN.get(result.command, set())
-    return [
-        (key, value)
-        for key, value in sheet.facts(result)
-        if key not in hidden and not (hidden and key.endswith(" status") and value == "ok")
-    ]
-
-
-def plots(result: Result, detail: Detail) -> Sequence[Plot]:
-    """One picture where there are several: the first, or what came of it."""
-    if detail == "all" or result.command not in SHORT:
-        return result.plots
-    panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
-    chosen = [p for p in panels if p.name.endswith("_after") or p.name in PICTURES]
-    first = next(iter([*chosen, *panels]), None)
-    return [p for p in result.plots if first is not None and first.name in (p.name, p.under)]
-
-
-def _full(one: Sheet) -> Sheet:
-    return dataclasses.replace(one, musts=frozenset(range(len(one.rows))))
-
-
-def _asked(result: Result) -> Result:
-    """Every number, without the tables of what they are made of that say more of their finding than of them."""
-    if result.command not in SHORT:
-        return result
-    tables = [t for t in result.tables if not t.name.startswith(PARTS[1:])]
-    return dataclasses.replace(result, tables=tables)
-
-
-def _few(result: Result) -> Result:
-    """Without the numbers, of what has at least one of the few, that are not among them; nor tables of their parts."""
-    wanted = set(CURVATURE) if result.command == "curvature" else set(FEW)
-    wanted |= EVENT if result.facts.get("classes") == 2 else set()
-    wanted |= CONFIDENCE if result.facts.get("kind") == "confidence" else set()
-    if result.checks or result.command not in SHORT:
-        return result
-    kept = [e for e in result.estimates if e.name.partition(":")[0] in wanted or _when(e.scope)[1] == DIFFERENCE]
-    if result.command == "compare":
-        kept = [e for e in kept if e.name.partition(":")[0] != GAIN]
-    if result.command == "scale":
-        ranked = any(t.name == "ranking" for t in result.tables)
-        kept = [e for e in result.estimates if (e in kept or not e.scope) and not (ranked and e.name == GAIN)]
-        result = _ranked(result)
-    if result.command == "metrics" and any(not e.scope for e in kept):
-        kept = [e for e in kept if not e.scope or e.name.partition(":")[0] == "ece"]
-    if not kept:
-        return result
-    tables = [t for t in result.tables if not t.name.startswith(PARTS)]
-    return dataclasses.replace(result, estimates=kept, tables=tables)
-
-
-def _ranked(result: Result) -> Result:
-    """The best of a ranking, temperature and the scores as they are; then without the parameters of the first."""
-    ranking = next((t for t in result.tables if t.name == "ranking"), None)
-    if ranking is None or len(ranking.rows) <= BEST + len(USUAL):
-        return result
-    rows = [row for i, row in enumerate(ranking.rows) if i < BEST or row[1] in USUAL]
-    title = f"{ranking.title}: {len(rows)} of {len(ranking.rows)}, all with -v or -o"
-    others = [t for t in result.tables if t.name not in ("ranking", "parameters")]
-    return dataclasses.replace(result, tables=[dataclasses.replace(ranking, rows=rows, title=title), *others])
 
 
 def _scale(result: Result) -> list[Sheet]:
