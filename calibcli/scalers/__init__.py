@@ -2,6 +2,7 @@
 
 from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit, same_order
 from calibcli.scalers.output import stream
+from calibcli.scalers.per_label import Labels
 from calibcli.scalers.scaler import SCALERS, Fit, Fitted, Scaler
 from calibcli.scalers.store import load, save
 from calibcli.scalers.subsets import fold_of_rows, raw_argmax
@@ -10,6 +11,7 @@ __all__ = [
     "SCALERS",
     "Fit",
     "Fitted",
+    "Labels",
     "Scaler",
     "apply",
     "check_classes",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
-from calibcli.scalers import Scaler
+from calibcli.scalers import Labels, Scaler
 
 Array = NDArray[Any]
 LIMITS = {"float64": 1e-9, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
@@ -99,6 +99,10 @@ def of_scores(scaler: Scaler, fed: Array, found: Array, dtype: str, tolerance: f
     """What a calibrator of its own gives for the scores `fed`, as it was given them."""
     wide = fed.astype(np.float64)
     expected = np.asarray(scaler(wide))
+    if isinstance(scaler, Labels):  # each label of each row is a problem of its own
+        p, q = np.exp(expected).ravel(), np.asarray(found, np.float64).ravel()
+        with np.errstate(divide="ignore"):
+            return compare(np.log(np.stack([1 - p, p], axis=1)), np.stack([1 - q, q], axis=1), dtype, tolerance)
     raw = wide if scaler.preserves_accuracy and scaler.columns > 1 else None
     return compare(expected, found, dtype, tolerance, raw)
 

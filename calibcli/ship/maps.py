@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError
-from calibcli.scalers import Scaler
+from calibcli.scalers import Labels, Scaler
 from calibcli.ship.comparison import Inexact
 
 Array = NDArray[Any]
@@ -82,6 +82,19 @@ class Ops(Protocol):
 def calibrated(o: Ops, scaler: Scaler, scores: Any) -> Any:
     """Log-probabilities, up to a constant in each row, of scores (n, columns) as the scaler is called with."""
     return mapped(o, scaler, as_logits(o, scaler, scores))
+
+
+def log_probabilities(o: Ops, scaler: Scaler, scores: Any) -> Any:
+    """(n, K) of scores (n, columns); of the calibrators of labels (n, L), each of its own column."""
+    if isinstance(scaler, Labels):
+        two = (normalised(o, calibrated(o, one, o.column(scores, i))) for i, one in enumerate(scaler.parts))
+        return o.join(*(o.column(z, 1) for z in two))
+    return normalised(o, calibrated(o, scaler, scores))
+
+
+def classes(scaler: Scaler) -> int:
+    """K of the maps in it: of labels 2, whether a row has one."""
+    return 2 if isinstance(scaler, Labels) else scaler.k
 
 
 def as_logits(o: Ops, scaler: Scaler, scores: Any) -> Any:

@@ -21,7 +21,7 @@ from calibcli.predictions import two_columns
 from calibcli.scalers import Scaler, same_order
 from calibcli.ship import onnx_run
 from calibcli.ship.comparison import DRAWS, compare, of_scores, softmax
-from calibcli.ship.maps import calibrated, exact_enough, normalised
+from calibcli.ship.maps import calibrated, classes, exact_enough, log_probabilities, normalised
 from calibcli.ship.onnx_nodes import OLDEST, PREFIX, GraphOps, Value, standalone
 from calibcli.ship.onnx_place import ENDS, KINDS, Place, find, leads
 from calibcli.ship.onnx_weights import weights_beside
@@ -50,12 +50,12 @@ def ship(job: Job, output: str) -> Shipped:
 
 def _alone(job: Job, wide: bool) -> Shipped:
     fed, scaler = job.fed("float32"), job.scaler
-    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
+    o = GraphOps(classes(scaler), np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
     x = Value(o, "scores")
-    found = o.exp(normalised(o, calibrated(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x)))
+    found = o.exp(log_probabilities(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x))
     out = o.cast(found, TensorProto.FLOAT, "probabilities")
     about = {**stamp(job), onnx_run.TAKES: "scores"}
-    model = standalone(o, scaler.columns, TensorProto.FLOAT, out, list(about.items()))
+    model = standalone(o, (scaler.columns, scaler.k), TensorProto.FLOAT, out, list(about.items()))
     with atomic(job.path) as temporary:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)

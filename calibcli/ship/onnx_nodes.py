@@ -96,13 +96,13 @@ class GraphOps:
         return self.node("Cast", x, name=name, to=kind)
 
 
-def standalone(o: GraphOps, columns: int, kind: int, out: Value, about: Sequence[tuple[str, str]]) -> Any:
+def standalone(o: GraphOps, columns: tuple[int, int], kind: int, out: Value, about: Sequence[tuple[str, str]]) -> Any:
     """The model `scores (rows, columns) -> probabilities (rows, K)` of these nodes."""
     graph = helper.make_graph(
         o.nodes,
         "calib",
-        [helper.make_tensor_value_info("scores", kind, ["rows", columns])],
-        [helper.make_tensor_value_info(out.name, kind, ["rows", o.classes])],
+        [helper.make_tensor_value_info("scores", kind, ["rows", columns[0]])],
+        [helper.make_tensor_value_info(out.name, kind, ["rows", columns[1]])],
         o.constants,
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", o.opset)], producer_name="calibcli")

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
-from calibcli.inputs.scores import recorded
+from calibcli.inputs.scores import multilabel, recorded
 from calibcli.predictions import Predictions
 from calibcli.result import Cell
-from calibcli.scalers import Scaler, check_classes
+from calibcli.scalers import Labels, Scaler, check_classes
+from calibcli.scalers.per_label import check_labels
 from calibcli.shelves import Shelf
 from calibcli.ship.comparison import Compared
 
@@ -103,6 +104,12 @@ class Job:
         Raises:
             InputError: as `fed`.
         """
+        if isinstance(self.scaler, Labels):
+            parts = multilabel.read(self._source(), **{**self.reading, "need_labels": False})
+            check_labels([*parts], [*(self.scaler.classes or ())])
+            pairs = zip(self.scaler.parts, parts.values(), strict=True)
+            found = np.concatenate([fed(one, rows, dtype) for one, rows in pairs], axis=1)
+            return found[np.linspace(0, len(found) - 1, min(len(found), ROWS)).astype(np.int64)]
         return fed(self.scaler, self.scores, dtype)
 
     @property
@@ -113,6 +120,8 @@ class Job:
     def provenance(self) -> list[dict[str, Any]]:
         """Path and sha256 of what was read."""
         files = [self.calibrator] if self.calibrator else []
+        if isinstance(self.scaler, Labels):
+            files = sorted(map(str, Path(self.calibrator).glob("*.safetensors")))
         if self.model is not None and self.model.is_file():
             files.append(str(self.model))
         return [{"path": path, "sha256": sha256(path)} for path in files]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from calibcli.gate.request import Request
 from calibcli.inputs.scores import recorded
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.result import Cell, Check, Result, Table
-from calibcli.scalers import check_classes
+from calibcli.scalers import Labels, check_classes
 from calibcli.ship import estimator_files
 from calibcli.ship.as_json import scaler_of
-from calibcli.ship.comparison import Compared, compare, softmax
+from calibcli.ship.comparison import Compared, compare, of_scores, softmax
 from calibcli.ship.exporting import estimate, facts_of
 from calibcli.ship.target import Job, fed
 
@@ -44,6 +45,8 @@ def verify(job: Job, before: Path | None, rules: Request) -> Result:
     """
     if job.data is None:
         raise UsageError("no rows were named", "pass --data ROWS")
+    if isinstance(job.scaler, Labels):
+        return _labels(job, before, rules)
     cost: Callable[[], float | None] = _none
     given = None
     if before is None:
@@ -62,6 +65,37 @@ def verify(job: Job, before: Path | None, rules: Request) -> Result:
             rows, scores=ArrayScores(np.log(found)), kind="log_probabilities", predicted=None, source=str(job.path)
         )
     verdicts, table = _verdicts(rules, rows, after)
+    return _result(job, compared, rows.notes, verdicts, table, before)
+
+
+def _labels(job: Job, before: Path | None, rules: Request) -> Result:
+    """The calibrators of labels in one program, each label of each row compared."""
+    if before is not None or rules.max or rules.min or job.path.suffix not in (".onnx", *TORCH):
+        problem = "calibrators of labels are compared on scores, in a file of calib export, without limits"
+        raise UsageError(problem, "leave --before, --max and --min out, or pass the calibrator of one label")
+    given = job.fed("float32")
+    return _result(job, of_scores(job.scaler, given, _program(job, given), "float32", job.tolerance))
+
+
+def _program(job: Job, given: Array) -> Array:
+    """What a program of scores gives for them."""
+    if job.path.suffix == ".onnx":
+        from calibcli.ship import onnx_run
+
+        return onnx_run.probabilities(job.path, given)
+    from calibcli.ship import torch_files
+
+    return np.asarray(torch_files.probabilities(job.path, given, bool(job.network.get("trust"))))
+
+
+def _result(
+    job: Job,
+    compared: Compared,
+    notes: Sequence[str] = (),
+    verdicts: Mapping[str, Cell] = MappingProxyType({}),
+    table: Sequence[Table] = (),
+    before: Path | None = None,
+) -> Result:
     facts: dict[str, Cell] = {"deployed": str(job.path), "calibrator": job.scaler.spec}
     facts |= {**facts_of(compared), **verdicts}
     facts["headline"] = _headline(job, compared, verdicts)
@@ -72,7 +106,7 @@ def verify(job: Job, before: Path | None, rules: Request) -> Result:
         estimates=[estimate(compared)],
         checks=[_check(compared)],
         tables=table,
-        notes=rows.notes,
+        notes=notes,
         facts=facts,
         provenance={"inputs": [{"path": path, "sha256": sha256(path)} for path in dict.fromkeys(files)]},
     )
@@ -88,7 +122,7 @@ def _check(compared: Compared) -> Check:
     )
 
 
-def _headline(job: Job, compared: Compared, verdicts: dict[str, Cell]) -> str:
+def _headline(job: Job, compared: Compared, verdicts: Mapping[str, Cell]) -> str:
     does = "gives" if compared.within else "does not give"
     said = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
     return said + (f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
@@ -117,16 +151,9 @@ def _scores(job: Job) -> tuple[Predictions, Array, Array | None]:
         rows = recorded.read(rows, **{**job.reading, "need_labels": False})
     check_classes(job.scaler, rows)
     path = job.path
-    if path.suffix == ".onnx":
-        from calibcli.ship import onnx_run
-
+    if path.suffix in (".onnx", *TORCH):
         given = fed(job.scaler, rows, "float32")
-        return rows, onnx_run.probabilities(path, given), given
-    if path.suffix in TORCH:
-        from calibcli.ship import torch_files
-
-        given = fed(job.scaler, rows, "float32")
-        return rows, torch_files.probabilities(path, given, bool(job.network.get("trust"))), given
+        return rows, _program(job, given), given
     if path.suffix in estimator_files.SUFFIXES:
         given = fed(job.scaler, rows, "float64")
         return rows, estimator_files.probabilities(path, given, "", bool(job.network.get("trust"))), given
