@@ -275,3 +275,28 @@ def test_a_calibrator_of_confidences(spec: str, tmp_path: Path) -> None:
         space: dict[str, Any] = {}
         exec((tmp_path / "c.py").read_text(), space)
         assert space["calibrate"]([sure[3]]) == pytest.approx(one.predict_proba(sure[3:4])[0], abs=1e-12)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
+@pytest.mark.parametrize(
+    "target", ["torchscript", *(pytest.param(t, marks=pytest.mark.extra) for t in ("pt2", "onnx"))]
+)
+def test_no_room_leaves_nothing(target: str, tmp_path: Path) -> None:
+    """Not half a file, and no process that torch ends: exit 2 and the reason."""
+    if target == "onnx" and not ONNX:
+        pytest.skip("onnx is not installed")
+    z, y = rows(10)
+    np.savez(tmp_path / "r.npz", logits=np.maximum(z, -50), labels=y)
+    calibcli.save_scaler(fitted("isotonic", 10), tmp_path / "c.safetensors")
+    code = f"""
+import resource, sys
+import torch
+from calibcli.cli.app import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+sys.exit(main(["export", "c.safetensors", "--to", "{target}", "--data", "r.npz", "-o", "o{SUFFIX[target]}", "-q"]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path[1:]])}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr[-500:]
+    assert "file too large" in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.safetensors", "r.npz"]
