@@ -8,8 +8,11 @@ from typing import Any
 from calibcli.errors import UsageError
 from calibcli.files import known_suffix, may_write, sha256
 from calibcli.result import Cell, Estimate, Result
+from calibcli.scalers import Labels
 from calibcli.ship.comparison import Compared
 from calibcli.ship.target import TARGETS, Job
+
+OF_LABELS = ("onnx", "pt2", "torchscript")  # targets that hold the calibrators of labels in one
 
 
 def export(spec: str, job: Job) -> Result:
@@ -25,6 +28,11 @@ def export(spec: str, job: Job) -> Result:
         raise UsageError(f"--to {choice.name} writes a model", "pass --model FILE")
     if needs == "scores" and job.model is not None:
         raise UsageError(f"--to {choice.name} writes the calibrator alone", "leave --model out")
+    if isinstance(job.scaler, Labels) and (choice.name not in OF_LABELS or job.model is not None):
+        what = f"--to {choice.name}" + (" --model" if choice.name in OF_LABELS else "")
+        one = sorted(Path(job.calibrator).glob("*.safetensors"))[0]
+        fix = "use --to onnx, --to pt2 or --to torchscript, without --model"
+        raise UsageError(f"{what} takes the calibrator of one label, such as {one}", fix)
     if suffixes:
         known_suffix(job.path, suffixes, f"the target {choice.name}")
     reads = [job.calibrator or None, job.model, *job.read]
