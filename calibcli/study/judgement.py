@@ -95,15 +95,13 @@ def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, 
     complete: dict[str, dict[str, Measured]] = {}
     lost: dict[str, str] = {}
     times = None
+    second = ("ece2_debiased",) if {"ece", "adaece"} & {*study.metrics} else ()  # judges binned errors again
     for arm in study.arms:
         records = [record(save, Run(arm, arch, seed)) for seed in range(study.seeds)]
-        diverged = [one for one in records if one.get("status") == "diverged"]
-        absent = sum(not one for one in records)
+        diverged, absent = sum(one.get("status") == "diverged" for one in records), sum(not one for one in records)
         if diverged or absent:
-            parts = [f"{len(diverged)} of {study.seeds} diverged"] * bool(diverged) + [f"{absent} not run"] * bool(
-                absent
-            )
-            lost[arm.name] = ", ".join(parts)
+            parts = (f"{diverged} of {study.seeds} diverged" * bool(diverged), f"{absent} not run" * bool(absent))
+            lost[arm.name] = ", ".join(filter(None, parts))
             continue
         values: dict[str, list[float]] = {}
         spread: dict[str, list[Any]] = {}
@@ -128,7 +126,7 @@ def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, 
                 mapped.append((f" after {spec}", scalers.apply(scalers.fit(spec, validation).scaler, test)))
             for suffix, rows in mapped:
                 made = columns(rows, class_bins=())
-                for name in {**dict.fromkeys(study.metrics), **_second(study)}:
+                for name in dict.fromkeys((*study.metrics, *second)):
                     summed = sums(name, made)
                     values.setdefault(name + suffix, []).append(summed.value)
                     spread.setdefault(name + suffix, []).append(summed.drawn(times))
@@ -137,11 +135,6 @@ def _measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, 
             for name, of in values.items()
         }
     return complete, lost
-
-
-def _second(study: Study) -> dict[str, None]:
-    """The estimator by which a claim about a binned error is judged again."""
-    return {"ece2_debiased": None} if {"ece", "adaece"} & {*study.metrics} else {}
 
 
 def _judged(study: Study, claim: Claim, arms: dict[str, dict[str, Measured]]) -> Verdict:
@@ -259,12 +252,9 @@ def _table(study: Study, arch: str, arms: dict[str, dict[str, Measured]]) -> Tab
             of = arms[arm.name]
             rows.append([arm.name, *(f"{of[name].values.mean():.4g} ± {_spread(of[name]):.2g}" for name in names)])
         if any(name in arm.printed for name in names):
-            rows.append([f"{arm.name}, printed", *(_shown(arm.printed.get(name)) for name in names)])
+            printed = (f"{arm.printed[name]:.4g}" if name in arm.printed else "" for name in names)
+            rows.append([f"{arm.name}, printed", *printed])
     return Table(name=f"arms {arch}", columns=["arm", *names], rows=rows, title=f"{arch}: mean ± SD over seeds")
-
-
-def _shown(printed: float | None) -> str:
-    return "" if printed is None else f"{printed:.4g}"
 
 
 def _differs(study: Study, source: str) -> list[Table]:
@@ -294,7 +284,7 @@ def _spread(found: Measured) -> float:
 
 def _check(claim: Claim, study: Study, arch: str, judged: dict[str, Verdict], expect: bool) -> Check:
     verdict = judged[_scoped(study, claim.id, arch)]
-    message = f"{verdict.word}" + (f": {_more(verdict)}" if _more(verdict) else "")
+    message = ": ".join(filter(None, (verdict.word, _more(verdict))))
     about, found = verdict.about, None
     if about is not None and np.isfinite(about.error):
         half = about.half(LEVEL)
