@@ -362,7 +362,7 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
         for p in (0.01, 0.3, 0.6, 0.9):
             margin = torch.tensor(np.log(p / (1 - p)), dtype=torch.float64, requires_grad=True)
             logits = torch.stack([margin, torch.zeros_like(margin)])[None]
-            value = losses.Focal(gamma=gamma)(logits, torch.tensor([0])).sum()
+            value = losses.final(f"focal:gamma={gamma}")(logits, torch.tensor([0])).sum()
             (first,) = torch.autograd.grad(value, margin, create_graph=True)
             (second,) = torch.autograd.grad(first, margin)
             ratio = shapes.curvature_ratio(np.array([p]), gamma)[0]

@@ -41,14 +41,10 @@ def second_order(device: torch.device) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-@contextlib.contextmanager
-def plain_recurrence(model: nn.Module) -> Iterator[None]:
+def plain_recurrence(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """cuDNN off around a model that holds recurrent layers: its kernels have no second derivative."""
-    if any(isinstance(m, nn.RNNBase) for m in model.modules()):
-        with devices.cudnn(enabled=False):
-            yield
-    else:
-        yield
+    recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
+    return devices.cudnn(enabled=False) if recurrent else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -62,14 +58,9 @@ def memory_said(problem: Any) -> Iterator[None]:
         raise problem.too_large() from None
 
 
-@contextlib.contextmanager
-def held_together() -> Iterator[Signals | None]:
+def held_together() -> contextlib.AbstractContextManager[Signals | None]:
     """Signals held until all ranks have heard of them; None, and nothing held, for one process."""
-    if devices.world() == 1:
-        yield None
-        return
-    with held_signals() as signals:
-        yield signals
+    return held_signals() if devices.world() > 1 else contextlib.nullcontext()
 
 
 class AttentionWatch(TorchFunctionMode):

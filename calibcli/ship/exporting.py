@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from calibcli.errors import UsageError
 from calibcli.files import known_suffix, may_write, sha256
@@ -50,7 +49,8 @@ def export(spec: str, job: Job) -> Result:
     if compared is not None:
         facts |= facts_of(compared)
     facts["headline"] = _headline(choice.name, job, compared)
-    rows = [] if needs == "inputs" or job.model is not None else _provenance(job.data)
+    named = needs != "inputs" and job.model is None and isinstance(job.data, str | Path) and Path(job.data).is_file()
+    rows = [{"path": str(job.data), "sha256": sha256(job.data)}] if named else []
     return Result(
         command="export",
         estimates=[] if compared is None else [estimate(compared)],
@@ -83,8 +83,3 @@ def estimate(compared: Compared) -> Estimate:
         how="largest |p - p of the calibrator in float64| over rows and classes",
         reason="the largest of these rows, measured: it has no sampling error",
     )
-
-
-def _provenance(data: Any) -> list[dict[str, Any]]:
-    named = isinstance(data, str | Path) and Path(data).is_file()
-    return [{"path": str(data), "sha256": sha256(data)}] if named else []
