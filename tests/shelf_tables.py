@@ -1,4 +1,5 @@
-"""The tables of docs/*.md that list a shelf are made from the shelf: between `<!-- list NAME -->` and `<!-- /list -->`.
+"""What documents say of the shelves is made from them: tables between `<!-- list NAME -->` and `<!-- /list -->` of
+docs/*.md, and the number of metrics in README and CHANGELOG.
 
 `python tests/shelf_tables.py` writes them; a test compares.
 """
@@ -10,12 +11,15 @@ from pathlib import Path
 
 from calibcli import catalogue
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path for path in (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md")}
+COUNT = re.compile(r"\d+ calibration metrics")
 BLOCK = re.compile(r"<!-- list (\w+) -->\n.*?<!-- /list -->", re.S)
 
 
 def filled(text: str) -> str:
-    """`text` with every table as the code has it now."""
+    """`text` with every table and number as the code has it now."""
+    text = COUNT.sub(f"{len(catalogue.SHELVES['metrics'].shelf.entries)} calibration metrics", text)
     return BLOCK.sub(lambda match: f"<!-- list {match[1]} -->\n{table(match[1])}<!-- /list -->", text)
 
 
@@ -37,5 +41,5 @@ def _prose(what: object) -> str:
 
 
 if __name__ == "__main__":
-    for path in sorted(DOCS.glob("*.md")):
+    for path in PAGES.values():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")

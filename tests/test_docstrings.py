@@ -25,6 +25,12 @@ from calibcli.training.setup import Setup
 ROOT = Path(__file__).parent.parent
 ENTRIES = {f"{where} {entry.name}": (where, entry) for where, one in catalogue.SHELVES.items() for entry in one.shelf}
 FUNCTIONS = {name: getattr(calibcli, name) for name in calibcli.__all__ if inspect.isroutine(getattr(calibcli, name))}
+HINTS = {
+    name: {key: str(kind) for key, kind in function.__annotations__.items()} for name, function in FUNCTIONS.items()
+}
+TAKES_ARRAYS = re.compile(r"Array|Scores|Tensor")
+OF_ARRAYS = ["curvature", *(name for name, hints in HINTS.items() if TAKES_ARRAYS.search(" ".join(hints.values())))]
+GIVES_NUMBERS = [name for name, hints in HINTS.items() if re.search(r"Result|Fit|Loss|Predictions", hints["return"])]
 CLASSES = {name: getattr(calibcli, name) for name in calibcli.__all__ if inspect.isclass(getattr(calibcli, name))}
 CLASSES |= {"Fit": Fit, "Scaler": Scaler}
 ARRAYS = re.compile(r"\((?:N|n|K|k)\b[^)]*\)")
@@ -158,11 +164,23 @@ def test_a_function_says_its_arguments_and_errors(name: str) -> None:
         assert re.search(rf"\b{parameter}\b", before), parameter
 
 
-@pytest.mark.parametrize("name", ["apply", "curvature", "fit_scaler", "from_arrays", "loss", "measure"])
+@pytest.mark.parametrize("name", OF_ARRAYS)
 def test_a_function_of_arrays_says_their_shapes_and_types(name: str) -> None:
     text = doc(FUNCTIONS[name])
     assert ARRAYS.search(text) or "as for `measure`" in text
-    assert re.search(r"float|integers|dtype", text) or "as for `measure`" in text
+    assert re.search(r"float|integers|dtype|as\s+for `measure`", text)
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "Accumulator", "Calibrator", "Watch"])
+def test_what_works_something_out_says_its_source(name: str) -> None:
+    """Or the shelf whose entries do."""
+    text = doc(EXAMPLES[name])
+    assert SOURCE.search(text) or re.search(r"`calib list \w+`", text)
+
+
+@pytest.mark.parametrize("name", GIVES_NUMBERS)
+def test_a_function_that_gives_numbers_says_their_unit(name: str) -> None:
+    assert re.search(r"\bnats\b|probabilit|\bunits?\b", doc(FUNCTIONS[name]))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -58,12 +58,12 @@ SAID = {
 }
 """What test_docstrings.py calls it: it holds the docstrings of the recipes to what it holds all others to."""
 DOCS = {
-    "metric": "metrics.md",
-    "scaler": "scale.md",
-    "loss": "fit.md",
-    "architecture": "checkpoints.md",
-    "input format": "inputs.md",
-    "output format": "inputs.md",
+    "metric": ("metrics.md", "README.md", "CHANGELOG.md"),
+    "scaler": ("scale.md",),
+    "loss": ("fit.md",),
+    "architecture": ("checkpoints.md",),
+    "input format": ("inputs.md",),
+    "output format": ("inputs.md",),
 }
 SAME_DOCS = "test_list.py::test_the_tables_of_the_docs_are_those_of_the_shelves[{}]"
 LIST = """
@@ -148,6 +148,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kind_has_a_recipe_of_one_file_and_its_entry() -> None:
+    assert [*recipes()] == KINDS
     assert set(recipes()) == set(TESTS) == set(VALUES) == {*DOCS, "command"}
     for blocks in recipes().values():
         assert [bool(block.after) for block in blocks][:2] == [False, True]
@@ -157,7 +158,7 @@ def test_every_kind_has_a_recipe_of_one_file_and_its_entry() -> None:
 def test_recipes_followed_to_the_letter(copy: Path) -> None:
     """Forgetting everything but the file fails; then entries and docs are written, and all of it passes."""
     wanted = [test for kind in KINDS for test in TESTS[kind]]
-    docs = sorted({SAME_DOCS.format(DOCS[kind]) for kind in KINDS if kind in DOCS})
+    docs = sorted({SAME_DOCS.format(page) for kind in KINDS for page in DOCS.get(kind, ())})
     assert outcomes(copy, wanted + docs) == dict.fromkeys(wanted + docs, "FAILED")
 
     for kind in KINDS:

@@ -35,7 +35,8 @@ class Accumulator:
 
     Its size does not grow with the rows. Means, proper scores and binned errors are those of all rows together,
     however these are split; other numbers come with the most that they may be off by (`detail["cell_error"]`).
-    Accumulators are pickled to be sent, and merged in any order; groups and weights cannot be merged.
+    Accumulators are pickled to be sent, and merged in any order; groups and weights cannot be merged. Ours: rows are
+    kept as sums over cells of confidence.
 
     >>> parts = [calibcli.Accumulator().update(logits[i::3], labels[i::3]) for i in range(3)]
     >>> found = parts[0].merge(*parts[1:]).result()
@@ -149,8 +150,6 @@ class Accumulator:
             UsageError: nothing was added; an unknown metric, or one whose sums by class were not kept: those of the
                 specs that the accumulator was made with are.
         """
-        if self._state is None:
-            raise UsageError("no rows were added", "update it with scores and labels first")
         options = reports.Options(
             specs=specs or self.specs or None,
             bins=bins,
@@ -160,9 +159,10 @@ class Accumulator:
             diagram=diagram,
             seed=seed,
         )
-        columns, rows = self._state.measured()
+        state = self._begun()
+        columns, rows = state.measured()
         found = reports.of_columns(rows, columns, options)
-        inputs = [dataclasses.asdict(file) for file in self._state.files]
+        inputs = [dataclasses.asdict(file) for file in state.files]
         return dataclasses.replace(found, provenance={"inputs": inputs, "seed": seed})
 
     def save(self, path: str | Path) -> None:
@@ -177,12 +177,14 @@ class Accumulator:
         Raises:
             UsageError: nothing was added, or the file cannot be written.
         """
+        arrays: dict[str, Any] = arrays_of(self._begun())
+        with atomic(known_suffix(Path(path), SUFFIXES, "a state")) as temporary:
+            np.savez_compressed(temporary, **arrays)
+
+    def _begun(self) -> State:
         if self._state is None:
             raise UsageError("no rows were added", "update it with scores and labels first")
-        known_suffix(Path(path), SUFFIXES, "a state")
-        with atomic(path) as temporary:
-            arrays: dict[str, Any] = arrays_of(self._state)
-            np.savez_compressed(temporary, **arrays)
+        return self._state
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -41,7 +41,7 @@ def ood(
     progress: Progress | None = None,
     **how: Unpack[How],
 ) -> Result:
-    """How well confidence, entropy, energy and the largest logit tell rows of the distribution from others.
+    """How well confidence (Hendrycks and Gimpel 2017), entropy, energy (Liu et al. 2020), max_logit tell rows outside.
 
     >>> sure, unsure = logits[:500], logits[500:] / 3
     >>> found = calibcli.ood(sure, unsure)
@@ -58,13 +58,13 @@ def ood(
             against those before.
         scores_of: names of the scores [all that the files allow]; energy and max_logit need logits.
         temperature: T of the energy, T log Σ exp(z / T) (larger inside).
-        level: of the intervals.  alpha: family-wise error of the differences that are called real (Holm).
+        level: of the intervals.  alpha: family-wise error of the differences that are called real (Holm 1979).
         threads: workers; 0 uses every core.  progress: called with (fraction, text).
         how: how both are read, see `read` and `from_arrays`.
 
     Returns:
         `found["auroc", "score=entropy"]`, and `aupr_in` (rows inside are to be found), `aupr_out` and `fpr95`, the
-        share of rows outside that is kept where 95 % of the rows inside are.
+        share of rows outside that is kept where 95 % of the rows inside are: between 0 and 1, without a unit.
 
     Raises:
         InputError: rows that are refused, of different classes, or that do not pair; a score that needs logits.

@@ -53,7 +53,7 @@ def find_slices(
         find: `gap`, mean confidence less accuracy (of two classes of the event), or `error`.
         confirm: `split`: search half of the rows (of the groups), confirm on the other; `all`: every rule on all rows.
         depth: conditions of a rule; 3 needs sliceline.  min_n: rows of a rule.
-        alpha: family-wise error probability of the rules that are confirmed.
+        alpha: family-wise error probability of the rules that are confirmed (Holm 1979).
         seed: of the halves.  progress: called with (fraction, text).
 
     Returns:

@@ -21,6 +21,7 @@ from calibcli.scalers import Fit, Scaler
 from calibcli.scalers import load as load_scaler
 from calibcli.scalers import save as save_scaler
 from calibcli.scalers.output import SUFFIXES
+from calibcli.scalers.per_label import load_labels
 
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler"]
 
@@ -52,7 +53,7 @@ def fit_scaler(
 
     Args:
         scores, labels, how: as for `measure`.
-        spec: e.g. `temperature`, `focal_temperature`, `vector`.
+        spec: e.g. `temperature`, `focal_temperature`, `vector`; each says its source (`calib list methods`).
         level: confidence level of the intervals.  seed: of what is random.  progress: called with (fraction, text).
 
     Raises:
@@ -82,6 +83,7 @@ def apply(
     """Write calibrated scores of rows of any number, which stream through in blocks.
 
     Of an array in memory, `fit.predict_proba(scores)` and `load_scaler(path).predict_proba(scores)` do as much.
+    The map is that of its method (`calib list methods`).
 
     >>> import numpy as np, tempfile
     >>> fit = fit_scaler([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0], [0.0, 4.0]], [0, 1, 1, 1])
@@ -134,8 +136,10 @@ def apply(
     return headline.headed(result)
 
 
-def opened(calibrator: str | Path | Scaler | Fit) -> tuple[Scaler, list[dict[str, str]]]:
-    """A calibrator, and the file that it is in, where it is in one."""
+def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple[Scaler, list[dict[str, str]]]:
+    """A calibrator, and the file that it is in, where it is in one; with `labels` a folder is those of labels."""
+    if labels and isinstance(calibrator, str | Path) and os.path.isdir(calibrator):
+        return scalers.Labels.of(load_labels(Path(calibrator))), [{"path": os.fspath(calibrator)}]
     if isinstance(calibrator, str | Path):
         with unchanged(calibrator):
             return load_scaler(calibrator), [{"path": os.fspath(calibrator), "sha256": sha256(calibrator)}]

@@ -51,7 +51,8 @@ def check(
 ) -> Result:
     """The release gate: PASS, FAIL or INCONCLUSIVE for each limit, in `result.checks`.
 
-    The result as a whole: `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`.
+    The result as a whole: `.passed`, `.verdict`, `.exit_code` and `.raise_if_failed()`. Numbers and their
+    bounds are those of the metrics, in their units (`calib list metrics`).
 
     >>> [c.outcome for c in check([[9.0, 0.0]] * 400, [0] * 400, max={"ece": 0.5}, min={"accuracy": 0.9}).checks]
     ['pass', 'pass']
@@ -114,9 +115,9 @@ def compare(
     0.0
 
     Args:
-        first, others: `Predictions` or files of the same rows by each model, paired by id, or by position where the
-            labels are the same; or results (or their .json), which are compared as independent.
-        metrics: specs instead of the default set.  alpha: family-wise error of what is called real (Holm).
+        first, others: `Predictions` or files of the same rows by each model, of scores as for `measure`, paired by id,
+            or by position where the labels are the same; or results (or their .json), compared as independent.
+        metrics: specs instead of the default set.  alpha: family-wise error of what is called real (Holm 1979).
         names: of the models; their file names by default.
         how: how files are read, see `read`.
 

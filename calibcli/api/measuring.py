@@ -111,7 +111,7 @@ def measure(
     Args:
         scores: (N, K) logits or probabilities, of float16 to float64, with `labels` (N,); or `Predictions`, or a file.
         labels: (N,) integers; of a file, the name of their array. Of predictions, the first spec.
-        specs: metric specs such as `ece:bins=30`.
+        specs: metric specs such as `ece:bins=30`; each says its source (`calib list metrics`).
         bins, edges: of metrics whose spec does not say.  level: confidence level of the intervals.
         per_class: a table of each class.  top_k: also for the top 2, ..., k classes together.
         diagram: the reliability diagram too, in `plots`.  curve: what its picture draws: the isotonic regression,

@@ -18,6 +18,7 @@ from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.dataset import Dataset
 from calibcli.losses import Loss
 from calibcli.result import Result
+from calibcli.spec import Level, OrNone, Seed, within
 from calibcli.training.command import MODULE, run_all
 from calibcli.training.setup import Setup
 
@@ -74,9 +75,9 @@ def curvature(
         data: (inputs, labels), a `torch.utils.data.Dataset` of such pairs, or where a data set lies; None: where the
             checkpoint says. Inputs (N, ...) of any float, whole or byte type, or a dict of them that goes to the model
             by name and keeps whole numbers whole (tokens, masks); labels (N,) integers.
-        quantities: specs such as `lambda_max`, `top:k=10`, `trace:precision=0.01`; the default set without.
-        loss: module or spec of the loss.  train_loss: a second one, measured beside it; None: the one that the
-            checkpoint was trained with, "none": none.
+        quantities: specs such as `trace:precision=0.01`, in units of the loss (`calib list quantities` has their
+            sources); the default set without.
+        loss: module or spec of the loss.  train_loss: a second one beside it; None: that of the checkpoint, or "none".
         params: parameters that count, as globs separated by commas.
         memory, batch_size: time and memory, not results.  tf32: TF32 for the products of the Krylov run, on a CUDA
             device; certificates, traces and gradients stay in float32.  level: confidence level of the intervals.
@@ -87,7 +88,7 @@ def curvature(
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
-    _check(quantities, memory)
+    _check(quantities, memory, level, batch_size, seed)
     where, precision = devices.pick(device), devices.dtype(dtype)
     measured = losses.final(loss) if isinstance(loss, str) else loss
     loaded = _loaded(model, arch, arch_file, trust)
@@ -134,7 +135,8 @@ def train(setup: Setup) -> Result:
         model: a module, a checkpoint, or an architecture (`mlp:hidden=64/64`).
         data, validation, test: rows as `curvature` takes them; None: where the checkpoint says.
         split, split_seed, val_fraction: how rows are held out where there is no validation set.
-        loss: spec or several; of a module, one.  penalty: specs of what is added to each.
+        loss: spec or several (`calib list losses`), in nats; of a module, one.
+        penalty: specs of what is added to each.
         epochs, batch_size, lr, optimizer, ...: see `calibcli.training.setup`, where each says what it is.
         save: folder for model, logits and log.
         device, dtype, seed, threads: as for `curvature`.  progress: called with (fraction, text).
@@ -172,7 +174,9 @@ def _loaded(model: Any, arch: str | None, arch_file: str | None, trust: bool) ->
     return checkpoint.Checkpoint(model, type(model).__name__, {}, MODULE, "", "module")
 
 
-def _check(quantities: tuple[str, ...], memory: str) -> None:
+def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int) -> None:
+    for name, number, kind in (("level", level, Level), ("batch-size", batch_size, OrNone), ("seed", seed, Seed)):
+        within(number, kind, f"--{name} ")
     if memory not in ("auto", "low", "high"):
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
     for quantity in quantities:

@@ -24,7 +24,7 @@ COMPARED = ("metrics", "scale", "curvature", "fit")
 def report(*results: Result | str | Path, names: Sequence[str] | None = None) -> Result:
     """Results of any commands as one: `report(a, b).write("report.html")` is a page of all of them.
 
-    Those of the same command are compared too, as independent.
+    Those of the same command are compared too, as independent, each number in its unit. Ours: what is compared.
 
     >>> found = [calibcli.measure(logits, labels, "ece"), calibcli.check(logits, labels, max={"ece": 0.1})]
     >>> [row[:3] for row in report(*found, names=["test", "gate"]).tables[0].rows]

@@ -25,6 +25,8 @@ __all__ = ["Watch"]
 class Watch:
     """A gate that may be looked at every night: all looks together are wrong with probability alpha at the most.
 
+    Each claim is a bet whose wealth is an e-process (Ville 1939; Waudby-Smith and Ramdas 2024).
+
     >>> watch = calibcli.Watch(min={"accuracy": 0.85})
     >>> watch.update(logits, labels, night="2026-11-22").verdict
     'pass'
@@ -66,7 +68,7 @@ class Watch:
             bins=bins,
             config=None if config is None else Path(config),
         )
-        terms = Terms(rules=request, per_year=per_year, cap=nll_cap, model=name)
+        terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
         self._keeper = Keeper(path, terms, restart)
 
     @spread

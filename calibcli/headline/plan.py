@@ -12,17 +12,14 @@ def say(result: Result) -> str:
     open_ = [e.scope for e in found if e.value is None]
     known = [e for e in found if e.value is not None]
     if open_:
-        return told(f"No number of rows up to 10⁹ decides {listed(open_)}", _rest(known))
+        rest = "; ".join(f"{_why(e)}: {e.value:,.0f} rows" for e in known[:2])
+        return told(f"No number of rows up to 10⁹ decides {listed(open_)}", rest)
     if not known:
         return ""
     most = max(known, key=lambda e: e.value or 0.0)
     needed = max(int(most.value or 0), count(result, "min_n"))
     others = f", the most of {len(known)} gates" if len(known) > 1 else ""
     return told(f"Plan {counted(needed, 'row')}: {_why(most)}{others}")
-
-
-def _rest(known: list[Estimate]) -> str:
-    return "; ".join(f"{_why(e)}: {e.value:,.0f} rows" for e in known[:2])
 
 
 def _why(e: Estimate) -> str:

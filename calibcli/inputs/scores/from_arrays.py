@@ -62,7 +62,7 @@ class How(TypedDict, total=False):
 
 
 def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unpack[How]) -> Predictions:
-    """Check arrays as `inputs.scores.recorded.read` checks files.
+    """Check arrays as `read` checks files. Ours: how their kind is recognised.
 
     >>> rows = calibcli.from_arrays([[2.0, 0.0], [0.0, 1.0]], [0, 1], ids=["a", "b"])
     >>> rows.n, rows.k, rows.kind
@@ -103,13 +103,14 @@ def of_confidence(
 
     What is defined on (confidence, correct) can be measured: accuracy, ECE and its relatives, gates, slices, paired
     comparisons, and the scalers platt, beta, isotonic and histogram. What needs the scores of every class is refused.
+    Ours: which those are.
 
     >>> rows = calibcli.from_confidence([0.9, 0.6, 0.8], [True, False, True])
     >>> round(calibcli.measure(rows, "confidence_gap")["confidence_gap"].value, 4)
     0.1
 
     Args:
-        confidence: (N,) probability of the prediction, NaN where it is not known (left out, and said).
+        confidence: (N,) float, probability of the prediction, NaN where it is not known (left out, and said).
         correct: (N,) 1 or 0, true or false, yes or no.
         scale: what a confidence is out of.
         weights, weight_kind, ids, group, by: as in `from_arrays`.
@@ -155,9 +156,11 @@ def plain(values: Any, name: str) -> npt.NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray) and bool(np.ma.getmaskarray(values).any()):
         masked = int(np.ma.getmaskarray(values).sum())
         raise InputError(f"{masked} of the {name} are masked", "leave those rows out, or fill them in")
-    errors = (ValueError, TypeError)
-    with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", "pass rows of one length"):
+    errors, fix = (ValueError, TypeError, RuntimeError), "pass rows of numbers, each of one length, in a dense array"
+    with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", fix):
         found: npt.NDArray[Any] = array(values)
+    if found.ndim == 0:
+        raise InputError(f"{name} are one number, not an array", "pass one for each row")
     if found.dtype.kind == "c":
         raise InputError(f"{name} are complex numbers", "pass their real part")
     if name == "scores" and found.dtype.kind not in "fiub":

@@ -24,6 +24,7 @@ from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
 Paths = str | Path | Sequence[str | Path]
+LARGEST = 1e75  # of a score: its fourth power is a number
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
@@ -34,9 +35,9 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     (997, 10, ['heavy', 'light'])
 
     Args:
-        path: a file (`-` is stdin), several that are parts of one data set (`shards=True`) or tasks of one evaluation
-            (`tasks=True`), or what stands for parts: a pattern, a folder, an address (`s3://`).  how: what follows.
-        scores, labels: names of the arrays; `labels` may be a file of its own.
+        path: a file (`calib list formats`; `-` is stdin), several that are parts of one data set (`shards=True`) or
+            tasks of one evaluation (`tasks=True`), or what stands for parts: a pattern, a folder, an address (`s3://`).
+        how: what follows.  scores, labels: names of the arrays; `labels` may be a file of its own.
         classes: names of the classes in the order of the score columns, as a list, `a,b,c`, or a file.
         event: of two classes, the one that is measured; of one column, the class that it is the probability of.
         kind: `logits`, `probabilities` or `log_probabilities`, where recognition would be wrong.
@@ -268,6 +269,9 @@ def _checked(
             notes.append(f"{len(index):,} of {found.n:,} rows with NaN or infinite scores dropped")
             bad = Nonfinite(found.n)
     bad.refuse(masks, half)
+    if found.finite and max(-found.low, found.high) > LARGEST:
+        problem = f"scores from {found.low:.3g} to {found.high:.3g} are no logits: powers of them overflow"
+        raise InputError(problem, "find where they come from: an array that was never filled, or bytes of another type?")
     empty = found.unit.empty
     if kind == "probabilities" and empty.count:
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
