@@ -71,7 +71,7 @@ def _headline(held: Sequence[tuple[str, Result]]) -> str:
     judged = [(name, one.verdict) for name, one in held if one.verdict]
     count = f"{len(held)} result{'s' * (len(held) != 1)}"
     if not judged:
-        return f"{count}; none is a verdict."
+        return f"{count}; no gate is among them, so there is no verdict."
     failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
     some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
     passed = "every one passes" if len(judged) > 1 else "it passes"
