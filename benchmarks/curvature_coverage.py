@@ -1,6 +1,7 @@
 """Do the intervals of `calib curvature` cover what they claim to? By simulation, against dense Hessians.
 
     python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--part PART] [--only NAME] [--tf32]
+                                            [--what TRACE ...]
 
 1. Estimator: over seeds, the 95 % intervals of the traces against the exact ones of seven networks, and their bias; and
    that of the share of negative eigenvalues from 40 Lanczos steps, which may be wider than what it claims.
@@ -177,15 +178,17 @@ def share(hits: list[bool]) -> str:
     return f"{100 * p:5.1f} % (± {196 * math.sqrt(max(p * (1 - p), 1e-9) / len(hits)):.1f})"
 
 
-def estimator(seeds: int, only: str, tf32: bool) -> None:
-    print(f"1. 95 % estimator intervals; 2. λmax's residual; {seeds} seeds{', TF32' if tf32 else ''}")
+def estimator(seeds: int, only: str, tf32: bool, what: list[str]) -> None:
+    residual = "" if what else "; 2. λmax's residual"
+    print(f"1. 95 % estimator intervals{residual}; {seeds} seeds{', TF32' if tf32 else ''}")
     for name, make in networks().items():
         if only in name:
             torch.manual_seed(1)
-            one_network(name, *make(), seeds=seeds, tf32=tf32)
+            one_network(name, *make(), seeds=seeds, tf32=tf32, only=what)
 
 
-def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int, tf32: bool) -> None:
+def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int, tf32: bool, only: list[str]) -> None:
+    traces = only or TRACES
     if tf32:
         model, x = model.float(), x.float() if x.is_floating_point() else x
     exact = copy.deepcopy(model).double(), x.double() if x.is_floating_point() else x
@@ -196,8 +199,8 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
     problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=dtype, batch_size=256, tf32=tf32)
     problem.classes = model(x[:1]).shape[1]
     shared = Shared(problem, 0, 0.95, None)  # set up once: only the seed changes
-    hits: dict[str, list[bool]] = {what: [] for what in (*TRACES, "share")}
-    errors: dict[str, list[float]] = {what: [] for what in TRACES}
+    hits: dict[str, list[bool]] = {what: [] for what in (*traces, "share")}
+    errors: dict[str, list[float]] = {what: [] for what in traces}
     width = dict.fromkeys(hits, 0.0)
     inside: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
     largest: dict[float, list[bool]] = {tol: [] for tol in TOLERANCES}
@@ -205,12 +208,14 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         shared.seed = seed
         engine = Engine(shared, CrossEntropy())
         ask = partial(one_estimate, engine)
-        for what in TRACES:
+        for what in traces:
             t, (value, low, high, detail) = true[what.partition(":")[0]], ask(what)
             near = (1e-5 if tf32 else 1e-9) * abs(t)
             hits[what].append(low - near <= t <= high + near)
             errors[what].append((value - t) / max(detail["estimator_se"], near))
             width[what] += (high - low) / abs(t) / seeds
+        if only:
+            continue
         for tol in TOLERANCES:  # loose first: the run goes on, its certificate is new each time
             engine._certificates.clear()
             value, _, _, detail = ask(f"lambda_max:tol={tol}")
@@ -220,13 +225,15 @@ def one_network(name: str, model: nn.Module, x: Tensor, y: Tensor, *, seeds: int
         hits["share"].append(low <= float((spectrum < -detail["sigma"]).double().mean()) <= high)
         width["share"] += (high - low) / seeds
     print(f"   {name}, {len(spectrum)} parameters, Tr(H) {true['trace']:.4g}, Tr(G) {true['trace_ggn']:.4g}")
-    for what in TRACES:
+    for what in traces:
         bias, worst = sum(errors[what]) / seeds, max(map(abs, errors[what]))
         print(
             f"      {what:22} covers {share(hits[what])}, {width[what]:.3f} of it wide; errors in standard errors: ",
             end="",
         )
-        print(f"mean {bias:+.2f}, largest {worst:.1f}")
+        print(f"mean {bias:+.2f}, largest {worst:.1f}", flush=True)
+    if only:
+        return
     print(f"      share of negatives     covers {share(hits['share'])}, {width['share']:.2f} wide")
     for tol in TOLERANCES:
         print(f"      tol={tol:g}: an eigenvalue within the residual {share(inside[tol])}, ", end="")
@@ -282,10 +289,11 @@ if __name__ == "__main__":
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--only", default="", help="part of a network's or a population's name")
     parser.add_argument("--part", choices=("estimator", "sample"), help="1 and 2, or 3; both when left out")
+    parser.add_argument("--what", nargs="+", default=[], help="these traces alone, as trace:precision=0.05")
     parser.add_argument("--tf32", action="store_true", help="Krylov products rounded as a CUDA device would")
     options = parser.parse_args()
     if options.part != "sample":
         with second_order(torch.device("cpu")), TF32() if options.tf32 else contextlib.nullcontext():
-            estimator(options.seeds, options.only, options.tf32)
+            estimator(options.seeds, options.only, options.tf32, options.what)
     if options.part != "estimator":
         sample(options.samples, options.only)

@@ -4,8 +4,9 @@
     python benchmarks/process.py start text            some of: start script text memory threads
 
 CPU seconds of processes of their own with one thread, least of several, calib and its peer by turns; all modules are
-compiled before, as after an installation. `start`: against `import numpy`, 1,000 rows of 10 classes. `script`: 13
-metrics with intervals and the diagram against nine lines of NumPy that print ECE, NLL, accuracy and Brier score.
+compiled before, as after an installation. `start`: against `import numpy`, 1,000 rows of 10 classes. `script`: the
+numbers of a screen with their intervals, and all that `--json` has, 13 metrics and the diagram, against nine lines of
+NumPy that print ECE, NLL, accuracy and Brier score.
 `text`: the parser in one process, against `np.loadtxt` and `json.loads`. `memory`: the peak of `calib metrics` over
 rows and over classes. `threads`: wall time of the pass over the scores with one thread and with two, against what two
 threads of `np.exp` gain in the same minute: where other processes have the second core, neither gains.
@@ -97,6 +98,7 @@ def start(processes: Processes, folder: Path) -> None:
         15,
         numpy=[sys.executable, "-c", "import numpy"],
         metrics=[*CALIB, "metrics", path],
+        json=[*CALIB, "metrics", path, "--json"],
         ece=[*CALIB, "metrics", path, "-m", "ece"],
         check=[*CALIB, "check", path, "--max", "ece=0.5"],
         help=[*CALIB, "--help"],
@@ -110,11 +112,11 @@ def start(processes: Processes, folder: Path) -> None:
 def script(processes: Processes, folder: Path) -> None:
     for n, k in SIZES:
         path = str(write(folder / "scores.npz", n, k))
-        seconds = processes.turns(
-            3, calib=[*CALIB, "metrics", path, "--threads", "1"], script=[sys.executable, "-c", SCRIPT, path]
-        )
-        ours, other = seconds["calib"], seconds["script"]
-        print(f"{n} x {k}: calib {ours:.2f} s, script {other:.2f} s, times as fast as the script: {other / ours:.2f}")
+        ours = [*CALIB, "metrics", path, "--threads", "1"]
+        seconds = processes.turns(3, calib=ours, json=[*ours, "--json"], script=[sys.executable, "-c", SCRIPT, path])
+        said = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+        ratios = [f"{seconds['script'] / seconds[name]:.2f}" for name in ("calib", "json")]
+        print(f"{n} x {k}: {said}, times as fast as the script: {ratios[0]}, with --json {ratios[1]}", flush=True)
 
 
 def least(*work: Callable[[], Any]) -> list[float]:
@@ -158,7 +160,7 @@ def text(processes: Processes, folder: Path) -> None:
 def memory(processes: Processes, folder: Path) -> None:
     for n, k in (*LARGE, *WIDE):
         path = write(folder / "large.npz", n, k)
-        seconds, peak = processes.run([*CALIB, "metrics", str(path), "--threads", "1"])
+        seconds, peak = processes.run([*CALIB, "metrics", str(path), "--threads", "1", "--json"])
         print(f"{n} x {k}, {path.stat().st_size / 1e9:.2f} GB: peak {peak:.0f} MB, {seconds:.1f} CPU s", flush=True)
         path.unlink()
 

@@ -286,12 +286,17 @@ def like(found: Any, given: Any) -> Any:
 
 
 def array(given: Any) -> Any:
-    """`given` as a NumPy array: any array-like; torch tensors of any device, with a graph or in bfloat16 included."""
+    """`given` as a NumPy array: any array-like; torch tensors of any device, with a graph, of a float type that NumPy
+    lacks, or a list of them included.
+    """
     import numpy as np
 
+    if isinstance(given, list | tuple) and given and hasattr(given[0], "detach"):
+        given = [array(one) for one in given]
     if hasattr(given, "detach") and hasattr(given, "cpu"):
-        given = given.detach().cpu()
-        given = given.float() if str(given.dtype) == "torch.bfloat16" else given
+        given = given.detach().cpu().resolve_conj().resolve_neg()
+        known = "torch.float16", "torch.float32", "torch.float64"
+        given = given.float() if given.is_floating_point() and str(given.dtype) not in known else given
     return np.asarray(given)
 
 

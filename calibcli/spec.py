@@ -95,6 +95,9 @@ OrNone = Annotated[int, Range(0, 10**9)]  # 0 stands for none, never or all
 Epochs = Annotated[int, Range(1, 1_000_000)]
 LearningRate = Annotated[float, Range(0, 1e30, open_low=True)]
 Warmup = Annotated[float, Range(0, 1, open_high=True)]
+Depth = Annotated[int, Range(1, 3)]  # conditions of a rule that finds a slice
+PerYear = Annotated[float, Range(1e-6, 1)]
+Nats = Annotated[float, Range(0.7, 100)]
 Label = Annotated[int, Range(-(2**31), 2**31)]
 
 

@@ -157,7 +157,9 @@ def _gates() -> dict[str, Result]:
     failed = rule("fail", high, 0.05, "surely above the limit", scope="site=A")
     none = rule("not_run", None, 0.05, "12 rows are fewer than min_n = 200")
     coarse = Estimate(**{**vars(mid), "how": "one-sided score bounds, each 95 %"})
-    rows = [number("n", 4622, scope="ece <= 0.02", how="PASS with a chance of 80%; x", unit="rows")]
+    rows = [
+        number("n", 4622, scope="ece <= 0.02", how="PASS with a chance of 80%; x", detail={"truth": 0.0}, unit="rows")
+    ]
     rows += [number("n", 1566, scope="accuracy >= 0.85", how="PASS with a chance of 80%; x", unit="rows")]
     never = number("n", None, scope="ece <= 0", reason="more than 10⁹ rows")
     return {
@@ -173,6 +175,12 @@ def _gates() -> dict[str, Result]:
         "NOT RUN": check(none),
         "no gate": check(Check(rule="(none)", outcome="not_run", message="no gate is configured")),
         "planned": Result(command="plan", estimates=rows, facts={"min_n": 200}),
+        "planned from a pilot": Result(
+            command="plan",
+            estimates=[
+                number("n", 3652, scope="ece <= 0.05", how="FAIL with a chance of 80 %; x", detail={"truth": 0.06341})
+            ],
+        ),
         "planned, never": Result(command="plan", estimates=[never, rows[1]], facts={"min_n": 200}),
     }
 
@@ -192,6 +200,9 @@ def _models() -> dict[str, Result]:
         "better": compare((nll, "new is better"), (near, "not shown")),
         "mixed": compare((nll, "new is better"), (lost, "new is worse"), (near, "not shown")),
         "compared, nothing shown": compare((flat, "not shown"), (near, "not shown")),
+        "a gain is neither better nor worse": compare(
+            (differs("temperature_gain", -0.122, -0.247, -0.063), "new is better"), (lost, "new is worse")
+        ),
         "shown alone, not among many": compare((nll, "not shown")),
         "curvature": curvature(eigenvalue(15.7, 9.8, 24.5), eigenvalue(73.0, 60.4, 88.3, name="trace")),
         "two losses, open": curvature(eigenvalue(15.7, 9.8, 24.5), eigenvalue(18.4, 10, 32, beside), losses=focal),

@@ -179,6 +179,9 @@ Z, Y = sample()
         (lambda: calibcli.fit_scaler(Z, Y, None), TypeError, "'temperature'"),
         (lambda: calibcli.check(Z, Y, max=["ece=0.1"]), TypeError, "max={'ece': 0.05}"),
         (lambda: calibcli.curvature(3, (Z, Y)), TypeError, "a torch module or a path"),
+        (lambda: calibcli.curvature("no.pt", None, level=1.5), UsageError, "level=1.5 is out of range"),
+        (lambda: calibcli.curvature("no.pt", None, batch_size=-3), UsageError, "batch_size=-3 is out of range"),
+        (lambda: calibcli.curvature("no.pt", None, seed=-1), UsageError, "seed=-1 is out of range"),
         (lambda: calibcli.measure(np.ma.masked_greater(Z, 8), Y), calibcli.CalibError, "masked"),
         (lambda: calibcli.measure(Z + 1j, Y), calibcli.CalibError, "real part"),
         (lambda: calibcli.measure([["a", "b"]] * 4, [0, 1, 0, 1]), calibcli.CalibError, "not numbers"),
@@ -192,7 +195,7 @@ Z, Y = sample()
         (lambda: calibcli.compare(*[calibcli.measure(Z, Y)] * 2, metrics=["nll"]), UsageError, "as they are"),
         (lambda: calibcli.compare(*[calibcli.measure(Z, Y)] * 2, clip=True), UsageError, "as they are"),
     ],
-    ids=range(16),
+    ids=range(19),
 )
 def test_wrong_types_are_refused_with_what_works(call: Callable[[], object], kind: type[Exception], said: str) -> None:
     with pytest.raises(kind) as caught:

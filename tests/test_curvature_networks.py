@@ -65,11 +65,38 @@ def found(model: nn.Module, inputs: Any = None) -> float:
         lambda net: Net(lambda m, x: {"logits": m.net(x), "hidden": x}, net=net),
         lambda net: Net(lambda m, x: (m.net(x), x), net=net),
         lambda net: torch.compile(net, backend="aot_eager"),
+        lambda net: nn.Sequential(torch.compile(net, backend="aot_eager")),
+        lambda net: [net.compile(backend="aot_eager"), net][1],
     ],
-    ids=["dict", "tuple", "compiled"],
+    ids=["dict", "tuple", "compiled", "compiled part", "compiled in place"],
 )
 def test_measure_takes_what_the_command_takes(wrap: Callable[[nn.Module], nn.Module]) -> None:
     assert found(wrap(mlp())) == pytest.approx(top(mlp()), rel=1e-3)
+
+
+@pytest.mark.finding
+@pytest.mark.parametrize("kind", ["registered twice", "complex view"])
+def test_layers_that_run_twice_and_complex_views(kind: str) -> None:
+    """`functional_call` leaves other weights in a layer that is registered twice; a view as complex numbers must start
+    at an even place of a vector."""
+    torch.manual_seed(0)
+    if kind == "registered twice":
+        layer = nn.Linear(4, 4)
+        net: nn.Module = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(4, K))
+    else:
+        net = Net(
+            lambda m, x: m.last(torch.fft.irfft(torch.fft.rfft(x) * torch.view_as_complex(m.filter), n=4)) * m.scale,
+            filter=nn.Parameter(torch.randn(3, 2)), scale=nn.Parameter(torch.tensor(1.5)), last=nn.Linear(4, 4),
+        )  # fmt: skip
+    net, (x, y) = net.double(), rows()
+    assert sum(p.numel() for p in net.parameters()) % 2  # the second vector of several starts at an odd place
+    h, g, gradient = dense(net, x, y, CrossEntropy())
+    found = measure(net, (x, y), "lambda_max:tol=1e-6", "trace:exact=true", "trace_ggn:exact=true", "grad_norm")
+    truth = [torch.linalg.eigvalsh(h)[-1], h.trace(), g.trace(), gradient.norm()]
+    assert [e.value for e in found.estimates] == pytest.approx([float(t) for t in truth], rel=1e-5)
+    difference = found.facts["self_test"]["difference"]
+    assert difference is not None
+    assert difference < 1e-3
 
 
 @pytest.mark.finding

@@ -204,10 +204,10 @@ def test_exact_cells_are_those_of_the_explicit_matrix(name: str) -> None:
     problem = Problem(model, Tensors(x, y), device=torch.device("cpu"), dtype=torch.float64)
     with second_order(problem.device):
         check(problem, CrossEntropy())
-        prober = Engine(Shared(problem, 0, 0.95, None), CrossEntropy()).prober
+        diagonals = Engine(Shared(problem, 0, 0.95, None), CrossEntropy()).diagonals
         one, every = torch.arange(19) == 18, torch.ones(19, dtype=torch.bool)  # the last has one row of 37
-        some, all_of_them = prober.exactly(one, 2, True), prober.exactly(every, 2, True)
-        bare = prober.exactly(one, 2, False)
+        some, all_of_them = (traces.exactly(diagonals(2, cells), cells, 2, True) for cells in (one, every))
+        bare = traces.exactly(diagonals(2, one), one, 2, False)
     for rows, value in ((slice(36, 37), some), (slice(0, 37), all_of_them)):
         h, g, _ = dense(model, x[rows], y[rows], CrossEntropy())
         parts = torch.stack([d.sum() for d in torch.split((h - g).diagonal(), problem.sizes)]) * len(x[rows]) / 37

@@ -178,6 +178,18 @@ def test_svhn(packed: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
+def test_a_picture_of_tiny_imagenet_that_is_not_there_is_told(packed: bool) -> None:
+    files = {"tiny/wnids.txt": b"n01\nn02", "tiny/val/val_annotations.txt": b"val_0.png\tn01\t0\t0\t62\t62\n"}
+    lay(".", files)
+    if packed:
+        with zipfile.ZipFile("tiny.zip", "w") as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    with pytest.raises(InputError, match="is damaged"):
+        load("tiny.zip#val" if packed else "tiny#val")
+
+
+@pytest.mark.parametrize("packed", [True, False])
 def test_tiny_imagenet(packed: bool) -> None:
     image = pytest.importorskip("PIL.Image")
     wnids = ["n03", "n01", "n02"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from populations import drawn, softmax
 from scipy.stats import binomtest, multinomial
 
+import calibcli
 from calibcli import metrics, numbers
 from calibcli.columns import columns
 from calibcli.gate import baseline, check, compare
@@ -258,6 +259,17 @@ def test_covariance_of_gaps_under_weights(seed: int, kind: str) -> None:
     third = (w if kind == "count" else w**3) @ np.hstack(rows) ** 3 / w.sum() ** 3
     assert np.allclose(found.skewness * found.sigma**3, third)
     assert found.groups == np.inf
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("spec", ["ece", "adaece"])
+def test_rows_that_are_all_right_and_nearly_all_sure_have_a_difference_with_a_width(spec: str) -> None:
+    """Gaps of bins whose rows are all but certain: the cube of a standard error is 0 before it is."""
+    z = np.random.default_rng(0).standard_normal((300, 3)) * 200
+    found = calibcli.compare(*(calibcli.from_arrays(s * z, z.argmax(axis=1)) for s in (1, 1.5)), metrics=[spec])
+    (one,) = found.estimates
+    assert one.low is not None and one.high is not None
+    assert one.low < 0 < one.high
 
 
 def skewed(rng: np.random.Generator, n: int) -> paired_bins.Gaps:

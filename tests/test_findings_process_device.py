@@ -40,6 +40,8 @@ KINDS = {
     "cuda": (Away(torch.from_numpy(Z)), Away(torch.from_numpy(Y))),
     "grad": (torch.from_numpy(Z).requires_grad_(), torch.from_numpy(Y)),
     "bfloat16": (torch.from_numpy(Z).bfloat16(), torch.from_numpy(Y).to(torch.int32)),
+    "rows": ([*torch.from_numpy(Z).requires_grad_()], [*torch.from_numpy(Y)]),
+    "negative": (torch._neg_view(torch.from_numpy(-Z)), torch.from_numpy(Y)),
     "parameter": (torch.nn.Parameter(torch.from_numpy(Z)), torch.from_numpy(Y).to(torch.uint8)),
 }
 
@@ -63,6 +65,16 @@ def test_tensors_as_an_evaluation_loop_has_them(kind: str) -> None:
             found, wanted = found.numpy(), wanted.astype(np.float32)
         assert wanted.shape == (300, 3)
         assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", ["one number", "meta", "sparse"])
+def test_tensors_without_rows_of_numbers_are_refused(kind: str) -> None:
+    odd = {"one number": torch.tensor(0.5), "meta": torch.eye(3, device="meta"), "sparse": torch.eye(3).to_sparse()}[
+        kind
+    ]
+    for given, what in (((odd, [0, 1, 2]), "scores"), ((np.eye(3), odd), "labels")):
+        with pytest.raises(calibcli.CalibError, match=what):
+            calibcli.measure(*given, "ece")
 
 
 @pytest.fixture

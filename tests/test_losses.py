@@ -19,6 +19,10 @@ from torch.nn import functional as F
 
 from calibcli import losses
 from calibcli.errors import UsageError
+from calibcli.losses.adafocal import AdaFocal, adafocal_update
+from calibcli.losses.focal import FocalSample, FocalScheduled
+from calibcli.losses.gamma import focal_factor, peak_p
+from calibcli.losses.penalty import MMCE
 
 torch.set_num_threads(1)
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -102,13 +106,13 @@ def test_other_vectors(key: str, spec: str, dtype: torch.dtype) -> None:
 
 def test_g_and_its_crossing() -> None:
     for r in VECTORS["g"]:
-        assert losses.focal_factor(r["p"], r["gamma"]) == pytest.approx(r["g"], rel=1e-12)
+        assert focal_factor(r["p"], r["gamma"]) == pytest.approx(r["g"], rel=1e-12)
     for r in VECTORS["gamma_star"]:
         assert losses.gamma_star(r["p0"]) == pytest.approx(r["gamma_star"], rel=1e-9, abs=1e-15)
     for r in VECTORS["p0_of_gamma"]:
         assert losses.critical_p(r["gamma"]) == pytest.approx(r["p0"], rel=1e-10)
-        assert losses.peak_p(r["gamma"]) == pytest.approx(r["p_peak"], rel=1e-10)
-        assert losses.focal_factor(losses.peak_p(r["gamma"]), r["gamma"]) == pytest.approx(r["g_peak"], rel=1e-12)
+        assert peak_p(r["gamma"]) == pytest.approx(r["p_peak"], rel=1e-10)
+        assert focal_factor(peak_p(r["gamma"]), r["gamma"]) == pytest.approx(r["g_peak"], rel=1e-12)
     for p0 in (0.0, -0.1, 1.2, math.nan):
         with pytest.raises(UsageError):
             losses.gamma_star(p0)
@@ -116,7 +120,7 @@ def test_g_and_its_crossing() -> None:
 
 def test_adafocal_update_vectors() -> None:
     for r in VECTORS["adafocal_update"]:
-        assert losses.adafocal_update(r["gamma"], r["E"]) == pytest.approx(r["next"], rel=1e-12)
+        assert adafocal_update(r["gamma"], r["E"]) == pytest.approx(r["next"], rel=1e-12)
 
 
 @both
@@ -128,12 +132,12 @@ def test_mmce_vectors(dtype: torch.dtype) -> None:
         ({"normalisation": "code"}, r["mmce_w_mukhoti_code_double_normalised"]),
         ({"form": "plain"}, r["mmce"]),
     ):
-        got = float(losses.MMCE(**options).of_confidence(conf, correct))
+        got = float(MMCE(**options).of_confidence(conf, correct))
         floor = (
             0.0 if options.get("normalisation") == "code" else 1e-10
         )  # the root's guard, which the vectors leave out
         assert got**2 - floor == pytest.approx(want**2, rel=10 * TOLERANCE[dtype])
-    assert float(losses.MMCE().of_confidence(conf, torch.ones_like(conf))) == 0
+    assert float(MMCE().of_confidence(conf, torch.ones_like(conf))) == 0
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -141,7 +145,7 @@ def test_derivatives(spec: str) -> None:
     torch.manual_seed(1)
     z = (3 * torch.randn(6, 4, dtype=torch.float64)).requires_grad_()
     y, loss = torch.tensor([0, 1, 2, 3, 0, 1]), of(spec)
-    if isinstance(loss, losses.AdaFocal):  # both branches
+    if isinstance(loss, AdaFocal):  # both branches
         loss.bin_gammas[::2] = -0.7
     assert torch.autograd.gradcheck(lambda t: loss(t, y), z)
     assert torch.autograd.gradgradcheck(lambda t: loss(t, y), z)
@@ -151,8 +155,8 @@ def test_mmce_derivatives() -> None:
     torch.manual_seed(2)
     r = torch.rand(7, dtype=torch.float64).requires_grad_()
     correct = torch.tensor([1.0, 0, 1, 1, 0, 0, 1], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda t: losses.MMCE().of_confidence(t, correct), r)
-    assert torch.autograd.gradgradcheck(lambda t: losses.MMCE().of_confidence(t, correct), r)
+    assert torch.autograd.gradcheck(lambda t: MMCE().of_confidence(t, correct), r)
+    assert torch.autograd.gradgradcheck(lambda t: MMCE().of_confidence(t, correct), r)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -289,7 +293,7 @@ def test_against_torch() -> None:
 
 def test_schedule_switches_once_at_rounded_epochs() -> None:
     loss = of("fls-531")
-    assert isinstance(loss, losses.FocalScheduled)
+    assert isinstance(loss, FocalScheduled)
     seen = []
     for epoch in range(350):
         loss.start_epoch(epoch, 350)
@@ -303,17 +307,17 @@ def test_sample_gammas_at_thresholds() -> None:
     z = torch.tensor([[math.log(0.2 / 0.8), 0.0]], dtype=torch.float64)
     p = torch.sigmoid(z[0, 0])
     for closed, want in (("left", 3.0), ("right", 5.0)):
-        loss = losses.FocalSample(thresholds=(float(p),), closed=closed)  # type: ignore[arg-type]
+        loss = FocalSample(thresholds=(float(p),), closed=closed)  # type: ignore[arg-type]
         assert float(loss.gammas(z, torch.tensor([0]))) == want
-    auto = losses.FocalSample(gammas="auto", thresholds=(0.2,), p_last=0.25, step=1.0)
+    auto = FocalSample(gammas="auto", thresholds=(0.2,), p_last=0.25, step=1.0)
     assert auto.steps.tolist() == [5.0, 4.0]
 
 
 def test_adafocal_moves_by_validation() -> None:
-    loss = losses.AdaFocal(bins=2)
+    loss = AdaFocal(bins=2)
     z = torch.tensor([[math.log(3.0), 0.0], [math.log(9.0), 0.0]] * 2, dtype=torch.float64)  # p = .75, .9
     loss.start_epoch(1, 5, (z, torch.tensor([0, 0, 1, 0])))
-    want = [losses.adafocal_update(1.0, 0.75 - 0.5), losses.adafocal_update(1.0, 0.9 - 1)]
+    want = [adafocal_update(1.0, 0.75 - 0.5), adafocal_update(1.0, 0.9 - 1)]
     torch.testing.assert_close(loss.bin_gammas, torch.tensor(want, dtype=torch.float64))
     torch.testing.assert_close(loss.edges, torch.tensor([0.9], dtype=torch.float64))
     gammas = loss.gammas(z[:2], torch.tensor([0, 0]))
@@ -364,7 +368,7 @@ def test_pair_weights_are_the_hessian(spec: str) -> None:
     torch.manual_seed(5)
     z, y = 2 * torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1])
     form = losses.final(spec)
-    if isinstance(form, losses.AdaFocal):
+    if isinstance(form, AdaFocal):
         form.bin_gammas[::2] = -0.7
     weights = form.pair_weights(z, y)
     assert weights is not None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from calibcli import losses
-from calibcli.losses.penalty import ggn_trace, hessian_trace, signs
+from calibcli.losses.penalty import MMCE, Trace, ggn_trace, hessian_trace, signs
 
 torch.set_num_threads(1)
 
@@ -88,7 +88,7 @@ def test_mmce_against_loops() -> None:
     for i in range(len(a)):
         for j in range(len(a)):
             total += (a[i] - r[i]) * (a[j] - r[j]) * math.exp(-abs(r[i] - r[j]) / 0.4) / (n[a[i]] * n[a[j]])
-    got = float(losses.MMCE(weight=3.0)(batch(model, x, y)).detach())
+    got = float(MMCE(weight=3.0)(batch(model, x, y)).detach())
     assert got == pytest.approx(3 * math.sqrt(total + 1e-10), rel=1e-12)
 
 
@@ -97,7 +97,7 @@ def test_zero_weight_is_the_plain_loss_and_relu_is_never_negative() -> None:
     plain = losses.objective("ce")(batch(model, x, y))
     assert torch.equal(losses.objective("ce+trace:weight=0")(batch(model, x, y)), plain)
     for seed in range(20):
-        penalty = losses.Trace(weight=1.0, kind="relu")
+        penalty = Trace(weight=1.0, kind="relu")
         assert float(penalty(batch(*setting(seed), step=seed)).detach()) >= 0
 
 

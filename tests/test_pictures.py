@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
@@ -12,9 +16,11 @@ import numpy as np
 import pytest
 import render_cases as cases
 
+import calibcli
 from calibcli import render
 from calibcli.cli.app import main
 from calibcli.metrics.report import Options, report
+from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.render import figure
 from calibcli.render.figure import style
@@ -38,6 +44,23 @@ def of(z: Any, y: Any, *specs: str, classes: Any = None, slices: Any = None, **o
     return report(predictions, Options(specs=specs or ("ece",), **options))
 
 
+ROOT = Path(__file__).parent.parent
+SAMPLE = ROOT / "sample_data"
+
+
+def stored(name: str) -> Result:
+    """A study of the documents."""
+    return Result.from_json((ROOT / "docs" / "studies" / f"{name}.json").read_bytes())
+
+
+def told(line: str) -> Result:
+    """What a command finds."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main([*line.split(), "--json", "-q"])
+    return Result.from_json(out.getvalue())
+
+
 NAMES = ["benign", "malignant (grades II and III)"]
 SITES = np.array(["Basel", "Zürich", "Genève and area", "Bern", "St. Gallen", "Ticino"])
 MADE = {
@@ -52,6 +75,10 @@ MADE = {
     "no ece": lambda: of(*rows(800, 2, 3), "nll"),
     "sites": lambda: of(*rows(900, 2), slices={"site": SITES[np.arange(900) % 6]}),
     "classes": lambda: of(*rows(700, 2, 7), per_class=True),
+    "plan": lambda: told("plan --max ece=0.05 --min accuracy=0.9"),
+    "compare": lambda: calibcli.compare(of(*rows(600, 3, 4)), of(*rows(600, 1, 4))),
+    "outside": lambda: told(f"ood {SAMPLE / 'test.npz'} {SAMPLE / 'validation.npz'}"),
+    **{name: lambda name=name: stored(name) for name in ("focal-map", "fts", "overfit", "step-size")},
     "everything": cases.everything,
     "scale": cases.scale,
 }
@@ -98,12 +125,19 @@ def test_no_label_meets_another_or_is_cut_off(name: str, look: str) -> None:
                 assert page.y0 - 1 <= box.y0 and box.y1 <= page.y1 + 1, said  # noqa: PT018
             for (one, _, a), (other, _, b) in combinations(found, 2):
                 assert not a.padded(-0.5).overlaps(b.padded(-0.5)), (title, one, other)
+                level = abs(a.y0 + a.y1 - b.y0 - b.y1) < a.height
+                near = level and max(a.x0, b.x0) - min(a.x1, b.x1) < drawn.dpi / 48
+                numbers = re.fullmatch(r"[\d.,-]+ [\d.,-]+", f"{one} {other}")
+                assert not (near and numbers), (title, one, other)  # which would be read as one
 
 
 DIAGRAMS = ("overconfident", "underconfident", "calibrated", "saturated", "few", "names", "bars", "smooth", "sites")
 
 
-@pytest.mark.parametrize("name", DIAGRAMS)
+GROUPS = ("plan", "compare", "outside", "fts", "overfit", "focal-map", "step-size")
+
+
+@pytest.mark.parametrize("name", [*DIAGRAMS, *GROUPS])
 def test_a_paper_has_one_column_and_text_of_seven_points(name: str) -> None:
     for part in figure.parts(made(name)).values():
         with figure.drawn(part, style.LOOKS["paper"]) as drawn:
@@ -169,6 +203,16 @@ def test_a_picture_has_one_message() -> None:
     assert f"P({NAMES[1]})" in words("names")
     estimate = made("overconfident")["ece"]
     assert any(said.startswith(f"ECE {estimate.value:.3f}"[:8]) for said in words("overconfident"))
+
+
+def test_lines_are_told_apart_without_their_hue() -> None:
+    """At most three of one pattern in a panel."""
+    curves = [Curve(label=f"c{i}", kind="line", x=[0.0, 1.0], y=[0.0, float(i)]) for i in range(9)]
+    with figure.drawn(Result(command="ood", plots=[Plot(name="p", curves=curves)])) as drawn:
+        lines = drawn.axes[0].lines
+        assert len({(line.get_color(), line._unscaled_dash_pattern) for line in lines}) == 9
+        counts = Counter(line._unscaled_dash_pattern for line in lines)
+        assert max(counts.values()) <= 3
 
 
 def test_the_gap_beyond_chance_is_what_leaves_the_band() -> None:

@@ -111,7 +111,7 @@ def test_one_map_for_labels_with_few_rows_is_better_than_one_each() -> None:
         (["apply", "full", "all.npz", "--multilabel", "--save", "o.npz"], 4, "not a folder of calibrators"),
         (["apply", "maps", "two.npz", "--multilabel", "--save", "o.npz"], 4, "the calibrators are of cat"),
         (["apply", "maps", "all.npz", "--save", "o.npz"], 4, "is a folder"),
-        (["export", "maps", "--to", "json", "--data", "all.npz", "-o", "c.json"], 4, "is a folder"),
+        (["export", "maps", "--to", "json", "--data", "all.npz", "-o", "c.json"], 2, "of one label, such as maps/000-"),
     ],
 )
 def test_refusals(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -482,6 +483,24 @@ def test_refusals(tmp_path: Path) -> None:
             scalers.load(tmp_path / "bad.safetensors")
     with pytest.raises(InputError, match="cannot read"):
         scalers.load(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"kind": "odds"}, "fit.kind is 'odds'"),
+        ({"columns": 7}, "fitted on 7 columns for 3 classes"),
+        ({"columns": "3"}, "fit.columns is '3', not a whole number"),
+        ({"estimates": {}}, "fit.estimates is {}, not a list"),
+        ({"estimates": [{"name": 3, "value": 1.0}]}, "fit.estimates"),
+        ({"estimates": [{"name": "temperature", "value": "1"}]}, "fit.estimates"),
+    ],
+)
+def test_what_a_calibrator_says_of_its_fit_is_checked(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    scaler = scalers.fit("temperature", predictions(100, 3)).scaler
+    scalers.save(replace(scaler, metadata={**scaler.metadata, **changed}), tmp_path / "cal.safetensors")
+    with pytest.raises(InputError, match=re.escape(words)):
+        scalers.load(tmp_path / "cal.safetensors")
 
 
 @pytest.mark.parametrize("spec", ["vector", "bcts", "matrix:lam=0.01,mu=0.01", "dirichlet:lam=0.01,mu=0.01", "platt"])

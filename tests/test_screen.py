@@ -21,10 +21,10 @@ import render_cases
 
 from calibcli import headline, metrics, numbers
 from calibcli.cli.app import main
-from calibcli.render import beside, stream
+from calibcli.render import beside, sheet, stream
 from calibcli.render.formats import table
 from calibcli.render.sheet import Column, Detail, Sheet
-from calibcli.result import Estimate, Result
+from calibcli.result import Check, Estimate, Result, Table
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_data"
@@ -231,10 +231,69 @@ def test_notes_are_on_stderr_alone_and_silent_when_quiet() -> None:
         os.close(main_end)
         return text.decode(), done.stderr
 
-    out, err = run()
+    out, err = run("-v")
     assert "note:" in err
     assert "note:" not in out
-    assert run("-q")[1] == ""
+    assert run("-q")[1] == run("-v", "-q")[1] == ""
+
+
+def test_notes_and_errors_on_a_terminal_end_their_lines_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = "note: 80 rows over 15 bins: chance raises binned errors [0.0000, 0.0312] and a/" + "long/" * 20 + "name"
+    lines = stream.fitted(text + "\n  fix: none", Terminal()).splitlines()
+    assert " ".join(lines).split() == [*text.split(), "fix:", "none"]
+    assert [line for line in lines if len(line) > 60 and " " in line] == []
+    assert stream.fitted(text, io.StringIO()) == text
+
+
+def test_a_bar_that_was_not_finished_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibcli.render import progress
+
+    out = Terminal()
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setenv("TERM", "xterm")
+    progress.bar("curvature")(0.5, "40 products")
+    assert "\x1b[?25l" in out.getvalue()
+    progress.close()
+    assert out.getvalue().endswith(("\x1b[?25h\r\x1b[1A\x1b[2K", "\x1b[1A\x1b[2K"))
+    assert out.getvalue().count("\x1b[?25h") == 1
+
+
+@pytest.mark.parametrize("command", STUDIES)
+def test_a_study_fits(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    lines = shown(monkeypatch, result(command), 80)
+    assert len(lines) <= 48
+    assert all(claim.rule.split()[0] in " ".join(lines) for claim in result(command).checks)
+
+
+@pytest.mark.parametrize("command", ["ood", "slices", "merge"])
+def test_other_screens_fit(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    assert len(shown(monkeypatch, result(command), 80)) <= 42
+
+
+def test_what_only_warns_is_not_red() -> None:
+    for outcome, fatal, words, tone in (
+        ("fail", True, "FAIL: 1 fail", "bad"),
+        ("fail", False, "FAIL (only warns): 1 fail", "warn"),
+        ("not_run", False, "NOT RUN (only warns): 1 not run", "warn"),
+        ("inconclusive", False, "INCONCLUSIVE: 1 inconclusive", "warn"),
+        ("pass", False, "PASS: 1 pass", "good"),
+    ):
+        found = Result(command="study", checks=[Check(rule="x", outcome=outcome, fatal=fatal)])  # type: ignore[arg-type]
+        assert sheet.verdict(found) == (words, tone)
+    assert sheet.banner([("fail", False), ("fail", True)])[1] == "bad"
+
+
+def test_colours_are_read_on_a_light_and_on_a_dark_ground() -> None:
+    """Red alone has a contrast of 3 on both, in the palettes of the common terminals; the others need a ground."""
+    for style in table.STYLES.values():
+        assert not re.search("red|green|yellow|cyan|white|blue|magenta", style) or " on " in style
+
+
+def test_a_table_has_no_empty_column() -> None:
+    made = sheet.of_table(Table(name="t", columns=["a", "b", "c"], rows=[["x", "", None], ["y", "", 1.0]]))
+    assert [c.head for c in made.columns] == ["a", "c"]
+    assert [c.head for c in sheet.of_table(Table(name="t", columns=["a", "b"], rows=[])).columns] == ["a", "b"]
 
 
 def test_what_is_too_wide_becomes_several_tables() -> None:

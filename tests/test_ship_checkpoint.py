@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -110,6 +111,24 @@ def test_half_precision_costs_at_most_twice_its_rounding(spec: str, dtype: torch
     assert {t.dtype for t in stored.values()} == {dtype}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_logits_of_many_digits_have_the_limit_of_their_own_rounding(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Of logits near 100 float32 keeps five decimals, with or without a calibrator; `verify` knows it too."""
+    model, rows = network(tmp_path, 100)
+    loaded = checkpoint.load(model)
+    with torch.no_grad():
+        [*loaded.model.parameters()][-2].mul_(20)
+    checkpoint.save(model, loaded.model.to(dtype), {"architecture": f"mlp:inputs={INPUTS},hidden=16,classes=100"})
+    one, made = scaler("temperature", 100), tmp_path / "m.safetensors"
+    found = calibcli.export(one, "checkpoint", model=model, data=rows, save=made)
+    assert 1e-6 < found["max_dp"].value <= found.facts["limit"] == 2 * found.facts["rounding alone costs"]
+    assert found.facts["limit"] < (1e-4 if dtype == torch.float32 else 0.5)
+    checked = calibcli.verify(made, one, rows, before=model)
+    assert checked.verdict == "pass"
+    assert checked.facts["limit"] == pytest.approx(found.facts["limit"], rel=1e-3)
+    assert calibcli.verify(model, one, rows, before=model).verdict == "fail"
+
+
 @pytest.mark.parametrize(
     "spec",
     ["dirichlet:lam=1,mu=1", "focal", "focal_temperature", "isotonic", "isotonic_top", "histogram", "platt", "beta"],
@@ -204,6 +223,51 @@ def test_heads_that_cannot_be_folded_into_are_refused_by_name(name: str, tmp_pat
     assert not (tmp_path / "o.pt").exists()
 
 
+@pytest.mark.parametrize("target", ["checkpoint", "torchscript", "pt2"])
+@pytest.mark.parametrize("spec", ["temperature", "platt", "vector", "beta"])
+def test_a_head_of_one_logit(spec: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log-odds of class 1, whatever columns the calibrator was fitted on; `verify` says the same."""
+    init = "self.body = nn.Linear(12, 16); self.head = nn.Linear(16, 1)"
+    monkeypatch.setitem(MODELS, "one", (init, f"self.head({BODY})", 2, ""))
+    model, rows, arch, _ = custom(tmp_path, "one")
+    one, made = scaler(spec, 2), tmp_path / {"pt2": "o.pt2"}.get(target, "o.pt")
+    given: dict[str, Any] = {"model": model, "data": rows, "arch_file": arch}
+    found = calibcli.export(one, target, **given, save=made)
+    assert found["max_dp"].value <= found.facts["limit"] == 1e-6
+    weights = torch.load(model, weights_only=True)
+    x = torch.from_numpy(np.load(rows)["x"])
+    z = (
+        torch.relu(x @ weights["body.weight"].T + weights["body.bias"]) @ weights["head.weight"].T
+        + weights["head.bias"]
+    )
+    expected = np.exp(one.map(np.concatenate([0 * z, z], 1)))[:, 1]
+    if target == "checkpoint":
+        after = torch.load(made, weights_only=True)
+        assert after["head.weight"].shape == (1, 16)
+        odds = torch.relu(x @ after["body.weight"].T + after["body.bias"]) @ after["head.weight"].T + after["head.bias"]
+        assert np.abs(torch.sigmoid(odds)[:, 0].numpy() - expected).max() < 1e-6
+    del given["data"], given["model"]
+    assert calibcli.verify(made, one, rows, before=model, trust=True, **given).verdict == "pass"
+
+
+@pytest.mark.parametrize("target", ["torchscript", "pt2"])
+@pytest.mark.parametrize("spec", ["temperature", "isotonic"])
+def test_behind_a_model(spec: str, target: str, tmp_path: Path) -> None:
+    """A program of inputs, of any number of rows."""
+    model, rows = network(tmp_path, 5)
+    z = np.random.default_rng(0).standard_normal((200, 5)) * 4
+    one = calibcli.fit_scaler(z, (z / 2 + np.random.default_rng(1).gumbel(size=z.shape)).argmax(1), spec).scaler
+    made = tmp_path / {"pt2": "o.pt2", "torchscript": "o.pt"}[target]
+    assert calibcli.export(one, target, model=model, data=rows, save=made)["max_dp"].value <= 1e-6
+    program = torch.export.load(made).module() if target == "pt2" else torch.jit.load(made)
+    x = torch.from_numpy(np.load(rows)["x"])
+    with torch.no_grad():
+        raw = checkpoint.load(model).model(x).double().numpy()
+        for n in (1, 7, 300):
+            assert np.abs(program(x[:n]).exp().double().numpy() - np.exp(one.map(raw[:n]))).max() <= 2e-6
+    assert calibcli.verify(made, one, rows, before=model, trust=True).verdict == "pass"
+
+
 def test_a_head_without_bias(tmp_path: Path) -> None:
     MODELS["bare"] = ("self.head = nn.Linear(12, 5, bias=False)", "self.head(x)", 5, "")
     try:
@@ -261,6 +325,18 @@ def test_what_the_file_says_and_who_is_warned(tmp_path: Path, capsys: pytest.Cap
     ]
     main(argv)
     assert "is folded into the last layer already: training takes it away" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["checkpoint", "torchscript"])
+def test_classes_in_another_order_are_refused(target: str, tmp_path: Path) -> None:
+    model, rows = network(tmp_path, 3)
+    about = {"architecture": f"mlp:inputs={INPUTS},hidden=16,classes=3", "classes": ["ant", "bee", "cat"]}
+    checkpoint.save(model, checkpoint.load(model).model, about)
+    one = dataclasses.replace(scaler("vector", 3), classes=("bee", "ant", "cat"))
+    path = tmp_path / ("o.pt" if target == "torchscript" else "o.safetensors")
+    with pytest.raises(InputError, match=r"class 0 is 'ant' in .* and 'bee' in the calibrator"):
+        calibcli.export(one, target, model=model, data=rows, save=path)
+    calibcli.export(dataclasses.replace(one, classes=("x", "y", "z")), target, model=model, data=rows, save=path)
 
 
 def test_a_foreign_checkpoint_keeps_what_it_held(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -112,6 +113,14 @@ def test_a_stack(stack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -
             assert main([*shlex.split(line)[1:], "-q"]) == 0, (line, capsys.readouterr().err)
             ran += 1
     assert ran >= (1 if stack == "scikit-learn" else 2)
+
+
+@pytest.mark.extra
+def test_vllm_knows_the_options(folder: Path) -> None:
+    vllm = pytest.importorskip("vllm.config")
+    assert main(["export", "temperature.safetensors", "--to", "vllm", "--data", "test.npz", "-o", "p.json", "-q"]) == 0
+    options = json.loads((folder / "p.json").read_text())
+    assert vllm.PoolerConfig(**options).logit_sigma == options["logit_sigma"]
 
 
 def test_the_five_stacks_are_there() -> None:

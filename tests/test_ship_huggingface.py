@@ -138,8 +138,51 @@ def test_verify_prepares_pictures_as_logits_does(tmp_path: Path) -> None:
     argv = ["export", cal, "--to", "checkpoint", "--model", str(model), "--data", pictures, "-o", made, "-q"]
     assert main(argv) == 0
     fit = calibcli.load_scaler(cal)
-    rows, deployed = verifying._networks(Job(scaler=fit, path=Path(made), data=pictures), model)
+    rows, deployed, _ = verifying._networks(Job(scaler=fit, path=Path(made), data=pictures), model)
     recorded = calibcli.read(raw)
     assert rows.labels.tolist() == recorded.labels.tolist()
     np.testing.assert_allclose(rows.logits, log_softmax(recorded.logits.astype(float)), atol=1e-4)
     np.testing.assert_allclose(deployed, fit.predict_proba(recorded.logits), atol=1e-5)
+
+
+def test_an_onnx_graph_beside_an_image_processor(tmp_path: Path) -> None:
+    """As exporters leave it: rows are prepared as its folder says, and labels numbered as its classes."""
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    from PIL import Image
+    from transformers import ViTConfig, ViTImageProcessor
+
+    home = tmp_path / "exported"
+    names = {0: "cat", 1: "ant", 2: "bee"}
+    config = ViTConfig(id2label=names, label2id={v: k for k, v in names.items()})
+    config.architectures = ["ViTForImageClassification"]
+    config.save_pretrained(home)
+    processor = ViTImageProcessor(size={"height": 4, "width": 4})
+    processor.save_pretrained(home)
+    rng, make, value = np.random.default_rng(0), onnx.helper, onnx.helper.make_tensor_value_info
+    weight = onnx.numpy_helper.from_array(rng.standard_normal((48, 3)).astype(np.float32), "w")
+    nodes = [make.make_node("Flatten", ["pixel_values"], ["flat"]), make.make_node("MatMul", ["flat", "w"], ["logits"])]
+    inputs, outputs = [value("pixel_values", 1, ["n", 3, 4, 4])], [value("logits", 1, ["n", 3])]
+    model = make.make_model(make.make_graph(nodes, "g", inputs, outputs, [weight]), ir_version=8)
+    model.opset_import[0].version = 17
+    onnx.save(model, home / "model.onnx")
+    shown = []
+    for name in ("ant", "bee", "cat"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(4):
+            shown.append(Image.fromarray(rng.integers(0, 256, (9, 8, 3)).astype(np.uint8)))
+            shown[-1].save(tmp_path / "pictures" / name / f"{i}.png")
+    one, made = Scaler("temperature", 3, {"beta": np.array(0.5)}), tmp_path / "made.onnx"
+    given: dict[str, Any] = {"model": home / "model.onnx", "data": tmp_path / "pictures"}
+    calibcli.export(one, "onnx", save=made, **given)
+    x = np.asarray(processor(images=shown, return_tensors="pt")["pixel_values"])
+    before, after = (runtime.InferenceSession(str(p)).run(None, {"pixel_values": x})[0] for p in (given["model"], made))
+    np.testing.assert_allclose(after, before / 2, rtol=1e-6)
+    job = Job(scaler=one, path=made, data=given["data"])
+    rows, deployed, _ = verifying._networks(job, given["model"])
+    np.testing.assert_allclose(rows.logits, log_softmax(before.astype(float)), atol=1e-4)
+    np.testing.assert_allclose(np.log(deployed), log_softmax(before.astype(float) / 2), atol=1e-4)
+    assert rows.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4
+    turned = Scaler("vector", 3, {"weight": np.ones(3), "bias": np.arange(3.0)}, classes=("ant", "bee", "cat"))
+    with pytest.raises(InputError, match=r"class 0 is 'cat' in .*model\.onnx and 'ant' in the calibrator"):
+        calibcli.export(turned, "onnx", save=tmp_path / "b.onnx", **given)

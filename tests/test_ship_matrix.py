@@ -244,8 +244,10 @@ def test_vllm_has_temperature_and_platt_of_one_column(tmp_path: Path) -> None:
     calibcli.export(fitted("temperature", 10), "vllm", save=tmp_path / "p.json", data=data)
     t = 1 / float(fitted("temperature", 10).parameters["beta"])
     assert json.loads((tmp_path / "p.json").read_text()) == {"logit_sigma": pytest.approx(t)}
-    with pytest.raises(UsageError, match="has no 'vector'"):
-        calibcli.export(fitted("vector", 10), "vllm", save=tmp_path / "q.json", data=data)
+    for spec, works in (("vector", "to='checkpoint'"), ("isotonic", "to='onnx'"), ("sms", "to='onnx'")):
+        with pytest.raises(UsageError, match=f"has no '{spec}'") as refused:
+            calibcli.export(fitted(spec, 10), "vllm", save=tmp_path / "q.json", data=data)
+        assert works in refused.value.fix
     rng = np.random.default_rng(0)
     s = rng.standard_normal(400) * 4
     one = calibcli.fit_scaler(
@@ -273,3 +275,28 @@ def test_a_calibrator_of_confidences(spec: str, tmp_path: Path) -> None:
         space: dict[str, Any] = {}
         exec((tmp_path / "c.py").read_text(), space)
         assert space["calibrate"]([sure[3]]) == pytest.approx(one.predict_proba(sure[3:4])[0], abs=1e-12)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
+@pytest.mark.parametrize(
+    "target", ["torchscript", *(pytest.param(t, marks=pytest.mark.extra) for t in ("pt2", "onnx"))]
+)
+def test_no_room_leaves_nothing(target: str, tmp_path: Path) -> None:
+    """Not half a file, and no process that torch ends: exit 2 and the reason."""
+    if target == "onnx" and not ONNX:
+        pytest.skip("onnx is not installed")
+    z, y = rows(10)
+    np.savez(tmp_path / "r.npz", logits=np.maximum(z, -50), labels=y)
+    calibcli.save_scaler(fitted("isotonic", 10), tmp_path / "c.safetensors")
+    code = f"""
+import resource, sys
+import torch
+from calibcli.cli.app import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+sys.exit(main(["export", "c.safetensors", "--to", "{target}", "--data", "r.npz", "-o", "o{SUFFIX[target]}", "-q"]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path[1:]])}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr[-500:]
+    assert "file too large" in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.safetensors", "r.npz"]

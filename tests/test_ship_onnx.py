@@ -142,6 +142,43 @@ def test_a_temperature_is_exact_against_division(tmp_path: Path) -> None:
         calibcli.export(one, "onnx", model=made, data=data, save=tmp_path / "again.onnx")
 
 
+@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("end", [(), ("Sigmoid",), ("Squeeze",), ("Squeeze", "Sigmoid")], ids="-".join)
+@pytest.mark.parametrize("spec", ["temperature", "platt", "isotonic", "top_label"])
+def test_two_classes_in_one_column_or_in_none(spec: str, end: tuple[str, ...], opset: int, tmp_path: Path) -> None:
+    """(n, 1) and (n,) stay what they are, with or without a Sigmoid behind."""
+    x = np.random.default_rng(0).standard_normal((N, INPUTS)).astype(np.float32)
+    w = weights(1)[0].astype(np.float32)
+    nodes, last = [helper.make_node("MatMul", ["x", "w"], ["z"])], "z"
+    for op in end:
+        given = {"axes": [1]} if op == "Squeeze" and opset < 13 else {}
+        inputs = [last, "one"] if op == "Squeeze" and opset >= 13 else [last]
+        nodes.append(helper.make_node(op, inputs, [f"after {op}"], **given))
+        last = f"after {op}"
+    flat = "Squeeze" in end
+    value = helper.make_tensor_value_info
+    outputs = [value(last, FLOAT, ["rows"] if flat else ["rows", 1])]
+    constants = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array([1]), "one")]
+    graph = helper.make_graph(nodes, "net", [value("x", FLOAT, ["rows", INPUTS])], outputs, constants)
+    model, made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), tmp_path / "made.onnx"
+    model.ir_version = 8
+    onnx.save(model, str(tmp_path / "net.onnx"))
+    before = ran(tmp_path / "net.onnx", x)
+    kind = "probabilities" if "Sigmoid" in end else "logits"
+    odds = (x @ w)[:, 0]
+    y = (np.random.default_rng(1).uniform(size=N) < 1 / (1 + np.exp(-odds / 2))).astype(int)
+    fit = calibcli.fit_scaler(before, y, spec, kind=kind)
+    np.savez(tmp_path / "rows.npz", x=x, labels=y)
+    given = {"data": tmp_path / "rows.npz"}
+    calibcli.export(fit, "onnx", model=tmp_path / "net.onnx", save=made, **given)
+    out = ran(made, x)
+    assert out.shape == before.shape == ((N,) if flat else (N, 1))
+    p = out if kind == "probabilities" else 1 / (1 + np.exp(-out))
+    assert np.abs(p.ravel() - fit.predict_proba(before)[:, 1]).max() <= 1e-6
+    assert np.abs(ran(made, x[:1]) - out[:1]).max() <= 1e-6
+    assert calibcli.verify(made, fit, before=tmp_path / "net.onnx", **given).verdict == "pass"
+
+
 @pytest.mark.parametrize("opset", [11, 12, 13, 18, 21])
 @pytest.mark.parametrize("spec", ["isotonic", "platt", "vector", "focal_temperature", "isotonic_top"])
 def test_opsets(spec: str, opset: int, tmp_path: Path) -> None:

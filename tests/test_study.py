@@ -362,7 +362,7 @@ def test_shapes_are_those_of_the_loss_itself() -> None:
         for p in (0.01, 0.3, 0.6, 0.9):
             margin = torch.tensor(np.log(p / (1 - p)), dtype=torch.float64, requires_grad=True)
             logits = torch.stack([margin, torch.zeros_like(margin)])[None]
-            value = losses.Focal(gamma=gamma)(logits, torch.tensor([0])).sum()
+            value = losses.final(f"focal:gamma={gamma}")(logits, torch.tensor([0])).sum()
             (first,) = torch.autograd.grad(value, margin, create_graph=True)
             (second,) = torch.autograd.grad(first, margin)
             ratio = shapes.curvature_ratio(np.array([p]), gamma)[0]
@@ -447,6 +447,10 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     assert not list((tmp_path / "other").rglob("run.lock"))
     for path in (tmp_path / "whole").rglob("test.npz"):
         assert path.read_bytes() == (tmp_path / "other" / path.relative_to(tmp_path / "whole")).read_bytes()
+    other = parsing.parse(text, "l.toml", arch=("mlp:hidden=4", "linear"))
+    assert other.arch == ("mlp:hidden=4", "linear")
+    with pytest.raises(UsageError, match="arch differ"):
+        parsing.keep(other, tmp_path / "other")
     with pytest.raises(UsageError, match="options differ"):
         parsing.keep(parsing.parse(text.replace("epochs = 2", "epochs = 3"), "l.toml"), tmp_path / "other")
     more = parsing.parse(text, "little.toml", seeds=3)

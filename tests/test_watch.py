@@ -526,3 +526,9 @@ def test_the_page_is_true() -> None:
     names = {"calibcli": calibcli, "logits": Z, "labels": Y, "file": FILE}
     example = doctest.DocTestParser().get_doctest(page, names, "watch.md", None, None)
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
+
+
+@pytest.mark.parametrize("wrong", [{"per_year": 5}, {"per_year": 0.0}, {"nll_cap": 0.01}])
+def test_a_watch_is_not_begun_with_numbers_that_its_state_may_not_have(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="out of range"):
+        calibcli.Watch(min={"accuracy": 0.5}, **wrong)

@@ -150,8 +150,6 @@ class Accumulator:
             UsageError: nothing was added; an unknown metric, or one whose sums by class were not kept: those of the
                 specs that the accumulator was made with are.
         """
-        if self._state is None:
-            raise UsageError("no rows were added", "update it with scores and labels first")
         options = reports.Options(
             specs=specs or self.specs or None,
             bins=bins,
@@ -161,9 +159,10 @@ class Accumulator:
             diagram=diagram,
             seed=seed,
         )
-        columns, rows = self._state.measured()
+        state = self._begun()
+        columns, rows = state.measured()
         found = reports.of_columns(rows, columns, options)
-        inputs = [dataclasses.asdict(file) for file in self._state.files]
+        inputs = [dataclasses.asdict(file) for file in state.files]
         return dataclasses.replace(found, provenance={"inputs": inputs, "seed": seed})
 
     def save(self, path: str | Path) -> None:
@@ -178,12 +177,14 @@ class Accumulator:
         Raises:
             UsageError: nothing was added, or the file cannot be written.
         """
+        arrays: dict[str, Any] = arrays_of(self._begun())
+        with atomic(known_suffix(Path(path), SUFFIXES, "a state")) as temporary:
+            np.savez_compressed(temporary, **arrays)
+
+    def _begun(self) -> State:
         if self._state is None:
             raise UsageError("no rows were added", "update it with scores and labels first")
-        known_suffix(Path(path), SUFFIXES, "a state")
-        with atomic(path) as temporary:
-            arrays: dict[str, Any] = arrays_of(self._state)
-            np.savez_compressed(temporary, **arrays)
+        return self._state
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from calibcli import spoken
 from calibcli.api import fixing, measuring
 from calibcli.errors import InputError, UsageError
 from calibcli.metrics import METRICS
+from calibcli.result import Estimate
+from calibcli.scalers import Fit, Scaler, same_order
 
 if TYPE_CHECKING:
 
@@ -35,7 +38,7 @@ else:
 __all__ = ["Calibrator", "scorer"]
 
 fit_scaler, measure = spoken.in_python(fixing.fit_scaler), spoken.in_python(measuring.measure)
-LEAST = 1e-15  # a probability, as `clip` has it
+LEAST = 1e-15  # a probability, as `clip` has it; of fits that saw no smaller one
 PROPER = ("nll", "brier", "accuracy")
 """Metrics whose best value is that of the true probabilities (accuracy: that of the true ranking)."""
 
@@ -107,11 +110,47 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         fit_: the `Fit`, with its estimates.  estimator_: the classifier, fitted on all rows.
     """
 
+    _least = LEAST
+
     def __init__(self, method: str = "temperature", estimator: Any = None, *, cv: Any = 5, seed: int = 0) -> None:
         self.method = method
         self.estimator = estimator
         self.cv = cv
         self.seed = seed
+
+    @classmethod
+    def from_scaler(cls, scaler: Scaler | Fit, estimator: Any = None) -> Calibrator:
+        """A fitted one of a map that is fitted already, on scores or around the classifier that gave them.
+
+        >>> scaler = calibcli.fit_scaler(logits, labels).scaler  # or calibcli.load_scaler("temperature.safetensors")
+        >>> Calibrator.from_scaler(scaler).predict(logits[:3]).shape
+        (3,)
+
+        Args:
+            scaler: of `fit_scaler` or `load_scaler`.
+            estimator: a fitted classifier; rows reach the map through its `decision_function` where that was fitted on
+                logits, else through its `predict_proba`.
+
+        Raises:
+            InputError: the classifier has other classes, or has them in another order.
+            UsageError: it has no method that gives such scores.
+        """
+        held = scaler if isinstance(scaler, Fit) else _fit(scaler)
+        one, made = held.scaler, cls(held.scaler.spec, estimator)
+        names = np.arange(one.k) if one.classes is None else np.array(one.classes)
+        made._least = 0.0
+        if estimator is None:
+            made.classes_, made.n_features_in_ = names, one.columns
+        else:
+            made.estimator_, made.classes_ = estimator, np.asarray(estimator.classes_)
+            _same_classes(one, made.classes_)
+            made._copy_features()
+            if one.kind == "log_probabilities":  # which nothing in scikit-learn gives by itself
+                about = {**one.metadata, "kind": "probabilities"}
+                held = dataclasses.replace(held, scaler=dataclasses.replace(one, metadata=about))
+            _way(estimator, held.scaler.kind)
+        made.fit_ = held
+        return made
 
     def fit(self, X: Any, y: Any) -> Calibrator:
         """Fit the classifier, where there is one, and the map.
@@ -122,6 +161,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         Raises:
             InputError: scores that the method cannot be fitted to.
         """
+        self._least = LEAST
         if self.estimator is None:
             scores = np.asarray(X)
             k = 2 if scores.ndim == 1 or scores.shape[1] == 1 else scores.shape[1]
@@ -144,8 +184,9 @@ class Calibrator(ClassifierMixin, BaseEstimator):
             raise _not_fitted()
         if self.estimator is None:
             return self.fit_.predict_proba(X)
-        scores = self._scores(self.estimator_, X)
-        return np.ones((len(scores), 1)) if len(self.classes_) == 1 else self.fit_.predict_proba(scores)
+        if len(self.classes_) == 1:
+            return np.ones((len(self._scores(self.estimator_, X)), 1))
+        return self.fit_.predict_proba(self._scores(self.estimator_, X, self.fit_.scaler.kind))
 
     def predict(self, X: Any) -> Any:
         """The label of the highest probability.
@@ -167,9 +208,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         self.estimator_ = clone(self.estimator).fit(X, y)
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
+        self._copy_features()
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) == 1:
             return None, codes, None
@@ -179,11 +218,16 @@ class Calibrator(ClassifierMixin, BaseEstimator):
             return self._scores(self.estimator_, X), codes, kind  # nothing can be left out
         folds = check_cv(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, y, classifier=True)
         found = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way)
-        return _filled(found, kind), codes, kind
+        return _filled(found, kind, LEAST), codes, kind
 
-    def _scores(self, estimator: Any, X: Any) -> Any:
-        way, kind = _way(estimator)
-        return _filled(getattr(estimator, way)(X), kind)
+    def _copy_features(self) -> None:
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+
+    def _scores(self, estimator: Any, X: Any, kind: str | None = None) -> Any:
+        way, kind = _way(estimator, kind)
+        return _filled(getattr(estimator, way)(X), kind, self._least)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -207,19 +251,34 @@ def _not_fitted() -> Exception:
     return NotFittedError(problem)  # type: ignore[no-any-return]
 
 
-def _way(estimator: Any) -> tuple[str, str]:
-    """How an estimator gives scores, and what kind of them."""
-    if hasattr(estimator, "predict_proba"):
-        return "predict_proba", "probabilities"
-    if hasattr(estimator, "decision_function"):
-        return "decision_function", "logits"
-    raise UsageError(f"{type(estimator).__name__} has neither predict_proba nor decision_function", "pass a classifier")
+def _way(estimator: Any, kind: str | None = None) -> tuple[str, str]:
+    """How an estimator gives scores, and what kind of them; of the kind that is asked for."""
+    ways = {"probabilities": "predict_proba", "logits": "decision_function"}
+    for found, way in ways.items():
+        if kind in (None, found) and hasattr(estimator, way):
+            return way, found
+    lacks = f"no {ways[kind]}" if kind else "neither predict_proba nor decision_function"
+    raise UsageError(f"{type(estimator).__name__} has {lacks}", "pass a classifier that has it")
 
 
-def _filled(scores: Any, kind: str) -> Any:
+def _fit(scaler: Scaler) -> Fit:
+    """A map with what its file says of its fit."""
+    told = [Estimate(**e) for e in scaler.metadata.get("estimates", ())]
+    return Fit(scaler.parameters, told, scaler=scaler)
+
+
+def _same_classes(scaler: Scaler, classes: Any) -> None:
+    """Refuse a classifier whose columns are not those of the fit."""
+    if len(classes) != scaler.k:
+        problem = f"the classifier has {len(classes)} classes, the calibrator was fitted on {scaler.k}"
+        raise InputError(problem, "fit a calibrator on outputs of this classifier")
+    same_order(scaler, classes, "the classifier")
+
+
+def _filled(scores: Any, kind: str, least: float) -> Any:
     """Scores in float64, none of them infinitely sure: what trees and neighbours say of rows they know is 0 or 1."""
     found = np.asarray(scores, np.float64)
-    return np.clip(found, LEAST, 1.0) if kind == "probabilities" else np.clip(found, -1e9, 1e9)
+    return np.clip(found, least, 1.0) if kind == "probabilities" else np.clip(found, -1e9, 1e9)
 
 
 def _classes(labels: Any, k: int) -> Any:

@@ -21,6 +21,7 @@ from calibcli.scalers import Fit, Scaler
 from calibcli.scalers import load as load_scaler
 from calibcli.scalers import save as save_scaler
 from calibcli.scalers.output import SUFFIXES
+from calibcli.scalers.per_label import load_labels
 
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler"]
 
@@ -135,8 +136,10 @@ def apply(
     return headline.headed(result)
 
 
-def opened(calibrator: str | Path | Scaler | Fit) -> tuple[Scaler, list[dict[str, str]]]:
-    """A calibrator, and the file that it is in, where it is in one."""
+def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple[Scaler, list[dict[str, str]]]:
+    """A calibrator, and the file that it is in, where it is in one; with `labels` a folder is those of labels."""
+    if labels and isinstance(calibrator, str | Path) and os.path.isdir(calibrator):
+        return scalers.Labels.of(load_labels(Path(calibrator))), [{"path": os.fspath(calibrator)}]
     if isinstance(calibrator, str | Path):
         with unchanged(calibrator):
             return load_scaler(calibrator), [{"path": os.fspath(calibrator), "sha256": sha256(calibrator)}]

@@ -16,7 +16,7 @@ from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
 from calibcli.scalers import Scaler, check_classes
 from calibcli.scalers.output import array_file, put
-from calibcli.scalers.per_label import load_labels
+from calibcli.scalers.per_label import check_labels, load_labels
 
 SUFFIXES = (".npz", ".npy")
 
@@ -36,11 +36,7 @@ def apply_labels(
     may_write([path], [folder, *(scores if isinstance(scores, list | tuple) else [scores])])
     made = load_labels(Path(folder))
     parts = multilabel.read(scores, progress=progress, **{**how, "need_labels": False})
-    if [*parts] != [str(i) for i in range(len(made))] and [*parts] != [*made]:
-        problem = f"the labels are {_named(parts)}, the calibrators are of {_named(made)}"
-        raise InputError(problem, "pass the same labels in the same order")
-    if len(parts) != len(made):
-        raise InputError(f"{len(parts)} labels, the calibrators are of {len(made)}", "pass the labels of the fit")
+    check_labels([*parts], [*made])
     rows = list(parts.values())
     first = rows[0]
     if any(p.n != first.n for p in rows):
@@ -73,8 +69,3 @@ def _column(scaler: Scaler, rows: Predictions, kind_out: str) -> Any:
     check_classes(scaler, rows)
     log_p = scaler.map(rows.logits)
     return np.exp(log_p[:, 1]) if kind_out == "probabilities" else log_p[:, 1] - log_p[:, 0]
-
-
-def _named(labels: Any) -> str:
-    names = [*labels]
-    return ", ".join(names[:4]) + (f", ... ({len(names)})" if len(names) > 4 else "")

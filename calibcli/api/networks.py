@@ -18,6 +18,7 @@ from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.dataset import Dataset
 from calibcli.losses import Loss
 from calibcli.result import Result
+from calibcli.spec import Level, OrNone, Seed, within
 from calibcli.training.command import MODULE, run_all
 from calibcli.training.setup import Setup
 
@@ -87,7 +88,7 @@ def curvature(
     Raises:
         InputError: a model or data that is refused.  UsageError: a wrong option.  TypeError: a quantity not in text.
     """
-    _check(quantities, memory)
+    _check(quantities, memory, level, batch_size, seed)
     where, precision = devices.pick(device), devices.dtype(dtype)
     measured = losses.final(loss) if isinstance(loss, str) else loss
     loaded = _loaded(model, arch, arch_file, trust)
@@ -173,7 +174,9 @@ def _loaded(model: Any, arch: str | None, arch_file: str | None, trust: bool) ->
     return checkpoint.Checkpoint(model, type(model).__name__, {}, MODULE, "", "module")
 
 
-def _check(quantities: tuple[str, ...], memory: str) -> None:
+def _check(quantities: tuple[str, ...], memory: str, level: float, batch_size: int, seed: int) -> None:
+    for name, number, kind in (("level", level, Level), ("batch-size", batch_size, OrNone), ("seed", seed, Seed)):
+        within(number, kind, f"--{name} ")
     if memory not in ("auto", "low", "high"):
         raise UsageError(f"unknown memory plan '{memory}'", "choose from: auto, low, high")
     for quantity in quantities:

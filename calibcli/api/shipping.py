@@ -10,11 +10,12 @@ import numpy.typing as npt
 from calibcli.api.fixing import opened
 from calibcli.api.gating import Limits, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
+from calibcli.errors import UsageError
 from calibcli.gate.request import Request
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Progress
 from calibcli.result import Result
-from calibcli.scalers import Fit, Scaler
+from calibcli.scalers import Fit, Labels, Scaler
 from calibcli.ship import Job
 from calibcli.ship import export as ship
 from calibcli.ship import verify as prove
@@ -57,8 +58,8 @@ def export(
         model: a network that the calibrator goes into: a checkpoint, or an ONNX file.
         data: rows to compare on: scores as for `measure`, or of a model its inputs (`digits.npz#test`).
         labels: (N,), of arrays, for a card.
-        tolerance: largest difference of a probability; default: 1e-6 (float32), 1e-9 (float64), of half precision
-            twice what rounding alone costs.
+        tolerance: largest difference of a probability; default: 1e-6 (float32), 1e-9 (float64), or twice what
+            rounding alone costs where that is more.
         arch, arch_file, trust: of `model`, as for `curvature`.  progress: called with (fraction, text).
         how: how scores are read, see `read`.
 
@@ -67,15 +68,29 @@ def export(
         UsageError: an unknown target, a map that it cannot hold, or a path that cannot be.
         TypeError: an unknown keyword.
     """
-    scaler, files = opened(calibrator)
+    scaler, files = opened(calibrator, labels=True)
     path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
     if model is not None:
         reading["trust"] = trust
+    elif isinstance(scaler, Labels):
+        _path_of_labels(data)
     elif data is not None and not is_path(data):
         data, reading = given(export, data, labels, how, progress, need_labels=False), {}
     into = None if model is None else Path(model)
-    return ship(to, Job(scaler, Path(save), path, into, data, network, reading, tolerance))
+    return ship(to, Job(scaler, Path(save), path, into, data, network, reading, tolerance, as_estimator))
+
+
+def _path_of_labels(data: Any) -> None:
+    if not is_path(data):
+        raise UsageError("calibrators of labels are compared on a file of scores (N, L)", "pass --data FILE")
+
+
+def as_estimator(scaler: Scaler, classifier: Any) -> Any:
+    """A calibrator as scikit-learn takes it, around a fitted classifier where there is one."""
+    from calibcli.api.estimator import Calibrator
+
+    return Calibrator.from_scaler(scaler, classifier)
 
 
 @spread
@@ -123,10 +138,13 @@ def verify(
         InputError: files that are refused, or that hold other rows.  UsageError: a rule without a meaning.
         TypeError: an unknown keyword.
     """
-    scaler, files = opened(calibrator)
+    scaler, files = opened(calibrator, labels=True)
     path, network = "".join(file["path"] for file in files), {"arch": arch, "arch_file": arch_file, "trust": trust}
     reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels}), "trust": trust}
-    if before is None:
+    if isinstance(scaler, Labels):
+        _path_of_labels(data)
+        reading.pop("trust")
+    elif before is None:
         data, reading = given(verify, data, labels, how, progress, need_labels=False), {}
     job = Job(scaler, Path(deployed), path, None, data, network, reading, tolerance)
     request = Request(max=rules(max), min=rules(min), config=None if config is None else Path(config))

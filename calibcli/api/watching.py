@@ -68,7 +68,7 @@ class Watch:
             bins=bins,
             config=None if config is None else Path(config),
         )
-        terms = Terms(rules=request, per_year=per_year, cap=nll_cap, model=name)
+        terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
         self._keeper = Keeper(path, terms, restart)
 
     @spread

@@ -27,7 +27,8 @@ def logits(model: Any, inputs: Inputs) -> Tensor:
         InputError: the output is not (n, K).
     """
     made: Any = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-    rows = len(next(iter(inputs.values()))) if isinstance(inputs, Mapping) else len(inputs)
+    first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
+    rows = first.shape[0]  # len() would write the number of rows into an exported program
     if not isinstance(made, Tensor):
         if isinstance(made, Mapping) and "logits" in made:
             made = made["logits"]
@@ -37,7 +38,7 @@ def logits(model: Any, inputs: Inputs) -> Tensor:
             made = made[0]
     if not isinstance(made, Tensor):
         raise InputError(f"the model returned {type(made).__name__}, not logits", "return a tensor (rows, classes)")
-    if made.ndim != 2 or len(made) != rows:
+    if made.ndim != 2 or made.shape[0] != rows:
         shape = tuple(made.shape)
         sequence = "of a sequence, those of one position: logits[:, -1]"
         other = "of one logit a row: z[:, None]" if made.ndim == 1 else sequence

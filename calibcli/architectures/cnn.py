@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from calibcli.architectures.shelf import ARCHITECTURES, Activation, Norm, Size, Sizes, activation, norm
+from calibcli.architectures.shelf import ACTIVATIONS, ARCHITECTURES, Activation, Norm, Size, Sizes, norm
 
 
 @ARCHITECTURES.add("cnn")
@@ -47,6 +47,6 @@ def _stage(inputs: int, outputs: int, norm_name: Norm, activation_name: Activati
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=norm_name == "none"),
         norm(norm_name, outputs),
-        activation(activation_name),
+        ACTIVATIONS[activation_name](),
         nn.MaxPool2d(2, ceil_mode=True),
     )

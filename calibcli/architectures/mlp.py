@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from calibcli.architectures.shelf import ARCHITECTURES, Activation, Size, Sizes, activation
+from calibcli.architectures.shelf import ACTIVATIONS, ARCHITECTURES, Activation, Size, Sizes
 from calibcli.spec import Share
 
 
@@ -37,12 +37,11 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = (inputs, *hidden)
-        self.hidden = nn.Sequential(*(_layer(a, b, activation, dropout) for a, b in pairwise(widths)))
+        self.hidden = nn.Sequential()
+        for a, b in pairwise(widths):
+            dropped = [nn.Dropout(dropout)] if dropout else []
+            self.hidden.append(nn.Sequential(nn.Linear(a, b), ACTIVATIONS[activation](), *dropped))
         self.linear = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.linear(self.hidden(x.flatten(1))))
-
-
-def _layer(inputs: int, outputs: int, name: Activation, dropout: float) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, outputs), activation(name), *([nn.Dropout(dropout)] if dropout else []))

@@ -20,9 +20,7 @@ Depth = Annotated[int, Range(1, 10_000)]
 Factor = Annotated[float, Range(1 / 64, 1000)]  # of 64 channels: at least one is left
 
 
-def activation(name: Activation) -> nn.Module:
-    kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
-    return kinds[name]()
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
 def initialised(model: nn.Module, init: Init) -> None:

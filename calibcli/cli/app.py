@@ -124,7 +124,17 @@ def _bug(error: Exception) -> int:
 
 
 def _say(problem: str, fix: str, code: Exit) -> int:
-    print(f"error: {problem}" + (f"\n  fix: {fix}" if fix else ""), file=sys.stderr)
+    text = f"error: {problem}" + (f"\n  fix: {fix}" if fix else "")
+    if sys.stderr.isatty():
+        from calibcli.render import stream
+
+        if "calibcli.render.progress" in sys.modules:
+            from calibcli.render import progress
+
+            progress.close()
+
+        text = stream.fitted(text, sys.stderr)
+    print(text, file=sys.stderr)
     return int(code)
 
 

@@ -31,7 +31,9 @@ def command(
     calibrator: Path = argument("Calibrator written by calib scale --save."),
     to: str = option(..., "Target: checkpoint, onnx, json, ... (calib list targets)."),
     save: Path = option(..., "File or folder to write.", "--save", "-o"),
-    model: Path | None = option(None, "Model that it goes into: a checkpoint, a Hugging Face folder, an .onnx."),
+    model: Path | None = option(
+        None, "Model that it goes into: a checkpoint, a Hugging Face folder, an .onnx, a classifier in a .pkl."
+    ),
     data: str | None = option(
         None,
         "Rows to compare on: recorded scores, or of a model its inputs; default: those of the fit, or the model's.",

@@ -54,18 +54,14 @@ def command(
     )
     facts = loaded.facts(found)
     sizes = {"rows": written.rows, "classes": written.classes, "inputs": list(found.shape)}
+    run_with = {"seed": machine.seed, "device": str(where), "dtype": machine.dtype}
     result = Result(
         command="logits",
         estimates=[accuracy(written.correct, written.rows)],
         notes=[*loaded.notes, *found.notes],
         facts={**facts, **sizes, "preprocess": facts["preprocess"]},
         artefacts={"logits" if i == 0 else "labels": str(path) for i, path in enumerate(written.paths)},
-        provenance={
-            "inputs": loaded.inputs(found),
-            "seed": machine.seed,
-            "device": str(where),
-            "dtype": machine.dtype,
-        },
+        provenance={"inputs": loaded.inputs(found), **run_with},
     )
     return run.finish(result)
 

@@ -23,6 +23,7 @@ from calibcli import __version__, headline, render, spec
 from calibcli.errors import CalibError, Exit, UsageError
 from calibcli.files import may_write
 from calibcli.inputs.opening import Reading
+from calibcli.render import sheet, stream
 from calibcli.result import Result
 from calibcli.spec import Count, Edges, Level, Style, option
 
@@ -119,7 +120,7 @@ class Run:
     def note(self, text: str) -> None:
         """A remark on stderr."""
         if not self.quiet:
-            print(f"note: {text}", file=sys.stderr)
+            print(stream.fitted(f"note: {text}", sys.stderr), file=sys.stderr)
 
     def progress(self, title: str) -> Callable[[float, str], None]:
         """A progress callback drawn on stderr (nothing when quiet or not a terminal)."""
@@ -171,9 +172,14 @@ class Run:
             except CalibError as error:  # the other places still get the result
                 failed = failed or error
         Run.latest_code = code if failed is None else int(failed.code)
-        for note in result.notes:
+        detail: sheet.Detail = "all" if self.verbose else "asked" if asked else "few"
+        if "calibcli.render.progress" in sys.modules:
+            from calibcli.render import progress
+
+            progress.close()
+        for note in render.notes(result, self.format, detail):
             self.note(note)
-        render.show(stamped, self.format, "all" if self.verbose else "asked" if asked else "few")
+        render.show(stamped, self.format, detail)
         if failed is not None:
             raise failed
         return code

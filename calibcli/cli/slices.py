@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Alpha, Range, Rows, Seed, argument, option
+from calibcli.spec import Alpha, Depth, Rows, Seed, argument, option
 
 PANEL = "Inspect"
-Depth = Annotated[int, Range(1, 3)]
 
 
 @takes
@@ -38,10 +37,8 @@ def command(
     from calibcli.api.finding import find_slices
 
     run.claim([*files, *named(reading)])
-    how = asked(reading)
-    where = [str(file) for file in files]
     found = find_slices(
-        where[0] if len(where) == 1 else [Path(one) for one in where],
+        files,
         find=find,
         confirm=confirm,
         depth=depth,
@@ -49,6 +46,6 @@ def command(
         alpha=alpha,
         seed=seed,
         progress=run.progress("searching"),
-        **how,
+        **asked(reading),
     )
     return run.finish(found)

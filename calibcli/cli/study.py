@@ -30,6 +30,7 @@ def command(
     save: Path | None = option(None, "Folder for the runs and the report."),
     data: str = option("", "Rows in place of the recipe's: PATH with the parts #train, #validation and #test."),
     size: str = option("small", "small, medium or paper: which size of a study that comes along."),
+    arch: tuple[str, ...] = option((), "Network in place of the recipe's. Repeatable.", kind=tuple[str, ...]),
     seeds: Rows | None = option(None, "Seeds in place of the recipe's; more may be added later."),
     jobs: Rows = option(1, "Processes that share the runs, one GPU after the other; other machines may join in."),
     device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),
@@ -57,10 +58,11 @@ def command(
     if (Path(what) / parsing.FILE).is_file():
         save = Path(what)
         text, source = (save / parsing.FILE).read_text("utf-8"), str(save / parsing.FILE)
-        study = parsing.parse(text, source, data=data, seeds=seeds or 0, trust=trust)
+        study = parsing.parse(text, source, data=data, seeds=seeds or 0, trust=trust, arch=arch)
     else:
         text, source = experiment.text_of(what)
-        study = parsing.parse(text, source, size if source in experiment.built_in() else "", data, seeds or 0, trust)
+        of = size if source in experiment.built_in() else ""
+        study = parsing.parse(text, source, of, data, seeds or 0, trust, arch)
     if show:
         sys.stdout = run.stdout
         print(text, end="")

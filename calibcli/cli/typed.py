@@ -85,6 +85,16 @@ def build(names: Sequence[str], about: bool = False) -> typer.Typer:
 class Worded:
     """Shows types of arguments and flags, --help included, in the words of the options' (`TAKES`)."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """In styles that are read on a light and on a dark ground: no yellow, no cyan."""
+        from typer import rich_utils
+
+        for name in ("OPTION", "SWITCH", "NEGATIVE_OPTION", "NEGATIVE_SWITCH", "COMMANDS_TABLE_FIRST_COLUMN"):
+            setattr(rich_utils, f"STYLE_{name}", "bold")
+        for name in ("TYPES", "METAVAR", "USAGE", "OPTION_ENVVAR"):  # TYPES was METAVAR in older versions
+            setattr(rich_utils, f"STYLE_{name}", "italic")
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         words = {"<path>": TAKES[Path], "<list[Path]>": TAKES[Path], "<bool>": TAKES[bool], "<str>": TAKES[str]}

@@ -43,7 +43,7 @@ def command(
     request = Request(input=deployed, max=max, min=min, config=config)
     eval = configured.load(config).eval  # which is not read here, and is an input of check all the same
     run.claim([deployed, calibrator, data, before, network.arch_file, *session.named(session.asked(request)), eval])
-    scaler, _ = opened(calibrator)
+    scaler, _ = opened(calibrator, labels=True)
     given = {"kind": kind, "labels": rows.labels} if before is None else {**vars(rows), "trust": network.trust}
     reading = {key: value for key, value in given.items() if value is not None}
     job = Job(scaler, deployed, str(calibrator), data=data, network=vars(network), reading=reading, tolerance=tolerance)

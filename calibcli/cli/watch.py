@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.files import may_write
 from calibcli.gate.request import LIMIT, MAX, MIN
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Alpha, Count, Range, argument, option
+from calibcli.spec import Alpha, Count, Nats, PerYear, argument, option
 
 PANEL = "Gate"
-PerYear = Annotated[float, Range(1e-6, 1)]
-Nats = Annotated[float, Range(0.7, 100)]
 
 
 @takes
@@ -62,7 +59,7 @@ def command(
     limits = Request(
         max=max, min=min, margin=margin, baseline=baseline, alpha=alpha, bins=bins, config=config, reading=how
     )
-    terms = Terms(rules=limits, per_year=per_year, cap=nll_cap, model=name, reading=how)
+    terms = Terms(rules=limits, per_year=per_year, nll_cap=nll_cap, model=name, reading=how)
     with locked(state):
         keeper = Keeper(state, terms, restart)
         for path in new:

@@ -311,7 +311,7 @@ class ClassSums:
         flat = self._flat(top, confidence)
         if weights is None:
             both = np.bincount(2 * flat + hit, minlength=2 * (self.k * self.width + 1)).reshape(-1, 2)
-            count, sum_y = self._shaped(both.sum(axis=1)), self._shaped(both[:, 1])
+            count, sum_y = self._shaped(both[:, 0] + both[:, 1]), self._shaped(both[:, 1])
             sum_p = self._sums(flat, confidence)
         else:
             count, sum_y = self._sums(flat, weights), self._sums(flat, weights * hit)

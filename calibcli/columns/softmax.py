@@ -47,7 +47,7 @@ class Piece:
         for start in range(0, n, step):
             rows, part = slice(start, start + step), z[start : start + step]
             best = part.argmax(axis=1, out=self._best[rows])
-            self.top[rows] = top = part[np.arange(len(part)), best]
+            self.top[rows] = top = part.reshape(-1)[np.arange(0, part.size, k) + best]
             low.append(part.min())
             here = np.equal(part, top[:, None], out=same[: len(part)])
             if np.count_nonzero(here) != len(part):
@@ -59,7 +59,9 @@ class Piece:
 
     def columns(self, which: Sequence[int]) -> list[Array]:
         """(n,) the scores of each of these classes."""
-        return [self.by_class[c] for c in which]
+        if self.narrow:
+            return [self.by_class[c] for c in which]
+        return [*np.ascontiguousarray(self.z[:, which].T)]
 
     @property
     def log_sums(self) -> Floats:
@@ -105,7 +107,7 @@ class Piece:
     def at(self, labels: Ints) -> Array:
         """(n,) the score of the label; of one column the probability of it."""
         if self.k > 1:
-            return np.asarray(self.z[np.arange(len(self)), labels])
+            return np.asarray(self.z.reshape(-1)[np.arange(0, self.z.size, self.k) + labels])
         return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
 
 

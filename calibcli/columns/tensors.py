@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AT_ONCE = 1 << 24  # scores worked on together
-NO_DOUBLE = ("cpu", "mps")  # devices without float64, or whose memory NumPy reads
+NO_DOUBLE = ("cpu", "mps", "meta")  # devices without float64 or numbers, or whose memory NumPy reads
 
 
 @dataclass(frozen=True, eq=False)

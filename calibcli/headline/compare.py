@@ -7,6 +7,7 @@ from calibcli.result import Estimate, Result
 
 FIRST = ("nll", "ece", "accuracy", "brier", "brier_top", "auc", "lambda_max", "trace")
 SHOWN = 2  # differences with their numbers
+GAIN = "temperature_gain"  # of another loss to be saved is neither better nor worse
 
 
 def say(result: Result) -> str:
@@ -32,6 +33,7 @@ def _holds(e: Estimate, verdicts: dict[tuple[str, str], str]) -> bool:
 
 def _one(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> str:
     own = [e for e in result.estimates if e.scope == scope]
+    own = [e for e in own if base(e.name) != GAIN] or own
     own.sort(key=lambda e: FIRST.index(base(e.name)) if base(e.name) in FIRST else len(FIRST))
     real = [e for e in own if _holds(e, verdicts)]
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]

@@ -21,7 +21,9 @@ def say(result: Result) -> str:
     of = f" of {losses[0]}" if losses else ""
     said = f"{stopped}{name(main.name)}{of} {value(main)}{_errors(main)}"
     more = next((e for e in found if base(e.name) == "trace" and e is not main), None)
-    return told(said, _against(result, main, losses), _negative(result) or (upper(named(more)) if more else ""))
+    bottom = first(result, ["lambda_min"])
+    rest = f"Negative curvature: {named(bottom)}" if bottom is not None and side(bottom) == "below" else ""
+    return told(said, _against(result, main, losses), rest or (upper(named(more)) if more else ""))
 
 
 def _errors(e: Estimate) -> str:
@@ -64,8 +66,3 @@ def _order(a: tuple[float | None, float | None], b: tuple[float | None, float | 
     if low is not None and most is not None and low > most:
         return "larger"
     return "smaller" if high is not None and least is not None and high < least else ""
-
-
-def _negative(result: Result) -> str:
-    bottom = first(result, ["lambda_min"])
-    return f"Negative curvature: {named(bottom)}" if bottom is not None and side(bottom) == "below" else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from calibcli.headline import first, items, listed, moved, name, named, told, value
-from calibcli.result import Estimate, Result
+from calibcli.result import Result
 
 CHANGE = "after minus before"
 
@@ -41,13 +43,10 @@ def _best(result: Result, losses: list[str]) -> str:
     if len(found) < 2:
         return ""
     best, least = min(found.items(), key=lambda pair: pair[1].value or 0.0)
-    apart = [loss for loss, e in found.items() if loss != best and _beyond(e, least)]
+    top = math.inf if least.high is None else least.high
+    apart = [loss for loss, e in found.items() if loss != best and e.low is not None and e.low > top]
     said = f"Of {len(losses)} losses, {best} has the lowest NLL{' after a temperature' if when == 'after' else ''}"
     if len(apart) == len(found) - 1:
         return f"{said}, by intervals that do not meet"
     others = [loss for loss in found if loss != best and loss not in apart]
     return f"{said} ({value(least)}); not told apart from {listed(others)}"
-
-
-def _beyond(e: Estimate, least: Estimate) -> bool:
-    return e.low is not None and least.high is not None and e.low > least.high

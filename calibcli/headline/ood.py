@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibcli.headline import listed, side, told, upper, value
-from calibcli.result import Estimate, Result
+from calibcli.result import Result
 
 SCORE = "score="
 
@@ -33,8 +33,4 @@ def _differences(result: Result) -> str:
     real = [e for e in changes if verdicts[e.name, e.scope] in ("better", "worse") and side(e) != "open"]
     if not real:
         return f"No difference shown in AUROC ({listed((f'{e.scope} {value(e)}' for e in changes), 2)})"
-    return f"Differences in AUROC: {listed(map(_named, real), 3)}"
-
-
-def _named(e: Estimate) -> str:
-    return f"{e.scope} {value(e)}"
+    return f"Differences in AUROC: {listed((f'{e.scope} {value(e)}' for e in real), 3)}"

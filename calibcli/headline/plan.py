@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from calibcli.headline import count, counted, listed, told
+from calibcli.numbers import number
 from calibcli.result import Estimate, Result
 
 
@@ -11,7 +12,8 @@ def say(result: Result) -> str:
     open_ = [e.scope for e in found if e.value is None]
     known = [e for e in found if e.value is not None]
     if open_:
-        return told(f"No number of rows up to 10⁹ decides {listed(open_)}", _rest(known))
+        rest = "; ".join(f"{_why(e)}: {e.value:,.0f} rows" for e in known[:2])
+        return told(f"No number of rows up to 10⁹ decides {listed(open_)}", rest)
     if not known:
         return ""
     most = max(known, key=lambda e: e.value or 0.0)
@@ -20,10 +22,8 @@ def say(result: Result) -> str:
     return told(f"Plan {counted(needed, 'row')}: {_why(most)}{others}")
 
 
-def _rest(known: list[Estimate]) -> str:
-    return "; ".join(f"{_why(e)}: {e.value:,.0f} rows" for e in known[:2])
-
-
 def _why(e: Estimate) -> str:
-    """`ece <= 0.02 needs that to PASS with a chance of 80%`."""
-    return f"{e.scope} ({e.how.partition(';')[0]})"
+    """`ece <= 0.02 (PASS with a chance of 80 % if its truth is 0)`."""
+    truth = e.detail.get("truth")
+    assumed = f" if {e.scope.partition(' ')[0]} truly is {number(truth)}" if isinstance(truth, float) else ""
+    return f"{e.scope} ({e.how.partition(';')[0]}{assumed})"

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
 
 import torch
-from torch.func import functional_call, grad, vjp, vmap
+from torch.func import grad, vjp, vmap
 
 from calibcli import device as devices
 from calibcli.hessian.indexed_data import Inputs, signs
@@ -155,10 +154,7 @@ def mapped(
 
     def gradient(at: dict[str, torch.Tensor], x: Inputs, y: torch.Tensor) -> dict[str, torch.Tensor]:
         def total(at: dict[str, torch.Tensor]) -> torch.Tensor:
-            def model(*args: Any, **kwargs: Any) -> Any:
-                return functional_call(problem.model, at, args, kwargs)
-
-            return scalar(problem.outputs(x, model), y)
+            return scalar(problem.outputs(x, problem.placed(at)), y)
 
         found: dict[str, torch.Tensor] = grad(total)(at)
         return found

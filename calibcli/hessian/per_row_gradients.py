@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from calibcli import device as devices
 from calibcli.hessian.indexed_data import Inputs
@@ -110,11 +109,8 @@ class RowNorms:
         wanted = {n: t.detach() for n, t, on in zip(problem.names, problem.tensors, self.by_vmap.tolist()) if on}
 
         def one(parameters: dict[str, torch.Tensor], x: Inputs, cotangent: torch.Tensor) -> torch.Tensor:
-            def model(*args: Any, **kwargs: Any) -> Any:
-                return functional_call(problem.model, parameters, args, kwargs)
-
             single = {k: v[None] for k, v in x.items()} if isinstance(x, dict) else x[None]
-            return (problem.forward(model, single)[0] * cotangent).sum()
+            return (problem.forward(problem.placed(parameters), single)[0] * cotangent).sum()
 
         found = vmap(grad(one), in_dims=(None, 0, 0))(wanted, inputs, u)
         nothing = torch.zeros(len(u), dtype=torch.float64, device=problem.device)

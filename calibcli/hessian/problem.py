@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from calibcli import device as devices
 from calibcli.architectures.classify import logits
@@ -112,6 +114,27 @@ class Problem:
             problem = f"the model's outputs have no gradient in '{self.names[0]}' or any other parameter that counts"
             raise InputError(problem, "leave no_grad() and detach() out of its forward pass, or pass other --params")
         return list(torch.autograd.grad(total, self.tensors, create_graph=graph, materialize_grads=True))
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """Name of the parameter at each place of the model that holds one: of tied layers all, of a layer that is
+        registered twice one, as `functional_call` would not put its weights back."""
+        known = {id(t): name for name, t in zip(self.names, self.tensors)}
+        return {
+            f"{prefix}.{key}".removeprefix("."): known[id(p)]
+            for prefix, module in self.model.named_modules()
+            for key, p in module._parameters.items()
+            if id(p) in known
+        }
+
+    def placed(self, at: dict[str, torch.Tensor]) -> Callable[..., Any]:
+        """The model as a function, with others in place of the parameters of these names."""
+
+        def model(*args: Any, **kwargs: Any) -> Any:
+            swapped = {place: at[name] for place, name in self.places.items() if name in at}
+            return functional_call(self.model, swapped, args, kwargs, tie_weights=False)
+
+        return model
 
     def product(self, gradients: list[torch.Tensor], pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Second derivative times a vector: one more backward pass through the graph of `gradients`, which stays."""
@@ -248,7 +271,8 @@ def second(
     live = [(g, v) for g, v in zip(gradients, pieces) if g.requires_grad]
     if not live:
         return [torch.zeros_like(t) for t in tensors]
-    ones, along = [g for g, _ in live], [v for _, v in live]
+    ones = [g for g, _ in live]
+    along = [v.clone() if v.storage_offset() % 2 else v for _, v in live]  # a complex view starts at an even place
     return list(torch.autograd.grad(ones, tensors, along, retain_graph=True, materialize_grads=True))
 
 

@@ -268,9 +268,9 @@ def _twin(problem: Problem, moved: list[int]) -> Problem:
     twin = copy.copy(problem)
     # wide copies at once: one launch, where narrow ones that are converted would take two for each tensor
     floats = [t for t in (*problem.model.parameters(), *problem.model.buffers()) if t.is_floating_point()]
-    sizes = [t.numel() for t in floats]
+    sizes = [-(-t.numel() // 8) * 8 for t in floats]  # each starts where a kernel, or a complex view, likes it
     flat = torch.empty(sum(sizes), dtype=torch.float64, device=problem.device)
-    wide = [piece.view(t.shape) for piece, t in zip(torch.split(flat, sizes), floats)]
+    wide = [piece[: t.numel()].view(t.shape) for piece, t in zip(torch.split(flat, sizes), floats)]
     torch._foreach_copy_(wide, [t.detach() for t in floats])
     memo: dict[int, Any] = {id(t): nn.Parameter(w) if isinstance(t, nn.Parameter) else w for t, w in zip(floats, wide)}
     twin.model, twin.dtype = copied(problem.model, memo).double(), torch.float64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +18,11 @@ from calibcli.signals import Signals, held_signals
 
 @contextlib.contextmanager
 def second_order(device: torch.device) -> Iterator[None]:
-    """Gradients on, fused attention, autocast and TF32 off; all as before on the way out, random state included.
+    """Gradients on; fused attention, autocast, TF32 and compiled parts off; all as before on the way out, random state
+    included.
 
-    Scaled-dot-product attention has a second derivative in its math backend only, and `nn.MultiheadAttention` none
-    in its fused inference path.
+    Scaled-dot-product attention has a second derivative in its math backend only, `nn.MultiheadAttention` none in its
+    fused inference path, and what `torch.compile` made none: it runs as it was written.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -32,20 +34,17 @@ def second_order(device: torch.device) -> Iterator[None]:
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
             sdpa_kernel(SDPBackend.MATH),
+            torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext(),
         ):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-@contextlib.contextmanager
-def plain_recurrence(model: nn.Module) -> Iterator[None]:
+def plain_recurrence(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """cuDNN off around a model that holds recurrent layers: its kernels have no second derivative."""
-    if any(isinstance(m, nn.RNNBase) for m in model.modules()):
-        with devices.cudnn(enabled=False):
-            yield
-    else:
-        yield
+    recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
+    return devices.cudnn(enabled=False) if recurrent else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -59,14 +58,9 @@ def memory_said(problem: Any) -> Iterator[None]:
         raise problem.too_large() from None
 
 
-@contextlib.contextmanager
-def held_together() -> Iterator[Signals | None]:
+def held_together() -> contextlib.AbstractContextManager[Signals | None]:
     """Signals held until all ranks have heard of them; None, and nothing held, for one process."""
-    if devices.world() == 1:
-        yield None
-        return
-    with held_signals() as signals:
-        yield signals
+    return held_signals() if devices.world() > 1 else contextlib.nullcontext()
 
 
 class AttentionWatch(TorchFunctionMode):

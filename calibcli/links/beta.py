@@ -223,10 +223,9 @@ class _Run:
     def _refine(self, sums: Sums, at: float, rough: BetaFit) -> BetaFit:
         """Remove what float32 and the truncated expansion left, as measured in float64 on the sample."""
         for _ in range(2):
-            slope, curvature = sums.means()[0], sums.means()[1]
             beta = _root(sums.means(), at)
             error, se = self._difference(at, beta)
-            slope, curvature, _, _ = _shifted(sums.means(), beta - at)
+            slope, curvature = _shifted(sums.means(), beta - at)
             if se <= ENOUGH * beta * curvature:
                 beta -= (slope + error) / curvature
                 return self._done(beta, sums, curvature)
@@ -239,7 +238,7 @@ class _Run:
         """Mean over the sample of float64 F'_i(β) minus the float32 expansion about `at`, and its standard error."""
         differences, weights = [], []
         for z, y, w in chunks(self.sample):
-            differences.append(expectation(z, y, beta) - _shifted(series(z, y, at), beta - at)[0])
+            differences.append(expectation(z, y, beta) - _shifted(series(z, y, at)[:4], beta - at)[0])
             weights.append(np.ones(len(y)) if w is None else w)
         return weighted_mean(np.concatenate(differences), np.concatenate(weights))
 
@@ -306,15 +305,10 @@ def _step(f: Array, beta: float) -> float:
     return float(beta * math.exp(min(max(step, -2.08), 2.08)))
 
 
-def _shifted(f: Any, delta: float) -> list[Any]:
-    """F', F'', F''', F'''' at β + δ from those at β, to the order that they carry."""
+def _shifted(f: Any, delta: float) -> tuple[Any, Any]:
+    """F' and F'' at β + δ from F' and its three derivatives at β, to the order that they carry."""
     f1, f2, f3, f4 = f
-    return [
-        f1 + delta * (f2 + delta * (f3 / 2 + delta * f4 / 6)),
-        f2 + delta * (f3 + delta * f4 / 2),
-        f3 + delta * f4,
-        f4,
-    ]
+    return f1 + delta * (f2 + delta * (f3 / 2 + delta * f4 / 6)), f2 + delta * (f3 + delta * f4 / 2)
 
 
 def _root(f: Array, beta: float) -> float:
@@ -323,6 +317,6 @@ def _root(f: Array, beta: float) -> float:
     if abs(delta) > 0.1 * beta:
         return beta + delta
     for _ in range(5):
-        slope, curvature, _, _ = _shifted(f, delta)
+        slope, curvature = _shifted(f, delta)
         delta -= slope / curvature
     return float(beta + delta)

@@ -191,13 +191,17 @@ def expectation(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> Arra
 
 
 def series(logits: NDArray[Any], labels: NDArray[Any], beta: float) -> list[Array]:
-    """E z - z_y and κ2, κ3, κ4 of each row as a float32 pass over a file of such rows computes them."""
-    if logits.dtype != np.float32:
-        return cumulants(logits, labels, beta, np.float32)[1:]
-    powers = _Powers(logits.shape[1], beta)
+    """E z - z_y, κ2, κ3, κ4 and the NLL of each row as a float32 pass over a file of such rows computes them.
+
+    The NLL is NaN where exponentials need a shift.
+    """
+    powers = _Powers(logits.shape[1], beta) if logits.dtype == np.float32 else None
 
     def some(z: NDArray[Any], y: NDArray[Any]) -> list[Array]:
-        return (powers(np.ascontiguousarray(z), y) or _cumulants(z, y, beta, np.float32))[1:]
+        found = powers and powers(np.ascontiguousarray(z), y)
+        if not (powers and found):
+            return [*_cumulants(z, y, beta, np.float32)[1:], np.full(len(z), np.nan)]
+        return [*found[1:], np.log(powers.sums[0], dtype=np.float64) - beta * z[np.arange(len(z)), y]]
 
     return by_rows(some, logits, labels, min(SPAN, ROWS * logits.shape[1]))
 

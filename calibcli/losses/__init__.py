@@ -11,47 +11,22 @@ from torch import Tensor, nn
 
 from calibcli.errors import UsageError
 from calibcli.losses import own
-from calibcli.losses.adafocal import AdaFocal, adafocal_update
-from calibcli.losses.focal import DualFocal, Focal, FocalSample, FocalScheduled, InverseFocal
-from calibcli.losses.gamma import critical_p, focal_factor, gamma_star, peak_p
-from calibcli.losses.logit_norm import LogitNorm
-from calibcli.losses.penalty import MMCE, Trace
-from calibcli.losses.proper import Brier, CrossEntropy, LabelSmoothing
-from calibcli.losses.proper_focal import ProperFocal
-from calibcli.losses.regularizers import CPC, MDCA, MbLS
+from calibcli.losses.gamma import critical_p, gamma_star
+from calibcli.losses.proper import CrossEntropy
 from calibcli.losses.shelf import LOSSES, PENALTIES, Batch, Loss, Penalty
 from calibcli.spec import normal
 
 __all__ = [
-    "CPC",
     "LOSSES",
-    "MDCA",
-    "MMCE",
     "PENALTIES",
-    "AdaFocal",
     "Batch",
-    "Brier",
     "CrossEntropy",
-    "DualFocal",
-    "Focal",
-    "FocalSample",
-    "FocalScheduled",
-    "InverseFocal",
-    "LabelSmoothing",
-    "LogitNorm",
     "Loss",
-    "MbLS",
-    "Objective",
     "Penalty",
-    "ProperFocal",
-    "Trace",
-    "adafocal_update",
     "critical_p",
     "final",
-    "focal_factor",
     "gamma_star",
     "objective",
-    "peak_p",
 ]
 
 PAPER_NAMES = {
@@ -134,15 +109,13 @@ def objective(spec: str, penalties: list[str] | tuple[str, ...] = ()) -> Objecti
     if not more and normal(head.partition(":")[0]) in PENALTIES:
         raise UsageError(f"'{head}' is a penalty, not a loss", f"write ce+{head}")
     extra = [PENALTIES.choose(p) for p in (*more, *rest, *penalties)]
-    loss = own.build(head) if head in own.OWN else _of_the_shelf(head)
+    if head in own.OWN:
+        loss = own.build(head)
+    else:
+        choice = LOSSES.choose(head)
+        loss = choice()
+        loss.spec = choice.spec
     return Objective(loss, [p() for p in extra], "+".join([loss.spec, *(p.spec for p in extra)]))
-
-
-def _of_the_shelf(spec: str) -> Loss:
-    choice = LOSSES.choose(spec)
-    loss: Loss = choice()
-    loss.spec = choice.spec
-    return loss
 
 
 def final(spec: str = "ce") -> Loss:

@@ -11,10 +11,8 @@ import numpy as np
 
 from calibcli.columns import ClassTable
 from calibcli.metrics.intervals import percent
-from calibcli.metrics.isotonic import Isotonic
 from calibcli.metrics.reliability import DRAWS, Bins
 from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.metrics.smooth import Smoothed
 from calibcli.numbers import number
 from calibcli.numerics import counted, quantiles
 from calibcli.plots import Curve, Plot
@@ -77,6 +75,8 @@ def reliability(
 def drawn(view: BinaryOutcomes, curve: Drawn) -> list[Curve]:
     """What a picture draws in place of the bins."""
     if curve == "smooth":
+        from calibcli.metrics.smooth import Smoothed
+
         return [smooth_curve(view, view.once(Smoothed.of).fixed_point[0])]
     return corp_curves(view) if curve == "corp" else []
 
@@ -88,6 +88,8 @@ def with_curve(plot: Plot, view: BinaryOutcomes, curve: Drawn) -> Plot:
 
 def corp_curves(view: BinaryOutcomes) -> list[Curve]:
     """The isotonic regression, and where that of a calibrated model lies (Dimitriadis et al. 2021)."""
+    from calibcli.metrics.isotonic import Isotonic
+
     fit = view.once(Isotonic.of)
     knots: Any = fit.knots
     cells = fit.cells

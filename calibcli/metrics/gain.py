@@ -68,7 +68,8 @@ def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = 
         found = _leave_out(z, y, w, fold)
         if found is not None:
             betas, centre, near = found
-            gain = (_nll(z, y) if before is None else before) - _nll(z, y, betas[fold])
+            after = _near(near, (betas - centre)[fold]) if _known(near) else _nll(z, y, betas[fold])
+            gain = (_nll(z, y) if before is None else before) - after
             return Gains(gain, (1 / betas).tolist(), centre, near)
     gain, fits = cross_fit_beta(z, y, fold, w)
     return Gains(gain, [fit.temperature for fit in fits])
@@ -91,8 +92,19 @@ def _nll(z: Array, y: Ints, beta: float | Floats = 1.0) -> Floats:
 
 
 def _derivatives(z: Array, y: Ints, beta: float) -> Floats:
-    """(4, N) F' to F'''' of each row."""
+    """(4, N) F' to F'''' of each row; of many scores (5, N), F last, NaN where it has to be worked out by itself."""
     return np.array(cumulants(z, y, beta, np.float64)[1:] if z.size <= WIDENED else series(z, y, beta))
+
+
+def _known(near: Floats) -> bool:
+    """Whether F of each row is among its derivatives."""
+    return len(near) > 4 and bool(np.isfinite(near[4]).all())
+
+
+def _near(near: Floats, step: float | Floats) -> Floats:
+    """(N,) F of each row at so small a step from where `near` has its derivatives, and F itself."""
+    slope, curve, third, fourth, there = near
+    return np.asarray(there + step * (slope + step * (curve / 2 + step * (third / 6 + step * fourth / 24))))
 
 
 def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats, float, Floats] | None:
@@ -109,7 +121,7 @@ def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats,
     beta = fit.beta
     for _ in range(PASSES):
         near = _derivatives(z, y, beta)
-        each = np.array([np.bincount(fold, row if w is None else w * row) for row in near]).T
+        each = np.array([np.bincount(fold, row if w is None else w * row) for row in near[:4]]).T
         step = _root(each.sum(axis=0))
         if abs(step) <= NEAR * beta:
             betas = np.array([beta + _root(rest) for rest in each.sum(axis=0) - each])
@@ -276,7 +288,8 @@ class _Profile:
     @cached_property
     def _means(self) -> list[float]:
         """F and its first four derivatives at the centre."""
-        return [average(rows, self.rows.weights) for rows in (_nll(self.z, self.y, self.centre), *self.near)]
+        nll = self.near[4] if _known(self.near) else _nll(self.z, self.y, self.centre)
+        return [average(rows, self.rows.weights) for rows in (nll, *self.near[:4])]
 
     def _divergence(self, beta: float) -> float:
         step = self._step(beta)

@@ -199,7 +199,8 @@ def _gaps(views: tuple[BinaryOutcomes, BinaryOutcomes], tables: tuple[Bins, Bins
         third = third / base.total**3
     sigma = np.sqrt(np.maximum(np.diag(covariance), 0))
     weight = np.concatenate([t.weight for t in tables])
-    skewness = np.divide(third, sigma**3, out=np.zeros_like(third), where=sigma > 0)
+    cube = sigma**3  # 0 too where sigma is not, but is as good as that
+    skewness = np.divide(third, cube, out=np.zeros_like(third), where=cube > 0)
     return Gaps(d, sigma, weight, model, covariance, skewness, _in_a_bin(units, sigma))
 
 

@@ -17,7 +17,6 @@ from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.proper import brier_parts
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, lean, needed_class_bins, reads_scores
-from calibcli.metrics.tables import class_names, per_class, top_k
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions, Progress
@@ -120,9 +119,13 @@ def of_columns(predictions: Predictions, measured: Columns, options: Options) ->
             view, bins, seed=options.seed, event="" if predictions.top_only else predictions.event, curve=options.curve
         )
     if options.top_k:
+        from calibcli.metrics.tables import top_k
+
         edges = options.edges or "right"
         tables.append(top_k(sample, options.top_k, bins=shown.bins, edges=edges, level=options.level))
     if options.per_class:
+        from calibcli.metrics.tables import per_class
+
         drawn = _class_plots(sample, shown, predictions, options.seed) if options.diagram else {}
 
         def seen(label: int, view: BinaryOutcomes) -> None:
@@ -301,6 +304,8 @@ def _samples(
 
 
 def _class_plots(sample: Sample, shown: ClassBins, predictions: Predictions, seed: int) -> dict[int, Plot]:
+    from calibcli.metrics.tables import class_names
+
     table, names = sample.columns.classes[shown], class_names(predictions)
     each = np.abs(table.sum_p - table.sum_y).sum(axis=1)
     kept = np.sort(np.argsort(-each, kind="stable")[:MOST_PANELS])  # those with the largest error

@@ -48,7 +48,7 @@ OF_EVENT = ("auc", "cox_slope", "cox_intercept", "observed_expected")
 """And of two classes beside it."""
 FEW = {"accuracy", "nll", "brier", "confidence_gap", "ece", "temperature_gain", *OF_EVENT}
 """Of these, what a screen and its first sentence show."""
-METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT, usual=("proper", "binned", "smooth", "gain"))
+METRICS = Shelf("metric", package="calibcli.metrics", first=DEFAULT, usual=("proper", "binned", "gain", "smooth"))
 UNIT, SIGNED, NATS, ANY, BRIER = Range(0, 1), Range(-1, 1), Range(0), Range(), Range(0, 2)
 """What a metric can be: its trait `values`."""
 OF_TOP = {"brier": "brier_top", "auc": "failure_auroc"}
@@ -243,7 +243,8 @@ def choose(specs: Iterable[str], k: int, top_only: bool = False) -> list[Choice]
     for spec in specs:
         usual = [*DEFAULT, *(OF_EVENT if k == 2 and not top_only else ())]
         group = spec.strip().lower()
-        asked = {"all": [*METRICS.entries], "default": usual, "few": [n for n in usual if n in FEW]}.get(group)
+        asked = [*METRICS.entries] if group == "all" else usual if group == "default" else None
+        asked = [name for name in usual if name in FEW] if group == "few" else asked
         for one in [spec] if asked is None else known(asked, top_only, k):
             choice = _resolved(METRICS.choose(one), k)
             if top_only and _of_every_class(choice.name):

@@ -21,6 +21,7 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -108,6 +109,12 @@ def show(result: Result, name: str, detail: Detail = "few") -> None:
         module(name).show(result, detail)
     else:
         stream.put(text(result, name), json=name == "json")
+
+
+def notes(result: Result, name: str, detail: Detail = "few") -> Sequence[str]:
+    """The notes on what `show` shows."""
+    own = getattr(module(name), "notes", None)
+    return result.notes if own is None else list(own(result, detail))
 
 
 def write(result: Result, path: Path, style: Style = "screen") -> None:

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from calibcli import numbers
 from calibcli.render import sheet
 from calibcli.render.sheet import Column, Sheet
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Cell, Estimate, Result, Table
 
 DIFFERENCE = "after minus before"
+BEST = 3  # methods of a ranking, beside those that every reader looks for
+USUAL = ("temperature", "none")
 
 
 def _scale(result: Result) -> list[Sheet]:
@@ -45,6 +47,17 @@ def _when(scope: str) -> tuple[str, str]:
     """What a number is of, and whether it is from before, after, or their difference: `ce`, `after` of `ce after`."""
     when = next((one for one in (DIFFERENCE, "before", "after") if scope == one or scope.endswith(f" {one}")), "")
     return scope.removesuffix(when).rstrip(), when
+
+
+def ranked(result: Result) -> Result:
+    """The best of a ranking, temperature and the scores as they are; then without the parameters of the first."""
+    ranking = next((t for t in result.tables if t.name == "ranking"), None)
+    if ranking is None or len(ranking.rows) <= BEST + len(USUAL):
+        return result
+    rows = [row for i, row in enumerate(ranking.rows) if i < BEST or row[1] in USUAL]
+    title = f"{ranking.title}: {len(rows)} of {len(ranking.rows)}, all with -v or -o"
+    others = [t for t in result.tables if t.name not in ("ranking", "parameters")]
+    return dataclasses.replace(result, tables=[dataclasses.replace(ranking, rows=rows, title=title), *others])
 
 
 def _ranking(table: Table) -> Sheet:
@@ -151,4 +164,53 @@ def _curvature(result: Result) -> list[Sheet]:
     return [made, *(sheet.of_table(t) for t in result.tables if t.name != "errors")]
 
 
+def _ood(result: Result) -> list[Sheet]:
+    """A row for each score, then the paired differences of AUROC."""
+    by = {(e.name, e.scope): numbers.shown(e)[:2] for e in result.estimates}
+    own = {e.scope: e for e in result.estimates if e.name == "fpr95"}
+    rows = []
+    for scope, e in own.items():
+        cells = [*by.get(("auroc", scope), ("", "")), *by["fpr95", scope]]
+        rows.append([scope.removeprefix("score="), *cells, numbers.cell(e.detail.get("threshold"))])
+    level = f"{numbers.level(result.estimates)} interval".strip()
+    columns = [Column("score", code=True), Column("auroc", right=True), Column(level), Column("fpr95", right=True)]
+    columns += [Column(level), Column("threshold", right=True, spare=1)]
+    said = {
+        row[1]: str(row[-1]) for t in result.tables if t.name == "differences" for row in t.rows if row[0] == "auroc"
+    }
+    moved = [
+        [e.scope, *by["auroc", e.scope], said[e.scope]]
+        for e in result.estimates
+        if e.name == "auroc" and e.scope in said
+    ]
+    heads = [Column("auroc of", code=True), Column("change", right=True), Column(level), Column("shown")]
+    made = [Sheet(sheet.size(result.estimates), columns, rows), Sheet("", heads, moved)]
+    return [sheet.without_empty(one) for one in made if one.rows]
+
+
+def _study(result: Result) -> list[Sheet]:
+    """The verdict on each claim, in its own word, with what decides it."""
+    claims = next((t for t in result.tables if t.name == "claims"), None)
+    if claims is None:
+        return sheet.sheets(result, "why")
+    tones: dict[Cell, sheet.Tone] = {"holds": "good", "reversed": "warn"}
+    rows: list[list[str]] = []
+    found = []
+    for row in claims.rows:
+        name, text, word, value, both, alone, p, more = (str(cell or "") for cell in row)
+        counted = both.startswith("[")
+        rows.append([word, name, value, both if counted else alone, p, "; ".join(filter(None, [text, more]))])
+        found.append(tones.get(word, ""))
+    columns = [Column("verdict"), Column("claim", code=True), Column("value", right=True), Column("interval")]
+    columns += [Column("p (Holm)", right=True, spare=1), Column("in words", free=True)]
+    title = f"{claims.title} (arms, what differs from the paper and figures with -v or -o)"
+    return [Sheet(title, columns, rows, tones=found, musts=frozenset(range(len(rows))))]
+
+
+def _slices(result: Result) -> list[Sheet]:
+    """The rules alone: their table has the numbers too."""
+    return [sheet.of_table(t) for t in result.tables]
+
+
 OWN = {"scale": _scale, "fit": _scale, "compare": _compare, "curvature": _curvature}
+OWN |= {"ood": _ood, "study": _study, "slices": _slices}

@@ -11,7 +11,7 @@ from typing import Literal
 from calibcli import numbers
 from calibcli.headline import FACT as HEADLINE
 from calibcli.plots import Curve, Plot
-from calibcli.result import WORST_FIRST, Cell, Check, Estimate, Result, Table
+from calibcli.result import WORST_FIRST, Cell, Check, Estimate, Outcome, Result, Table
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,18 @@ def facts(result: Result) -> list[tuple[str, str]]:
 
 def verdict(result: Result) -> tuple[str, Tone]:
     """The sentence that a gate ends with; "" without checks."""
-    worst = result.verdict
-    if worst is None:
+    return banner([(c.outcome, c.fatal) for c in result.checks])
+
+
+def banner(outcomes: Sequence[tuple[Outcome, bool]]) -> tuple[str, Tone]:
+    """The worst of these and how many there are of each, red only where one of the worst is fatal (the second)."""
+    counts = Counter(outcome for outcome, _ in outcomes)
+    found = [name for name in WORST_FIRST if name in counts]
+    if not found:
         return "", ""
-    counts = Counter(c.outcome for c in result.checks)
-    said = ", ".join(f"{counts[name]} {VERDICT[name].lower()}" for name in WORST_FIRST if name in counts)
-    return f"{VERDICT[worst]}: {said}", TONE[worst]
+    warns = TONE[found[0]] == "bad" and (found[0], True) not in outcomes
+    said = ", ".join(f"{counts[name]} {VERDICT[name].lower()}" for name in found)
+    return f"{VERDICT[found[0]]}{' (only warns)' * warns}: {said}", "warn" if warns else TONE[found[0]]
 
 
 def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
@@ -306,11 +312,13 @@ def of_table(table: Table) -> Sheet:
     cells = [numbers.of_table(str(name), [row[i] for row in full]) for i, name in enumerate(table.columns)]
     right = [any(isinstance(row[i], int | float) for row in full) for i in range(width)]
     columns = [Column(str(name), right=r) for name, r in zip(table.columns, right, strict=True)]
-    return Sheet(table.title or table.name, columns, [list(row) for row in zip(*cells, strict=True)])
+    return without_empty(Sheet(table.title or table.name, columns, [list(row) for row in zip(*cells, strict=True)]))
 
 
 def without_empty(sheet: Sheet) -> Sheet:
-    """Columns that say nothing are left out."""
+    """Columns that say nothing are left out, but for those of a table without rows."""
+    if not sheet.rows:
+        return sheet
     kept = [
         i
         for i, _ in enumerate(sheet.columns)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import io
 import math
 import re
+import shutil
 import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from typing import TextIO
 
 from calibcli.render.sheet import Column, Sheet
 
@@ -147,6 +149,14 @@ def prose(text: str, room: int) -> list[str]:
     return [line.replace(HELD, " ") for line in lines]
 
 
+def fitted(text: str, to: TextIO) -> str:
+    """Lines that end between words where `to` is a terminal, else `text`."""
+    if not to.isatty():
+        return text
+    room = max(40, shutil.get_terminal_size().columns)
+    return "\n".join(line for one in text.splitlines() for line in prose(one, room) or [""])
+
+
 def _held(text: str) -> str:
     return re.sub(r"\[[^\[\],\s]+, [^\[\],\s]+\]|\S+ %", lambda m: m.group().replace(" ", HELD), text)
 
@@ -158,7 +168,7 @@ def text(table: Sheet, encoding: str = "utf-8", room: int | None = None) -> list
 
 def _below(row: Sequence[str], columns: Sequence[Column], room: int) -> list[Line]:
     said = "; ".join(row[i] for i, c in enumerate(columns) if c.free and row[i])
-    return [[(f"    {line}", "faint")] for line in prose(said, room - 4)]
+    return [[(f"    {line}", "")] for line in prose(said, room - 4)]
 
 
 def _fitted(
@@ -227,9 +237,7 @@ def _cells(
             column = table.columns[i]
             part = parts[k] if k < len(parts) else ""
             space = " " * (sizes[i] - width(part))
-            own = style or (
-                tone if position == 0 and tone else "code" if column.code else "faint" if column.free else ""
-            )
+            own = style or (tone if position == 0 and part else "code" if column.code else "")
             line += [(" " * GAP, "")] if position else []
             line.append((space + part if column.right else part + space, own))
         found.append(line)

@@ -1,15 +1,16 @@
 """Calibration maps, fitted on labelled scores: the shelf `SCALERS`, and fit, cross_fit, apply, save and load."""
 
-from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit
+from calibcli.scalers.fitting import apply, check_classes, cross_fit, fit, same_order
 from calibcli.scalers.output import stream
-from calibcli.scalers.scaler import SCALERS, Fit, Fitted, Scaler
+from calibcli.scalers.per_label import Labels
+from calibcli.scalers.scaler import SCALERS, Fit, Scaler
 from calibcli.scalers.store import load, save
-from calibcli.scalers.subsets import fold_of_rows, raw_argmax
+from calibcli.scalers.subsets import fold_of_rows
 
 __all__ = [
     "SCALERS",
     "Fit",
-    "Fitted",
+    "Labels",
     "Scaler",
     "apply",
     "check_classes",
@@ -17,7 +18,7 @@ __all__ = [
     "fit",
     "fold_of_rows",
     "load",
-    "raw_argmax",
+    "same_order",
     "save",
     "stream",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -175,15 +176,26 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     names = tuple(map(str, predictions.classes))
     if names == scaler.classes or (predictions.k == 2 and names[1] == scaler.classes[1]):  # one column names its event
         return
-    if sorted(names) == sorted(scaler.classes):
-        where = next(i for i, (a, b) in enumerate(zip(names, scaler.classes, strict=True)) if a != b)
-        raise InputError(
-            f"the classes are in another order: class {where} is '{names[where]}' in {predictions.source} and "
-            f"'{scaler.classes[where]}' in the calibrator",
-            f"reorder the columns, or {fix}",
-        )
+    same_order(scaler, names, predictions.source)
     odd = next(name for name in (*names, *scaler.classes) if (name in names) != (name in scaler.classes))
     raise InputError(f"the classes differ: '{odd}' is only in {'the data' if odd in names else 'the calibrator'}", fix)
+
+
+def same_order(scaler: Scaler, classes: Sequence[Any], source: str) -> None:
+    """Refuse the names of the calibrator's classes in another order; other names say nothing.
+
+    Raises:
+        InputError: they are.
+    """
+    names = [str(c) for c in classes]
+    if scaler.classes is None or names == [*scaler.classes] or sorted(names) != sorted(scaler.classes):
+        return
+    where = next(i for i, (a, b) in enumerate(zip(names, scaler.classes, strict=True)) if a != b)
+    raise InputError(
+        f"the classes are in another order: class {where} is '{names[where]}' in {source} and "
+        f"'{scaler.classes[where]}' in the calibrator",
+        "reorder the columns, or fit a calibrator on outputs of this model",
+    )
 
 
 def part(progress: Progress | None, done: int, of: int, what: str = "") -> Progress | None:

@@ -200,3 +200,45 @@ def load_labels(folder: Path) -> dict[str, Scaler]:
         fix = "pass the folder that calib scale --multilabel --save wrote"
         raise InputError(f"{folder} is not a folder of calibrators of labels", fix)
     return made
+
+
+def check_labels(names: Sequence[str], made: Sequence[str]) -> None:
+    """Refuse scores of other labels than those of the fit, or of labels in another order; numbers are nobody's name.
+
+    Raises:
+        InputError: they are.
+    """
+    if [*names] not in ([str(i) for i in range(len(made))], [*made]):
+        problem = f"the labels are {_named(names)}, the calibrators are of {_named(made)}"
+        raise InputError(problem, "pass the same labels in the same order")
+
+
+def _named(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:4]) + (f", ... ({len(labels)})" if len(labels) > 4 else "")
+
+
+@dataclass(frozen=True)
+class Labels(Scaler):
+    """The calibrators of labels as one: a score (n, L) of each label to the logarithm of its probability, (n, L).
+
+    Attributes:
+        parts: the calibrator of each label.
+    """
+
+    parts: tuple[Scaler, ...] = ()
+
+    @classmethod
+    def of(cls, made: Mapping[str, Scaler]) -> Labels:
+        parts = tuple(made.values())
+        about = {"kind": parts[0].kind, "columns": len(parts)}
+        return cls(parts[0].spec, len(parts), {}, tuple(made), about, parts)
+
+    @property
+    def preserves_accuracy(self) -> bool:
+        return False
+
+    def _mapped(self, scores: Any) -> Any:
+        z = np.asarray(scores)
+        if z.ndim != 2 or z.shape[1] != self.k:
+            raise InputError(f"scores of shape {z.shape} for {self.k} labels", f"pass an array (n, {self.k})")
+        return np.stack([one(z[:, i])[:, 1] for i, one in enumerate(self.parts)], axis=1)

@@ -87,7 +87,8 @@ def rank(
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
     for place, m in enumerate(order, 1):
-        mean, se = _difference(m.nll, best.nll, weights)
+        with np.errstate(invalid="ignore"):  # infinite values that are equal do not differ
+            mean, se = weighted_mean(np.where(m.nll == best.nll, 0.0, m.nll - best.nll), weights)
         low, high = (mean - z * se, mean + z * se) if m is not best else (None, None)
         rows.append([place, m.spec, nll[m.spec], mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
         if m is not best:
@@ -148,9 +149,3 @@ def _notes(best: Tried, recommended: str, methods: Sequence[Tried]) -> list[str]
         why = f"{best.spec} makes {', '.join(best.worse)} worse" if best.worse else "no method has a lower NLL"
         notes.append(f"no method is recommended: {why}; the scores as they are do as well")
     return notes
-
-
-def _difference(a: Array, b: Array, weights: Array | None) -> tuple[float, float]:
-    """Mean of a - b, and its standard error; infinite values that are equal do not differ."""
-    with np.errstate(invalid="ignore"):
-        return weighted_mean(np.where(a == b, 0.0, a - b), weights)

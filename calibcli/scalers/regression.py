@@ -191,7 +191,7 @@ class Regression:
         x = np.column_stack([x, np.ones(len(x), np.float32)])
         self.blocks = np.empty((k, k + 1, k + 1), np.float32)
         for c in range(k):
-            some = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].mean())
+            some = np.flatnonzero(spread[:, c] > CLOSE * spread[:, c].sum() / max(len(rows), 1))
             part = x[some]
             self.blocks[c] = part.T @ (part * mass[some, c][:, None])
 

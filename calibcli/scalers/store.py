@@ -13,8 +13,8 @@ import numpy as np
 from calibcli import wellformed
 from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import atomic
-from calibcli.scalers.fitting import KEPT
-from calibcli.scalers.kinds import NAMES
+from calibcli.predictions import Kind
+from calibcli.result import Estimate
 from calibcli.scalers.parameters import problem
 from calibcli.scalers.scaler import SCALERS, Scaler
 from calibcli.spec import Range
@@ -45,6 +45,15 @@ class About:
         return (
             "" if self.classes is None or len(set(self.classes)) == self.k else "classes are not k names, all different"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedOn:
+    """What must be right about how it was fitted."""
+
+    kind: Kind = "logits"
+    columns: int = 0
+    estimates: Sequence[Estimate] = ()
 
 
 def save(scaler: Scaler, path: str | Path) -> None:
@@ -103,6 +112,7 @@ def load(path: str | Path) -> Scaler:
     errors = (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, UsageError)
     with refusing(errors, lambda error: f"{path} is not a calibrator that this calib can read ({error})", fix):
         about: About = wellformed.read(json.loads(header["calib"]), About, str(path), fix)
+        wellformed.read(about.fit, FittedOn, str(path), fix, "fit")
         scaler = Scaler(
             spec=SCALERS.choose(about.spec).spec,
             k=about.k,
@@ -110,33 +120,12 @@ def load(path: str | Path) -> Scaler:
             classes=None if about.classes is None else tuple(about.classes),
             metadata=dict(about.fit),
         )
-        fault = _fault(scaler)
+        fault = problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
+        if scaler.columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
+            fault = f"it was fitted on {scaler.columns} columns for {scaler.k} classes"
         if fault:
             raise InputError(f"{path} is a damaged calibrator: {fault}", "fit it again")
     return scaler
-
-
-def _fault(scaler: Scaler) -> str:
-    """What in a calibrator cannot be, or nothing."""
-    kind, columns = scaler.metadata.get("kind", "logits"), scaler.metadata.get("columns", scaler.k)
-    if not isinstance(kind, str) or kind not in NAMES:
-        return f"it was fitted on '{str(kind)[:40]}'"
-    if type(columns) is not int or columns not in ((1, 2) if scaler.k == 2 else (scaler.k,)):
-        return f"it was fitted on {str(columns)[:40]} columns for {scaler.k} classes"
-    estimates = scaler.metadata.get("estimates", [])
-    if not isinstance(estimates, list) or not all(map(_estimate, estimates)):
-        return "an estimate of its fit is not one"
-    return problem(scaler.choice.traits["form"], scaler.parameters, scaler.k)
-
-
-def _estimate(entry: Any) -> bool:
-    """Whether this is an estimate as `fit` keeps it."""
-    if not isinstance(entry, dict) or set(entry) != set(KEPT):
-        return False
-    texts, numbers = ("name", "unit", "how", "reason"), ("value", "low", "high", "level", "n")
-    return all(isinstance(entry[key], str) for key in texts) and all(
-        entry[key] is None or (type(entry[key]) in (int, float) and abs(entry[key]) < 1e300) for key in numbers
-    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

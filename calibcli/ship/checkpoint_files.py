@@ -21,6 +21,8 @@ from calibcli.errors import InputError, UsageError, refusing
 from calibcli.files import atomic, no_room
 from calibcli.inputs import checkpoint
 from calibcli.inputs.checkpoint import containers, metadata, weights
+from calibcli.inputs.dataset import Dataset
+from calibcli.scalers import Scaler
 from calibcli.ship import fold
 from calibcli.ship.comparison import Compared, compare, softmax
 from calibcli.ship.stamp import about
@@ -52,10 +54,7 @@ def ship(job: Job) -> Shipped:
         raise UsageError(f"'{job.model}' is no file or folder", "pass the checkpoint itself, with one state dict in it")
     loaded, rows, scaler = opened(job)
     name, head = fold.head(loaded.model, rows, str(job.model))
-    features = list[Tensor]()
-    hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
-    raw = logits_of(loaded.model, rows)
-    hook.remove()
+    raw, features = _run(loaded.model, head, rows)
     expected = scaler.map(raw)
     stored = _stored(job.model, head.weight, name)
     weight, bias = fold.folded(head, a, c)
@@ -70,15 +69,21 @@ def ship(job: Job) -> Shipped:
             raise InputError(
                 f"'{key}' does not fit {stored.dtype} after the fold", "save the checkpoint in float32 first"
             )
-    cost = fold.rounding(torch.cat(features), head, stored.dtype, scaler, expected)
     keeps = raw if scaler.preserves_accuracy else None
     change = Change(tensors, about(job))
 
     def compared(path: Path) -> Compared:
         after = logits_of(checkpoint.load(path, **job.network).model, rows)
         dtype = NAMES.get(stored.dtype, "float32") if stored.dtype in fold.HALF else "float32"
-        found = compare(expected, softmax(after), dtype, job.tolerance, keeps, cost)
-        found.require(job.path.name)
+        found = compare(
+            expected,
+            softmax(after),
+            dtype,
+            job.tolerance,
+            keeps,
+            lambda: fold.rounding(features, head, stored.dtype, scaler, raw),
+        )
+        found.require(job.path.name, "use --to onnx or --to pt2, or pass --tolerance")
         return found
 
     found, more = _folder(job, change, compared) if job.model.is_dir() else _file(job, change, compared)
@@ -90,6 +95,26 @@ def ship(job: Job) -> Shipped:
         notes=[*loaded.notes, *rows.notes, *more],
         inputs=[e for e in loaded.inputs(rows) if e["path"] != str(job.model) or job.model.is_dir()],
     )
+
+
+def rounding(before: checkpoint.Checkpoint, path: Path, rows: Dataset, scaler: Scaler, **network: Any) -> float | None:
+    """`fold.rounding` of a network's head in the type that `path` stores it in; None where nothing can be folded in."""
+    with contextlib.suppress(InputError, AttributeError):
+        name, head = fold.head(before.model, rows, before.source)
+        raw, features = _run(before.model, head, rows)
+        after = checkpoint.load(path, **network).model.get_submodule(name)
+        stored = _stored(path, after.get_parameter("weight"), name).dtype
+        return fold.rounding(features, head, stored, scaler, raw)
+    return None
+
+
+def _run(model: Any, head: torch.nn.Linear, rows: Dataset) -> tuple[Any, Tensor]:
+    """Logits of the rows, and what the head was given for them."""
+    features = list[Tensor]()
+    hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
+    raw = logits_of(model, rows)
+    hook.remove()
+    return raw, torch.cat(features)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
-from calibcli.scalers import Scaler
+from calibcli.scalers import Labels, Scaler
 
 Array = NDArray[Any]
 LIMITS = {"float64": 1e-9, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
@@ -26,7 +27,8 @@ class Compared:
 
     Attributes:
         n: rows.  most: the largest difference of a probability, in row `row`.  limit: what it may be.
-        changed: rows whose predicted class is not the calibrator's.  rounding: what half precision costs by itself.
+        changed: rows whose predicted class is not the calibrator's.
+        rounding: what arithmetic and storage cost by themselves.
     """
 
     n: int
@@ -67,7 +69,7 @@ def compare(
     dtype: str = "float32",
     tolerance: float | None = None,
     raw: Array | None = None,
-    rounding: float | None = None,
+    rounding: Callable[[], float | None] = lambda: None,
 ) -> Compared:
     """Compare probabilities.
 
@@ -77,7 +79,7 @@ def compare(
         dtype: that it works in.
         tolerance: the limit, where the user named one.
         raw: (n, K) scores before, where the calibrator keeps their predicted classes.
-        rounding: what half precision costs without a calibrator.
+        rounding: what arithmetic and storage cost without a calibrator; asked where `found` is beyond its limit.
     """
     p = np.asarray(found, np.float64)
     if p.shape != expected.shape:
@@ -86,15 +88,21 @@ def compare(
     far = np.abs(np.exp(expected) - p)
     worst = np.nan_to_num(far.max(axis=1, initial=0.0), nan=np.inf)
     classes = (expected if raw is None else raw).argmax(axis=1)
-    limit = max(LIMITS[dtype], 2 * rounding if rounding is not None else 0.0) if tolerance is None else tolerance
+    limit, cost = LIMITS[dtype] if tolerance is None else tolerance, None
+    if tolerance is None and worst.max(initial=0.0) > limit and (cost := rounding()) is not None:
+        limit = max(limit, 2 * cost)
     row = int(worst.argmax())
-    return Compared(len(p), float(worst[row]), row, limit, int((p.argmax(axis=1) != classes).sum()), rounding)
+    return Compared(len(p), float(worst[row]), row, limit, int((p.argmax(axis=1) != classes).sum()), cost)
 
 
 def of_scores(scaler: Scaler, fed: Array, found: Array, dtype: str, tolerance: float | None = None) -> Compared:
     """What a calibrator of its own gives for the scores `fed`, as it was given them."""
     wide = fed.astype(np.float64)
     expected = np.asarray(scaler(wide))
+    if isinstance(scaler, Labels):  # each label of each row is a problem of its own
+        p, q = np.exp(expected).ravel(), np.asarray(found, np.float64).ravel()
+        with np.errstate(divide="ignore"):
+            return compare(np.log(np.stack([1 - p, p], axis=1)), np.stack([1 - q, q], axis=1), dtype, tolerance)
     raw = wide if scaler.preserves_accuracy and scaler.columns > 1 else None
     return compare(expected, found, dtype, tolerance, raw)
 

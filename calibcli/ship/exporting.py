@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from calibcli.errors import UsageError
 from calibcli.files import known_suffix, may_write, sha256
 from calibcli.result import Cell, Estimate, Result
+from calibcli.scalers import Labels
 from calibcli.ship.comparison import Compared
 from calibcli.ship.target import TARGETS, Job
+
+OF_LABELS = ("onnx", "pt2", "torchscript")  # targets that hold the calibrators of labels in one
 
 
 def export(spec: str, job: Job) -> Result:
@@ -25,6 +27,11 @@ def export(spec: str, job: Job) -> Result:
         raise UsageError(f"--to {choice.name} writes a model", "pass --model FILE")
     if needs == "scores" and job.model is not None:
         raise UsageError(f"--to {choice.name} writes the calibrator alone", "leave --model out")
+    if isinstance(job.scaler, Labels) and (choice.name not in OF_LABELS or job.model is not None):
+        what = f"--to {choice.name}" + (" --model" if choice.name in OF_LABELS else "")
+        one = sorted(Path(job.calibrator).glob("*.safetensors"))[0]
+        fix = "use --to onnx, --to pt2 or --to torchscript, without --model"
+        raise UsageError(f"{what} takes the calibrator of one label, such as {one}", fix)
     if suffixes:
         known_suffix(job.path, suffixes, f"the target {choice.name}")
     reads = [job.calibrator or None, job.model, *job.read]
@@ -42,7 +49,8 @@ def export(spec: str, job: Job) -> Result:
     if compared is not None:
         facts |= facts_of(compared)
     facts["headline"] = _headline(choice.name, job, compared)
-    rows = [] if needs == "inputs" or job.model is not None else _provenance(job.data)
+    named = needs != "inputs" and job.model is None and isinstance(job.data, str | Path) and Path(job.data).is_file()
+    rows = [{"path": str(job.data), "sha256": sha256(job.data)}] if named else []
     return Result(
         command="export",
         estimates=[] if compared is None else [estimate(compared)],
@@ -75,8 +83,3 @@ def estimate(compared: Compared) -> Estimate:
         how="largest |p - p of the calibrator in float64| over rows and classes",
         reason="the largest of these rows, measured: it has no sampling error",
     )
-
-
-def _provenance(data: Any) -> list[dict[str, Any]]:
-    named = isinstance(data, str | Path) and Path(data).is_file()
-    return [{"path": str(data), "sha256": sha256(data)}] if named else []

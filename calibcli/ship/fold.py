@@ -18,6 +18,7 @@ from calibcli.ship.comparison import DRAWS
 Array = NDArray[Any]
 CENTRED = ("vector", "matrix", "bcts")
 INSTEAD = "use --to onnx, --to pt2 or --to torchscript"
+FEW = 1000  # weights, of which a few draws miss the worst
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -90,7 +91,14 @@ def head(model: nn.Module, rows: Dataset, source: str) -> tuple[str, nn.Linear]:
 
 
 def _same(made: Any, logits: Tensor) -> bool:
-    return isinstance(made, Tensor) and made.shape == logits.shape and torch.equal(made, logits)
+    if not isinstance(made, Tensor) or made.ndim != 2:
+        return False
+    return torch.equal(_columns(made), logits)
+
+
+def _columns(z: Tensor) -> Tensor:
+    """Logits of K >= 2 classes; of one column (0, z), as `classify.logits` has it."""
+    return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
 
 
 def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str) -> InputError:
@@ -110,7 +118,11 @@ def _no_head(model: nn.Module, linear: dict[str, nn.Linear], k: int, source: str
 
 
 def folded(found: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]:
-    """The new weight and bias in float64; no bias where there was none and none is needed."""
+    """The new weight and bias in float64; no bias where there was none and none is needed. Of a head of one logit, that
+    of class 1, softmax(A (0, z) + c) is the sigmoid of (A11 - A01) z + c1 - c0.
+    """
+    if found.out_features == 1:
+        a, c = a[1:, 1:] - a[:1, 1:], c[1:] - c[:1]
     weight = torch.from_numpy(a) @ found.weight.detach().double()
     bias = torch.from_numpy(c.copy())
     if found.bias is not None:
@@ -120,21 +132,18 @@ def folded(found: nn.Linear, a: Array, c: Array) -> tuple[Tensor, Tensor | None]
     return weight, bias
 
 
-def rounding(features: Tensor, found: nn.Linear, stored: torch.dtype, scaler: Scaler, expected: Array) -> float | None:
-    """What storing the head in half precision costs before anything is folded: the largest difference of a probability
-    when its weights move at random by up to half a unit in the last place; None of a head that is wider.
+def rounding(features: Tensor, found: nn.Linear, stored: torch.dtype, scaler: Scaler, raw: Array) -> float:
+    """What storing a head and working in float32 cost before anything is folded: the largest change of a probability
+    when weights and bias are multiplied by a number at random, cast to their type, and the logits divided by it.
     """
-    if stored not in HALF:
-        return None
-    generator = torch.Generator().manual_seed(0)
-    worst, eps = 0.0, float(torch.finfo(stored).eps)
-    bias = 0.0 if found.bias is None else found.bias.detach().double()
-    for _ in range(DRAWS):
-        unit = 2.0 ** torch.floor(torch.log2(found.weight.detach().double().abs().clamp_min(1e-30))) * eps
-        moved = (
-            found.weight.detach().double()
-            + (torch.rand(unit.shape, generator=generator, dtype=unit.dtype) - 0.5) * unit
-        )
-        z = (features.double() @ moved.T + bias).numpy()
-        worst = max(worst, float(np.abs(np.exp(scaler.map(z)) - np.exp(expected)).max()))
+    generator, expected, worst = np.random.default_rng(0), np.exp(scaler.map(raw)), 0.0
+
+    def cast(tensor: Tensor | None, factor: float) -> Tensor | float:
+        return 0.0 if tensor is None else (tensor.detach().double() * factor).to(stored).to(features.dtype)
+
+    for factor in generator.uniform(0.5, 1, DRAWS if found.weight.numel() > FEW else FEW // DRAWS).tolist():
+        weight = cast(found.weight, factor)
+        assert isinstance(weight, Tensor)
+        z = _columns(features @ weight.T + cast(found.bias, factor)).double().numpy() / factor
+        worst = max(worst, float(np.abs(np.exp(scaler.map(z)) - expected).max()))
     return worst

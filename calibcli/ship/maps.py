@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError
-from calibcli.scalers import Scaler
+from calibcli.scalers import Labels, Scaler
 from calibcli.ship.comparison import Inexact
 
 Array = NDArray[Any]
@@ -84,6 +84,19 @@ def calibrated(o: Ops, scaler: Scaler, scores: Any) -> Any:
     return mapped(o, scaler, as_logits(o, scaler, scores))
 
 
+def log_probabilities(o: Ops, scaler: Scaler, scores: Any) -> Any:
+    """(n, K) of scores (n, columns); of the calibrators of labels (n, L), each of its own column."""
+    if isinstance(scaler, Labels):
+        two = (normalised(o, calibrated(o, one, o.column(scores, i))) for i, one in enumerate(scaler.parts))
+        return o.join(*(o.column(z, 1) for z in two))
+    return normalised(o, calibrated(o, scaler, scores))
+
+
+def classes(scaler: Scaler) -> int:
+    """K of the maps in it: of labels 2, whether a row has one."""
+    return 2 if isinstance(scaler, Labels) else scaler.k
+
+
 def as_logits(o: Ops, scaler: Scaler, scores: Any) -> Any:
     """(n, K) logits or log-probabilities of what the calibrator takes."""
     if scaler.columns == 1:
@@ -106,6 +119,11 @@ def mapped(o: Ops, scaler: Scaler, z: Any) -> Any:
     return PROGRAMS[scaler.choice.name](o, scaler.parameters, z)
 
 
+def nothing(o: Ops) -> Any:
+    """Minus infinity, which no constant is: readers take one among the weights for a damaged file."""
+    return o.log(o.const(0.0))
+
+
 def normalised(o: Ops, z: Any) -> Any:
     """Log-softmax."""
     d = z - o.max(z)
@@ -122,7 +140,7 @@ def log1p(o: Ops, x: Any) -> Any:
 def temperature(o: Ops, p: Any, z: Any) -> Any:
     beta = float(p["beta"])
     if beta == 0:  # classes of probability 0 stay
-        return o.where(z < o.const(-FAR), o.const(-np.inf), o.const(0.0))
+        return o.where(z < o.const(-FAR), nothing(o), o.const(0.0))
     return z if beta == 1 else z * o.const(beta)
 
 
@@ -158,7 +176,7 @@ def both(o: Ops, z: Any) -> tuple[Any, Any]:
     """ln p and ln(1 - p) of every class; neither loses digits where p is near 0 or 1."""
     d = z - o.max(z)
     top = is_top(o, z)
-    others = o.where(top, o.const(-np.inf), d)
+    others = o.where(top, nothing(o), d)
     second = o.most(o.max(others), o.const(-FAR))
     log_rest = second + o.log(o.sum(o.exp(others - second)))
     total = log1p(o, o.exp(log_rest))
@@ -257,7 +275,7 @@ def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
         return np.stack([np.concatenate([row, np.full(knots - len(row), fill)]) for row in rows])
 
     x = o.most(x, o.const(np.array([row[0] for row in xs])))
-    deep, edges = o.deep(x), o.const(table(xs, np.inf))
+    deep, edges = o.deep(x), o.const(table(xs, FAR))
     below = o.flat(o.sum(o.number(edges < deep if steps else edges <= deep))) - o.const(1.0)
     start = o.const(np.arange(count, dtype=np.float64) * knots)
     at = o.index(o.most(below, o.const(0.0)) + start)
@@ -271,7 +289,7 @@ def read(o: Ops, p: Any, x: Any, steps: bool) -> Any:
 
 def share(o: Ops, z: Any, mapped: Any) -> Any:
     """The top probability becomes `mapped`; the others keep their proportions, and none of them passes the top."""
-    top, log_p, gone = is_top(o, z), both(o, z)[0], o.const(-np.inf)
+    top, log_p, gone = is_top(o, z), both(o, z)[0], nothing(o)
     rest = o.where(top, gone, log_p)
     alone = o.max(rest) < o.const(-FAR)  # nothing is left to others: what the map leaves them is shared evenly
     rest = o.where(alone, o.where(top, gone, o.const(0.0)), rest)

@@ -14,14 +14,14 @@ from onnx import TensorProto, helper
 
 from calibcli.errors import InputError, UsageError
 from calibcli.files import atomic
-from calibcli.inputs import dataset
+from calibcli.inputs import checkpoint, dataset
 from calibcli.inputs.dataset import Dataset
 from calibcli.links import log_softmax
 from calibcli.predictions import two_columns
-from calibcli.scalers import Scaler
+from calibcli.scalers import Scaler, same_order
 from calibcli.ship import onnx_run
 from calibcli.ship.comparison import DRAWS, compare, of_scores, softmax
-from calibcli.ship.maps import calibrated, exact_enough, normalised
+from calibcli.ship.maps import calibrated, classes, exact_enough, log_probabilities, normalised
 from calibcli.ship.onnx_nodes import OLDEST, PREFIX, GraphOps, Value, standalone
 from calibcli.ship.onnx_place import ENDS, KINDS, Place, find, leads
 from calibcli.ship.onnx_weights import weights_beside
@@ -31,6 +31,7 @@ from calibcli.ship.target import Job, Shipped
 Array = NDArray[Any]
 OPSET = 17
 BATCH = 256
+HALF = "end the network with a Cast to float32, export the calibrator alone (leave --model out), or pass --tolerance"
 
 
 def ship(job: Job, output: str) -> Shipped:
@@ -49,12 +50,12 @@ def ship(job: Job, output: str) -> Shipped:
 
 def _alone(job: Job, wide: bool) -> Shipped:
     fed, scaler = job.fed("float32"), job.scaler
-    o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
+    o = GraphOps(classes(scaler), np.float64 if wide else np.float32, float(np.finfo(np.float32).eps), OPSET)
     x = Value(o, "scores")
-    found = o.exp(normalised(o, calibrated(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x)))
+    found = o.exp(log_probabilities(o, scaler, o.cast(x, TensorProto.DOUBLE) if wide else x))
     out = o.cast(found, TensorProto.FLOAT, "probabilities")
     about = {**stamp(job), onnx_run.TAKES: "scores"}
-    model = standalone(o, scaler.columns, TensorProto.FLOAT, out, list(about.items()))
+    model = standalone(o, (scaler.columns, scaler.k), TensorProto.FLOAT, out, list(about.items()))
     with atomic(job.path) as temporary:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
@@ -90,10 +91,16 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
         running = onnx_run.session(temporary)
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
         dtype = KINDS[place.kind]
-        cost = _rounding(raw, expected, place, scaler) if dtype == "float16" else None
         keeps = raw if scaler.preserves_accuracy and scaler.columns > 1 else None
-        compared = compare(expected, _probabilities(out, place, scaler), dtype, job.tolerance, keeps, cost)
-        compared.require(job.path.name)
+        compared = compare(
+            expected,
+            _probabilities(out, place, scaler),
+            dtype,
+            job.tolerance,
+            keeps,
+            lambda: _rounding(raw, expected, place, scaler) if dtype == "float16" else None,
+        )
+        compared.require(job.path.name, HALF if dtype == "float16" else "")
     facts = {
         "takes": "inputs",
         "output": name,
@@ -108,7 +115,17 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
 def _rows(job: Job) -> Dataset:
     if job.data is None:
         raise UsageError("a network is compared on rows of inputs, and none were named", "pass --data digits.npz#test")
-    return dataset.load(job.data, **job.reading)
+    assert job.model is not None
+    return opened(job.model, job)
+
+
+def opened(network: Path, job: Job) -> Dataset:
+    """The rows of --data, prepared as the folder of the network says where it says so."""
+    graph = onnx_run.read(network).graph
+    taken = {i.name for i in graph.input} - {i.name for i in graph.initializer}
+    own, classes, about = checkpoint.beside(network, taken)
+    same_order(job.scaler, classes or (), str(network))
+    return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
 
 
 def _feeds(running: Any, rows: Dataset) -> Iterator[Any]:
@@ -127,7 +144,8 @@ def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
     temporary.write_bytes(graph.SerializeToString())
     running = onnx_run.session(temporary)
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
-    raw = raw[:, None] if raw.ndim == 1 else raw
+    if raw.ndim == 1:
+        place.flat, raw = True, raw[:, None]
     if raw.ndim != 2:
         raise InputError(
             f"'{place.at}' has shape {raw.shape}, not (rows, classes)", "choose one: --to onnx:output=NAME"
@@ -178,6 +196,7 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
     o = GraphOps(scaler.k, np.float64 if wide else np.float32, float(np.finfo(KINDS[own]).eps), opset)
     working = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     x = Value(o, fresh if not place.before else place.at)
+    x = o.along("Unsqueeze", 1, 13, x) if place.flat else x
     z = o.cast(x, working) if own != working else x
     z = calibrated(o, scaler, z)
     if place.held == "probabilities":
@@ -186,6 +205,7 @@ def _put(model: Any, place: Place, scaler: Scaler, wide: bool, opset: int, name:
         z = normalised(o, z)
     if scaler.columns == 1:
         z = o.column(z, 1) if place.held == "probabilities" else o.column(z, 1) - o.column(z, 0)
+    z = o.along("Squeeze", 1, 13, z) if place.flat else z
     out = o.cast(z, own, place.at if not place.before else f"{PREFIX}after")
     nodes = list(graph.node)
     if place.before:

@@ -73,15 +73,15 @@ class GraphOps:
     take = partialmethod(node, "Gather", axis=0)
     join = partialmethod(node, "Concat", axis=-1)
 
-    def _along(self, kind: str, axis: int, since: int, x: Value, **more: Any) -> Value:
+    def along(self, kind: str, axis: int, since: int, x: Value, **more: Any) -> Value:
         """An operation whose axes became an input with opset `since`."""
         if self.opset >= since:
             return self.node(kind, x, self.const([axis], whole=True), **more)
         return self.node(kind, x, axes=[axis], **more)
 
-    max = partialmethod(_along, "ReduceMax", -1, 18, keepdims=1)
-    sum = partialmethod(_along, "ReduceSum", -1, 13, keepdims=1)
-    deep, flat = partialmethod(_along, "Unsqueeze", 2, 13), partialmethod(_along, "Squeeze", 2, 13)
+    max = partialmethod(along, "ReduceMax", -1, 18, keepdims=1)
+    sum = partialmethod(along, "ReduceSum", -1, 13, keepdims=1)
+    deep, flat = partialmethod(along, "Unsqueeze", 2, 13), partialmethod(along, "Squeeze", 2, 13)
 
     def number(self, condition: Value) -> Value:
         return self.cast(condition, helper.np_dtype_to_tensor_dtype(self.dtype))
@@ -96,13 +96,13 @@ class GraphOps:
         return self.node("Cast", x, name=name, to=kind)
 
 
-def standalone(o: GraphOps, columns: int, kind: int, out: Value, about: Sequence[tuple[str, str]]) -> Any:
+def standalone(o: GraphOps, columns: tuple[int, int], kind: int, out: Value, about: Sequence[tuple[str, str]]) -> Any:
     """The model `scores (rows, columns) -> probabilities (rows, K)` of these nodes."""
     graph = helper.make_graph(
         o.nodes,
         "calib",
-        [helper.make_tensor_value_info("scores", kind, ["rows", columns])],
-        [helper.make_tensor_value_info(out.name, kind, ["rows", o.classes])],
+        [helper.make_tensor_value_info("scores", kind, ["rows", columns[0]])],
+        [helper.make_tensor_value_info(out.name, kind, ["rows", columns[1]])],
         o.constants,
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", o.opset)], producer_name="calibcli")

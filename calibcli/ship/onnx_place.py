@@ -25,12 +25,14 @@ class Place:
 
     Attributes:
         held: what the tensor holds, logits or probabilities.  before: the Softmax that follows, "" for none.
+        flat: whether it is (n,), one score for each row.
     """
 
     at: str
     kind: int
     held: str
     before: str
+    flat: bool = False
 
 
 def find(model: Any, output: str, path: str) -> tuple[str, Place]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 from typing import Any
 
 from calibcli import __version__
@@ -19,7 +20,7 @@ def about(job: Job) -> dict[str, Any]:
     found["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     found["rows"] = int(scaler.metadata.get("n", 0))
     found["data_sha256"] = str(scaler.metadata.get("sha256", ""))
-    found["sha256"] = sha256(job.calibrator) if job.calibrator else ""
+    found["sha256"] = sha256(job.calibrator) if Path(job.calibrator).is_file() else ""
     found["version"] = __version__
     return found
 

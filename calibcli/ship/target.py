@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
-from calibcli.inputs.scores import recorded
+from calibcli.inputs.scores import multilabel, recorded
 from calibcli.predictions import Predictions
 from calibcli.result import Cell
-from calibcli.scalers import Scaler, check_classes
+from calibcli.scalers import Labels, Scaler, check_classes
+from calibcli.scalers.per_label import check_labels
 from calibcli.shelves import Shelf
 from calibcli.ship.comparison import Compared
 
@@ -40,6 +41,7 @@ class Job:
         model: the network that it goes into, or None.  network: options of `checkpoint.load`.
         data: rows: recorded outputs, or a data set of inputs.  reading: options of `recorded.read` or `dataset.load`.
         tolerance: largest difference of a probability; None is the target's own.
+        estimator: what makes a scikit-learn estimator of a scaler, and of a fitted classifier where there is one.
     """
 
     scaler: Scaler
@@ -50,6 +52,7 @@ class Job:
     network: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
     tolerance: float | None = None
+    estimator: Callable[[Scaler, Any], Any] | None = None
 
     @cached_property
     def scores(self) -> Predictions:
@@ -101,6 +104,12 @@ class Job:
         Raises:
             InputError: as `fed`.
         """
+        if isinstance(self.scaler, Labels):
+            parts = multilabel.read(self._source(), **{**self.reading, "need_labels": False})
+            check_labels([*parts], [*(self.scaler.classes or ())])
+            pairs = zip(self.scaler.parts, parts.values(), strict=True)
+            found = np.concatenate([fed(one, rows, dtype) for one, rows in pairs], axis=1)
+            return found[np.linspace(0, len(found) - 1, min(len(found), ROWS)).astype(np.int64)]
         return fed(self.scaler, self.scores, dtype)
 
     @property
@@ -111,6 +120,8 @@ class Job:
     def provenance(self) -> list[dict[str, Any]]:
         """Path and sha256 of what was read."""
         files = [self.calibrator] if self.calibrator else []
+        if isinstance(self.scaler, Labels):
+            files = sorted(map(str, Path(self.calibrator).glob("*.safetensors")))
         if self.model is not None and self.model.is_file():
             files.append(str(self.model))
         return [{"path": path, "sha256": sha256(path)} for path in files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from calibcli.inputs import checkpoint, inference
 from calibcli.inputs.checkpoint import trusted
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Dataset
-from calibcli.scalers import Scaler
+from calibcli.scalers import Scaler, same_order
 from calibcli.ship.comparison import Compared, compare, of_scores, softmax
 from calibcli.ship.maps import exact_enough
 from calibcli.ship.target import Job, Shipped
@@ -84,6 +85,7 @@ def opened(job: Job) -> tuple[checkpoint.Checkpoint, Dataset, Scaler]:
     if k != job.scaler.k:
         problem = f"{job.model} has {k} classes, the calibrator was fitted on {job.scaler.k}"
         raise InputError(problem, "fit a calibrator on outputs of this model")
+    same_order(job.scaler, loaded.classes or (), str(job.model))
     metadata = {**job.scaler.metadata, "kind": "logits", "columns": k}
     return loaded, rows, dataclasses.replace(job.scaler, metadata=metadata)
 
@@ -105,6 +107,7 @@ def _written(
 ) -> Shipped:
     """The file, if it is within its limit."""
     fix = "use --to checkpoint, or export the calibrator alone (leave --model out)"
+    made = io.BytesIO()  # torch ends the process where a file has no room
     with atomic(job.path) as temporary:
         with (
             refusing((*FAILURES, AssertionError), lambda e: f"torch cannot trace it ({str(e)[:200]})", fix),
@@ -116,12 +119,11 @@ def _written(
                 program = torch.export.export(
                     module, example, dynamic_shapes=({0: rows},) if len(example) == 1 else None
                 )
-                with temporary.open("wb") as file:
-                    torch.export.save(program, file)
+                torch.export.save(program, made)
             else:
                 traced = torch.jit.trace(module, example)  # type: ignore[no-untyped-call]
-                with temporary.open("wb") as file:
-                    torch.jit.save(traced, file)
+                torch.jit.save(traced, made)
+        temporary.write_bytes(made.getbuffer())
         found: Compared = compared(temporary)
         found.require(job.path.name)
     facts = {"arithmetic": "float64" if wide else "float32", "takes": "inputs" if job.model else "scores"}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from calibcli.architectures.classify import logits
 from calibcli.scalers import Scaler
-from calibcli.ship.maps import calibrated, normalised
+from calibcli.ship.maps import classes, log_probabilities
 
 
 class TorchOps:
@@ -83,8 +83,8 @@ class Calibrator(nn.Module):
 
     def forward(self, scores: Tensor) -> Tensor:
         scaler = self.__dict__["scaler"]
-        o = TorchOps(self, scaler.k, self.dtype, self.eps)
-        found: Tensor = normalised(o, calibrated(o, scaler, scores.to(self.dtype)))
+        o = TorchOps(self, classes(scaler), self.dtype, self.eps)
+        found: Tensor = log_probabilities(o, scaler, scores.to(self.dtype))
         return (found if self.logs else found.exp()).to(scores.dtype)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,10 @@ from calibcli.gate.request import Request
 from calibcli.inputs.scores import recorded
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.result import Cell, Check, Result, Table
-from calibcli.scalers import check_classes
+from calibcli.scalers import Labels, check_classes
+from calibcli.ship import estimator_files
 from calibcli.ship.as_json import scaler_of
-from calibcli.ship.comparison import Compared, compare, softmax
+from calibcli.ship.comparison import Compared, compare, of_scores, softmax
 from calibcli.ship.exporting import estimate, facts_of
 from calibcli.ship.target import Job, fed
 
@@ -41,19 +45,57 @@ def verify(job: Job, before: Path | None, rules: Request) -> Result:
     """
     if job.data is None:
         raise UsageError("no rows were named", "pass --data ROWS")
-    rows, found, given = _scores(job) if before is None else (*_networks(job, before), None)
+    if isinstance(job.scaler, Labels):
+        return _labels(job, before, rules)
+    cost: Callable[[], float | None] = _none
+    given = None
+    if before is None:
+        rows, found, given = _scores(job)
+    else:
+        rows, found, cost = _networks(job, before)
     check_classes(job.scaler, rows)
     if len(found) != rows.n:
         problem = f"{job.path} has {len(found):,} rows, {rows.source} has {rows.n:,}"
         raise InputError(problem, "pass the same rows, in the same order")
     expected = job.scaler.map(rows.logits) if given is None else np.asarray(job.scaler(given.astype(np.float64)))
     raw = np.asarray(rows.logits) if job.scaler.preserves_accuracy and not rows.top_only else None
-    compared = compare(expected, found, "float32", job.tolerance, raw)
+    compared = compare(expected, found, "float32", job.tolerance, raw, cost)
     with np.errstate(divide="ignore"):
         after = dataclasses.replace(
             rows, scores=ArrayScores(np.log(found)), kind="log_probabilities", predicted=None, source=str(job.path)
         )
     verdicts, table = _verdicts(rules, rows, after)
+    return _result(job, compared, rows.notes, verdicts, table, before)
+
+
+def _labels(job: Job, before: Path | None, rules: Request) -> Result:
+    """The calibrators of labels in one program, each label of each row compared."""
+    if before is not None or rules.max or rules.min or job.path.suffix not in (".onnx", *TORCH):
+        problem = "calibrators of labels are compared on scores, in a file of calib export, without limits"
+        raise UsageError(problem, "leave --before, --max and --min out, or pass the calibrator of one label")
+    given = job.fed("float32")
+    return _result(job, of_scores(job.scaler, given, _program(job, given), "float32", job.tolerance))
+
+
+def _program(job: Job, given: Array) -> Array:
+    """What a program of scores gives for them."""
+    if job.path.suffix == ".onnx":
+        from calibcli.ship import onnx_run
+
+        return onnx_run.probabilities(job.path, given)
+    from calibcli.ship import torch_files
+
+    return np.asarray(torch_files.probabilities(job.path, given, bool(job.network.get("trust"))))
+
+
+def _result(
+    job: Job,
+    compared: Compared,
+    notes: Sequence[str] = (),
+    verdicts: Mapping[str, Cell] = MappingProxyType({}),
+    table: Sequence[Table] = (),
+    before: Path | None = None,
+) -> Result:
     facts: dict[str, Cell] = {"deployed": str(job.path), "calibrator": job.scaler.spec}
     facts |= {**facts_of(compared), **verdicts}
     facts["headline"] = _headline(job, compared, verdicts)
@@ -64,7 +106,7 @@ def verify(job: Job, before: Path | None, rules: Request) -> Result:
         estimates=[estimate(compared)],
         checks=[_check(compared)],
         tables=table,
-        notes=rows.notes,
+        notes=notes,
         facts=facts,
         provenance={"inputs": [{"path": path, "sha256": sha256(path)} for path in dict.fromkeys(files)]},
     )
@@ -80,7 +122,7 @@ def _check(compared: Compared) -> Check:
     )
 
 
-def _headline(job: Job, compared: Compared, verdicts: dict[str, Cell]) -> str:
+def _headline(job: Job, compared: Compared, verdicts: Mapping[str, Cell]) -> str:
     does = "gives" if compared.within else "does not give"
     said = f"{job.path.name} {does} what {job.scaler.choice.name.replace('_', ' ')} gives: {compared.text}."
     return said + (f" The gate says {verdicts['verdict before']} before it and {verdicts['verdict after']} after."
@@ -109,16 +151,12 @@ def _scores(job: Job) -> tuple[Predictions, Array, Array | None]:
         rows = recorded.read(rows, **{**job.reading, "need_labels": False})
     check_classes(job.scaler, rows)
     path = job.path
-    if path.suffix == ".onnx":
-        from calibcli.ship import onnx_run
-
+    if path.suffix in (".onnx", *TORCH):
         given = fed(job.scaler, rows, "float32")
-        return rows, onnx_run.probabilities(path, given), given
-    if path.suffix in TORCH:
-        from calibcli.ship import torch_files
-
-        given = fed(job.scaler, rows, "float32")
-        return rows, torch_files.probabilities(path, given, bool(job.network.get("trust"))), given
+        return rows, _program(job, given), given
+    if path.suffix in estimator_files.SUFFIXES:
+        given = fed(job.scaler, rows, "float64")
+        return rows, estimator_files.probabilities(path, given, "", bool(job.network.get("trust"))), given
     if path.suffix == ".json":
         with refusing(OSError, lambda e: f"cannot read {path} ({e.strerror})", "check the path"):
             text = path.read_bytes()
@@ -133,18 +171,33 @@ def _scores(job: Job) -> tuple[Predictions, Array, Array | None]:
     return rows, softmax(other.logits), None
 
 
-def _networks(job: Job, before: Path) -> tuple[Predictions, Array]:
-    """The logits of the network before, with labels, and the probabilities of the one that is deployed."""
+def _none() -> None:
+    """Nothing is known of what rounding costs."""
+
+
+def _networks(job: Job, before: Path) -> tuple[Predictions, Array, Callable[[], float | None]]:
+    """The logits of the network before, with labels, the probabilities of the one that is deployed, and what arithmetic
+    and storage of its head cost."""
     from calibcli.inputs import checkpoint, dataset
 
+    cost: Callable[[], float | None] = _none
     if before.suffix == ".onnx":
+        from calibcli.ship import onnx_files
+
+        rows = onnx_files.opened(before, job)
+    elif before.suffix in estimator_files.SUFFIXES:
         rows = dataset.load(job.data, **job.reading)
     else:  # prepared as the model asks
-        rows = checkpoint.load(before, **job.network).open_data(job.data, **job.reading)
+        loaded = checkpoint.load(before, **job.network)
+        rows = loaded.open_data(job.data, **job.reading)
+        if job.path.suffix not in (".onnx", *estimator_files.SUFFIXES):
+            from calibcli.ship import checkpoint_files
+
+            cost = functools.partial(checkpoint_files.rounding, loaded, job.path, rows, job.scaler, **job.network)
     raw, found = (_outputs(path, rows, job) for path in (before, job.path))
     with np.errstate(divide="ignore"):
         z, facts = np.log(raw), {"files": [], "labelled": True}
-    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found
+    return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found, cost
 
 
 def _outputs(path: Path, rows: Any, job: Job) -> Array:
@@ -153,9 +206,16 @@ def _outputs(path: Path, rows: Any, job: Job) -> Array:
         from calibcli.ship import onnx_files
 
         return onnx_files.outputs(path, rows)
+    if path.suffix in estimator_files.SUFFIXES:
+        x, _ = rows.batch(slice(0, len(rows)))
+        return estimator_files.probabilities(path, np.asarray(x), job.scaler.kind, bool(job.network.get("trust")))
     from calibcli.inputs import checkpoint, inference
+    from calibcli.inputs.checkpoint import containers
     from calibcli.ship.torch_files import logits_of
 
-    model = checkpoint.load(path, **job.network).model
+    network = job.network
+    if path.suffix in TORCH and containers.read(path, trust=bool(network.get("trust"))).module is not None:
+        network = {**network, "arch": None, "arch_file": None}  # a program, which has its own
+    model = checkpoint.load(path, **network).model
     inference.check(rows, model)
     return softmax(logits_of(model, rows))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from calibcli.metrics.intervals import Rows
 from calibcli.numerics import normal_quantile, normal_share, two_sided
-from calibcli.slices.literals import Floats
+from calibcli.predictions import Floats, Ints
 
 SMALLEST = 30  # rows (or groups) of the other half below which nothing is confirmed
 Mask = npt.NDArray[np.bool_]
@@ -50,7 +50,7 @@ class Measured:
         picked = [None if column is None else column[rows] for column in (self.weights, self.groups)]
         return Rows(self.values[rows], picked[0], self.counts, picked[1])
 
-    def test(self, inside: npt.NDArray[np.int64], outside: npt.NDArray[np.int64], alpha: float) -> Found:
+    def test(self, inside: Ints, outside: Ints, alpha: float) -> Found:
         """A gap against 0; an error against that of the other rows."""
         here = self.rows(inside)
         if len(inside) < SMALLEST or here.lacking or here.units < SMALLEST:
@@ -144,11 +144,7 @@ def _tail(p: Floats, hits: float, w: Floats) -> float:
 def halves(n: int, groups: Any, seed: int) -> Mask:
     """(N,) whether a row is searched: half of them at random; groups stay together."""
     rng = np.random.default_rng([seed, 20])
-    if groups is None:
-        chosen = np.zeros(n, bool)
-        chosen[rng.permutation(n)[: n // 2]] = True
-        return chosen
-    names, member = np.unique(groups, return_inverse=True)
+    names, member = (range(n), slice(None)) if groups is None else np.unique(groups, return_inverse=True)
     chosen = np.zeros(len(names), bool)
     chosen[rng.permutation(len(names))[: len(names) // 2]] = True
     return np.asarray(chosen[member])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,19 +17,18 @@ from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics import Sample
 from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
-from calibcli.predictions import Predictions, Progress
+from calibcli.predictions import Floats, Predictions, Progress
 from calibcli.result import Estimate, Result, Table
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
-from calibcli.slices.literals import Column, Floats, columns_of
+from calibcli.slices.literals import Column, columns_of
 from calibcli.slices.tried import Evidence, Rule, distinct, ranked
-from calibcli.spec import Alpha, Range, Rows, Seed, check_options
+from calibcli.spec import Alpha, Depth, Rows, Seed, check_options
 
 TESTS = 10
 SHARE = 0.05  # of the rows, of the slice that "would have been found"
 LEAST = 200
 Find = Literal["gap", "error"]
 Confirm = Literal["split", "all"]
-Depth = Annotated[int, Range(1, 3)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,9 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     Raises:
         UsageError: no column to search, or too few rows.
     """
-    given = _columns(predictions)
+    given = predictions.slices
+    if not given:
+        raise UsageError("no column to search", "name one that the rows have: --by COLUMN")
     tell = progress or (lambda fraction, text: None)
     tell(0.0, "reading scores")
     table = columns(predictions, class_bins=(), lean=True)
@@ -101,12 +102,6 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
         notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
     facts = {**told.facts, "n": predictions.n, **predictions.problem, "columns": len(found)}
     return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
-
-
-def _columns(predictions: Predictions) -> Mapping[str, Any]:
-    if not predictions.slices:
-        raise UsageError("no column to search", "name one that the rows have: --by COLUMN")
-    return predictions.slices
 
 
 def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
@@ -195,38 +190,24 @@ def _headline(found: Sequence[Estimate], search: Search, total: float, least: tu
     if not real:
         gap, share = least
         return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
-    word = "miscalibrated" if search.find == "gap" else "wrong more often"
-    names = "; ".join(f"{e.scope} ({' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,})" for e in real[:3])
+    word, name, shown = "miscalibrated", "confidence gap", f"{total:+.3f}"
+    if search.find == "error":
+        word, name, shown = "wrong more often", "error", f"{total:.3f}"
+    names = "; ".join(f"{e.scope} ({name} {' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,})" for e in real[:3])
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
-    return f"Surely {word}: {names}{more}. All {rows:,} rows: {total:+.3f}."
+    return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {shown}."
 
 
 def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:
     if not estimates:
         return []
-    points = []
+    curves = []
     for confirmed, label, role in ((True, "confirmed", "model"), (False, "not confirmed", "null")):
-        some = [(i, e) for i, e in enumerate(estimates) if e.detail["confirmed"] is confirmed]
-        if some:
-            points.append(
-                Curve(
-                    label=label,
-                    kind="points",
-                    role=role,
-                    x=[float(i) for i, _ in some],
-                    y=[e.value for _, e in some],
-                    low=[e.low for _, e in some],
-                    high=[e.high for _, e in some],
-                )
-            )
-    whole = Curve(label="all rows", kind="hline", y=[total], role="limit")
-    return [
-        Plot(
-            name="slices",
-            title="Where it fails, on rows that were not searched",
-            ylabel=estimates[0].name,
-            labels=[e.scope for e in estimates],
-            flip=True,
-            curves=[*points, whole],
-        )
-    ]
+        at = [i for i, e in enumerate(estimates) if e.detail["confirmed"] is confirmed]
+        y, low, high = ([getattr(estimates[i], part) for i in at] for part in ("value", "low", "high"))
+        if at:
+            x = [float(i) for i in at]
+            curves.append(Curve(label=label, kind="points", role=role, x=x, y=y, low=low, high=high))
+    curves.append(Curve(label="all rows", kind="hline", y=[total], role="limit"))
+    labels, title = [e.scope for e in estimates], "Where it fails, on rows that were not searched"
+    return [Plot(name="slices", title=title, ylabel=estimates[0].name, labels=labels, flip=True, curves=curves)]

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from calibcli.columns.parts import coded
 from calibcli.gate.conditions import Condition, numbers
+from calibcli.predictions import Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 PARTS = 5  # of a column of numbers
 VALUES = 50  # of a column of texts, the most frequent
 SAMPLE = 10_000  # rows that show whether a number is one of few

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.gate.conditions import Condition
-from calibcli.slices.literals import Column, Floats
+from calibcli.predictions import Floats
+from calibcli.slices.literals import Column
 
 MOST = 2_000  # of the ranking, that are looked at for what is not explained by others
 SAME = 2.0  # standard errors within which the gap of a pair is that of one of its conditions
@@ -64,8 +65,7 @@ def ranked(
     sets = [c for size in range(1, depth + 1) for c in itertools.combinations(range(len(columns)), size)]
     count = 0
     for chosen in sets:
-        sums = [_sums(columns, codes, chosen, weights) for weights in (None, value, variance)]
-        n, total, spread = sums
+        n, total, spread = (_sums(columns, codes, chosen, weights) for weights in (None, value, variance))
         z = np.divide(total, np.sqrt(spread), out=np.zeros_like(total), where=spread > 1e-12)
         z = np.abs(z) if evidence.signed else z
         enough = (n >= least) & (n <= len(rows) - least)
@@ -74,13 +74,13 @@ def ranked(
         best = np.argsort(-z, kind="stable", axis=None)[:MOST]
         found.append((z.ravel()[best], best, chosen))
     flat = [
-        (float(z), chosen, int(at), columns)
+        (float(z), chosen, int(at))
         for strengths, places, chosen in found
         for z, at in zip(strengths, places, strict=True)
         if z > 0
     ]
     flat.sort(key=lambda entry: -entry[0])
-    return [Rule(_parts(columns, chosen, at), z) for z, chosen, at, _ in flat[:MOST]], count
+    return [Rule(_parts(columns, chosen, at), z) for z, chosen, at in flat[:MOST]], count
 
 
 def _sums(columns: Sequence[Column], codes: Sequence[Any], chosen: tuple[int, ...], weights: Floats | None) -> Floats:

@@ -202,12 +202,9 @@ def _table(study: Study, arch: str, arms: dict[str, dict[str, Measured]]) -> Tab
             of = arms[arm.name]
             rows.append([arm.name, *(f"{of[name].values.mean():.4g} ± {_spread(of[name]):.2g}" for name in names)])
         if any(name in arm.printed for name in names):
-            rows.append([f"{arm.name}, printed", *(_shown(arm.printed.get(name)) for name in names)])
+            printed = (f"{arm.printed[name]:.4g}" if name in arm.printed else "" for name in names)
+            rows.append([f"{arm.name}, printed", *printed])
     return Table(name=f"arms {arch}", columns=["arm", *names], rows=rows, title=f"{arch}: mean ± SD over seeds")
-
-
-def _shown(printed: float | None) -> str:
-    return "" if printed is None else f"{printed:.4g}"
 
 
 def _differs(study: Study, source: str) -> list[Table]:
@@ -237,7 +234,7 @@ def _spread(found: Measured) -> float:
 
 def _check(claim: Claim, study: Study, arch: str, judged: dict[str, Verdict], expect: bool) -> Check:
     verdict = judged[_scoped(study, claim.id, arch)]
-    message = f"{verdict.word}" + (f": {_more(verdict)}" if _more(verdict) else "")
+    message = ": ".join(filter(None, (verdict.word, _more(verdict))))
     about, found = verdict.about, None
     if about is not None and np.isfinite(about.error):
         half = about.half(LEVEL)

@@ -82,13 +82,21 @@ def _toml(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
-def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0, trust: bool = False) -> Study:
+def parse(
+    text: str,
+    source: str,
+    size: str = "",
+    data: str = "",
+    seeds: int = 0,
+    trust: bool = False,
+    arch: Sequence[str] = (),
+) -> Study:
     """A study of its TOML.
 
     Args:
         size: which of the tables `[size.NAME]` replaces keys.  data: rows in place of those written, `PATH`, whose
-            parts are `PATH#train` and so on.  seeds: in place of those written.  trust: whether code that it
-            names may run.
+            parts are `PATH#train` and so on.  seeds, arch: in place of those written.  trust: whether code
+            that it names may run.
 
     Raises:
         UsageError: not TOML, a key that is not known, an arm or a claim that cannot be.
@@ -130,7 +138,7 @@ def parse(text: str, source: str, size: str = "", data: str = "", seeds: int = 0
     fields |= beside | {name: str(about.get(name, "")) for name in ("question", "paper", "computes", "bibtex", "cost")}
     study = Study(
         name=str(about.get("name", Path(source).stem)),
-        arch=tuple(axes.get("arch", ())),
+        arch=tuple(arch or axes.get("arch", ())),
         seeds=seeds or int(axes.get("seeds", 5)),
         options=options,
         arms=tuple(arm for table in raw.get("arm", ()) for arm in _arms(table, where)),

@@ -22,8 +22,8 @@ DRAWN = np.round(GRID[9::20], 4)  # of which curves are drawn
 def computed(study: Study) -> Result:
     """The result of a study that computes something by name."""
     plots, tables, checks = COMPUTED[study.computes]()
-    reversed_ = sum(check.outcome == "fail" for check in checks)
-    said = f"{len(checks)} claims, computed: {len(checks) - reversed_} hold, {reversed_} reversed."
+    held, reversed_ = (sum(check.outcome == one for check in checks) for one in ("pass", "fail"))
+    said = f"{len(checks)} claims, computed: {held} hold{'s' * (held == 1)}, {reversed_} reversed."
     facts = {"headline": said, "study": study.name, "question": study.question, "paper": study.paper}
     facts |= {"command": f"calib study {study.name}", "cost": study.cost, "cite": study.bibtex}
     notes = ["computed on a grid, without training: no seeds, no rows, and so no intervals", *study.differs]

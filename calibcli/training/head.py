@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
+from calibcli import device
 from calibcli.errors import InputError
 from calibcli.inputs import inference
 from calibcli.training.batches import Loader
@@ -28,23 +31,30 @@ def features(model: nn.Module, loader: Loader) -> Loader:
     Raises:
         InputError: the model has no linear layer whose output is the logits.
     """
-    head = layer(model)
+    found = [*fed(model, layer(model), loader, torch.arange(len(loader)))]
+    if not all(made for *_, made in found):
+        raise InputError("the last linear layer does not make the logits", "use --freeze instead")
+    return Loader.holding(torch.cat([features for features, *_ in found]), loader.labels)
+
+
+def fed(
+    model: nn.Module, head: nn.Linear, loader: Loader, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
+    """What the layer gets for these rows, in eval mode; the model's logits, the labels, and whether it makes them."""
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
     model.eval()
     try:
-        with torch.no_grad():
-            for rows in torch.split(torch.arange(len(loader)), 256):
-                logits = inference.logits(model, loader(rows)[0])
-                if (
-                    len(seen[-1]) != len(rows)
-                    or seen[-1].ndim != 2
-                    or not torch.equal(nn.functional.linear(seen[-1], head.weight, head.bias), logits)
-                ):
-                    raise InputError("the last linear layer does not make the logits", "use --freeze instead")
+        for chosen in torch.split(rows, 256):
+            inputs, labels = loader(chosen)
+            with torch.no_grad(), device.full_float32():
+                logits = inference.logits(model, inputs)
+                f = seen.pop()
+                fits = f.ndim == 2 and len(f) == len(chosen)
+                made = fits and torch.equal(nn.functional.linear(f, head.weight, head.bias), logits)
+            yield f, logits, labels, made
     finally:
         hook.remove()
-    return Loader.holding(torch.cat(seen), loader.labels)
 
 
 def freeze(model: nn.Module, globs: tuple[str, ...]) -> list[str]:

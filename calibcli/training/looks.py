@@ -13,15 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calibcli import device
 from calibcli.columns import columns
 from calibcli.errors import WriteError
-from calibcli.inputs import inference
 from calibcli.losses import Loss
 from calibcli.predictions import Predictions
 from calibcli.training import measure
 from calibcli.training.batches import Loader
-from calibcli.training.head import last_linear
+from calibcli.training.head import fed, last_linear
 
 CONFIDENCES = 20  # equal bins of the confidence
 NORMS = (-8.0, 4.0, 48)  # log10 of gradient norms: ends and bins; what lies outside is in the last
@@ -98,25 +96,16 @@ def gradient_norms(model: nn.Module, loss: Loss, rows: Loader) -> NDArray[np.flo
     layer = last_linear(model)
     if layer is None:
         return None
-    seen: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
     norms = []
-    model.eval()
-    try:
-        for chosen in torch.split(torch.linspace(0, len(rows) - 1, min(MOST, len(rows))).long(), 256):
-            inputs, labels = rows(chosen)
-            with torch.no_grad(), device.full_float32():
-                logits = inference.logits(model, inputs)
-            f = seen.pop()
-            with torch.no_grad(), device.full_float32():
-                if f.ndim != 2 or not torch.equal(nn.functional.linear(f, layer.weight, layer.bias), logits):
-                    return None
-            z = logits.detach().double().requires_grad_()
-            (slope,) = torch.autograd.grad(loss(z, labels).sum(), z)
-            square = f.double().square().sum(1) + (layer.bias is not None)
-            norms.append((slope.square().sum(1) * square).sqrt().cpu())
-    finally:
-        hook.remove()
+    for f, logits, labels, made in fed(
+        model, layer, rows, torch.linspace(0, len(rows) - 1, min(MOST, len(rows))).long()
+    ):
+        if not made:
+            return None
+        z = logits.detach().double().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(z, labels).sum(), z)
+        square = f.double().square().sum(1) + (layer.bias is not None)
+        norms.append((slope.square().sum(1) * square).sqrt().cpu())
     return torch.cat(norms).numpy()
 
 

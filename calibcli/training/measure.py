@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,6 +11,7 @@ from calibcli.columns import columns
 from calibcli.inputs import inference
 from calibcli.links import fit_beta
 from calibcli.metrics import METRICS, Sample
+from calibcli.plots import finite
 from calibcli.predictions import Predictions
 from calibcli.training.batches import Loader
 
@@ -31,7 +30,7 @@ def numbers(
     predictions = Predictions.of(logits, labels)
     table = columns(predictions, class_bins=())
     sample = Sample.of(table, predictions)
-    found = {name: _finite(METRICS.choose(name)(sample)) for name in LOGGED}
+    found = {name: finite(float(METRICS.choose(name)(sample))) for name in LOGGED}
     found["error"] = float(1 - table.correct.mean())
     found["p_true"] = float(table.p_true.mean())
     if temperature:
@@ -47,7 +46,3 @@ def curvature(model: nn.Module, rows: Loader, seed: int, most: int = 256) -> dic
     chosen = torch.linspace(0, len(rows) - 1, min(most, len(rows))).long()
     found = hessian.measure(model, rows(chosen), "lambda_max", "trace", forward=inference.logits, seed=seed)
     return {name: found[name].value for name in ("lambda_max", "trace")}
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

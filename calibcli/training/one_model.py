@@ -279,8 +279,6 @@ def _link(recipe: Recipe, report_link: str) -> tuple[float, list[str]]:
     """The γ of the map from the network's softmax to the probabilities that are reported (0: none), and a note."""
     if report_link == "none":
         return 0.0, []
-    if report_link != "phi":
-        raise UsageError(f"--report-link {report_link} is not a choice", "pass none or phi")
     if (gamma := losses.final(recipe.loss).link_gamma) is None:
         return 0.0, [f"{recipe.loss}: no focal map is applied, which is for focal losses of one γ"]
     note = f"{recipe.loss}: logits and numbers are of the focal map φ of the network's softmax at γ = {gamma:g}"

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from calibcli.predictions import Floats
+
 FRACTIONS = 0.95 * 0.5 ** np.arange(8)
 """Bets, as shares of the largest that cannot lose everything."""
 LEAST = 1e-3  # of the range of a row: the least distance that a limit is taken to have from its end

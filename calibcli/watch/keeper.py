@@ -21,9 +21,10 @@ from calibcli.gate.request import Request
 from calibcli.gate.sources import Scores
 from calibcli.predictions import Predictions
 from calibcli.result import Result
+from calibcli.spec import Nats, PerYear, check_options
 from calibcli.watch import ledger, nightly, told
 from calibcli.watch import watched as watching
-from calibcli.watch.ledger import Cap, PerYear, Settings, State
+from calibcli.watch.ledger import Settings, State
 from calibcli.watch.streams import Watched
 
 BLOCK = 2_000_000  # rows whose columns are in memory at once
@@ -40,9 +41,12 @@ class Terms:
 
     rules: Request
     per_year: PerYear | None = None
-    cap: Cap | None = None
+    nll_cap: Nats | None = None
     model: str = ""
     reading: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 class Keeper:
@@ -76,7 +80,8 @@ class Keeper:
             return
         config = self._config(str(given) if not isinstance(given, Predictions) else "rows", baseline)
         reading = session.reading(self.terms.reading, config)
-        source = self._source(given, config, reading)
+        rows = given if isinstance(given, Predictions) else read_scores(given, reading, columns_wanted(config))
+        source = Scores(rows, config)
         settings = self._settings(source, config)
         state = State.begin(settings) if self.state is None else nightly.copied(self.state)
         if self.state is not None:
@@ -100,10 +105,7 @@ class Keeper:
             InputError: it has other rules, or rows that are in this one.
         """
         other = nightly.copied(other)
-        if self.state is None:
-            self.state = other
-        else:
-            self.state = nightly.merged(nightly.copied(self.state), other, name)
+        self.state = nightly.merged(nightly.copied(self.state), other, name) if self.state else other
         if self.state.night:
             nightly.record(self.state)
 
@@ -148,15 +150,10 @@ class Keeper:
             raise UsageError("no rule to watch", "write --max ece=0.03, or gates in calib.toml")
         return config
 
-    def _source(self, given: Any, config: Config, reading: Mapping[str, Any]) -> Scores:
-        if isinstance(given, Predictions):
-            return Scores(given, config)
-        return Scores(read_scores(given, reading, columns_wanted(config)), config)
-
     def _settings(self, source: Scores, config: Config) -> Settings:
         """What a state of these rules and rows is begun with; what is not said is that of the state."""
         old, rows = self.state.settings if self.state else None, source.predictions
-        cap = self.terms.cap or (old.cap if old else Settings.cap)
+        cap = self.terms.nll_cap or (old.cap if old else Settings.cap)
         found, unwatched = list[Watched](), list[str]()
         for gate in config.gates:
             try:

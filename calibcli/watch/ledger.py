@@ -26,7 +26,7 @@ from calibcli import wellformed
 from calibcli.errors import InputError, UsageError, printable
 from calibcli.files import atomic
 from calibcli.inputs.files.source import Source
-from calibcli.spec import Alpha, Range
+from calibcli.spec import Alpha, Nats, PerYear, Range
 from calibcli.watch.streams import Stream, Watched, thresholds
 
 FORMAT, SCHEMA = "calib-watch", 1
@@ -34,8 +34,6 @@ NIGHTS = 400  # of the history that is kept
 BATCHES = 512  # digests that are kept
 MOST = 1 << 26  # bytes of the history
 IDS = 1024  # hashes that are kept: the smallest
-PerYear = Annotated[float, Range(1e-6, 1)]
-Cap = Annotated[float, Range(0.7, 100)]
 Hashes = npt.NDArray[np.uint64]
 AGAIN = "--restart starts a new state and keeps this one beside it"
 
@@ -53,7 +51,7 @@ class Settings:
     rules: Sequence[Watched]
     alpha: Alpha = 0.05
     per_year: PerYear = 0.05
-    cap: Cap = 10.0
+    cap: Nats = 10.0
     classes: int = 0
     names: Sequence[str] = ()
     event: str = ""

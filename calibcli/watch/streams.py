@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from calibcli.predictions import Floats, Ints
 from calibcli.spec import Range
 from calibcli.watch import bets
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 L = len(bets.FRACTIONS)
 Side = Literal["max", "min", "zero"]
 
@@ -194,7 +192,4 @@ def joined(one: Stream, other: Stream) -> Stream:
     found: dict[str, Any] = {name: value + other.arrays()[name] for name, value in one.arrays().items()}
     old = [s for s in (one, other) if np.isfinite(s.drift).any()]
     found["drift"] = old[0].drift if len(old) == 1 else np.logaddexp(one.drift, other.drift) - math.log(2)
-    if not old:
-        found["drift"] = one.drift
-    night = max(one.night, other.night)
-    return Stream(one.watched, **found, night=night, crossed={**other.crossed, **one.crossed})
+    return Stream(one.watched, **found, night=max(one.night, other.night), crossed={**other.crossed, **one.crossed})

@@ -93,7 +93,7 @@ def _check(state: State, name: str, stream: Stream) -> Check:
         how="mean over all nights" if not watched.bins else "of all nights",
         reason=REASON,
         n=round(rows),
-        detail={**{f"e_{key}": _power(logs[key]) for key, _ in LINES}, "tonight": _number(stream.value(tonight=True))},
+        detail={**{f"e_{key}": _power(logs[key]) for key, _ in LINES}, "tonight": stream.value(tonight=True)},
     )
     outcome, message = _verdict(stream, logs, limits)
     return Check(**common, outcome=outcome, message=message, estimate=estimate, fatal=outcome == "fail")
@@ -113,16 +113,14 @@ def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -
 
 
 def _evidence(state: State, checks: Sequence[Check]) -> Table:
-    """E of each claim, and what decides it."""
+    """E of each claim, and from which on it is decided."""
     rows: list[Sequence[Any]] = []
     for stream, check in zip(state.streams.values(), checks, strict=True):
         limits, logs = state.limits(stream), stream.evidence()
-        cells: list[Any] = [check.rule, check.scope]
-        for key, _ in LINES:
-            cells += [_power(float(logs[key])), _power(limits[key])]
-        rows.append(cells)
-    columns = ["rule", "scope", *(text for _, word in LINES for text in (f"E {word}", f"of {word}"))]
-    return Table(name="evidence", title="Evidence, and what decides", columns=columns, rows=rows)
+        for key, word in LINES:
+            rows.append([check.rule, check.scope, word, _shown(float(logs[key])), _shown(limits[key])])
+    columns = ["rule", "scope", "claim", "E", "decides from"]
+    return Table(name="evidence", title="Evidence for each claim, and what decides", columns=columns, rows=rows)
 
 
 def _nights(state: State) -> list[Table]:
@@ -155,7 +153,7 @@ def plots(state: State) -> list[Plot]:
     if len(state.history) < 2:
         return []
     first = datetime.date.fromisoformat(state.history[0]["night"])
-    days = [(datetime.date.fromisoformat(entry["night"]) - first).days for entry in state.history]
+    days = [_day(entry["night"], first) for entry in state.history]
     found = []
     for i, (key, stream) in enumerate(list(state.streams.items())[:PANELS]):
         watched, limits = stream.watched, state.limits(stream)
@@ -165,40 +163,19 @@ def plots(state: State) -> list[Plot]:
         marks = [Curve(label="alarm", kind="vline", x=[min(alarm)], role="best")] if alarm else []
         nightly = Curve(label="of the night", kind="points", x=days, y=[n[0] for n in numbers], role="model")
         limit = [watched.limit, -watched.limit] if watched.side == "zero" else [watched.limit]
-        lines = [Curve(label="limit", kind="hline", y=limit, role="limit")]
-        xlabel = f"days since {first}"
-        found.append(
-            Plot(
-                name=f"nights{i}",
-                title="",
-                xlabel=xlabel,
-                ylabel=watched.metric,
-                group=title,
-                curves=[nightly, *lines, *marks],
-            )
-        )
+        bound = Curve(label="limit", kind="hline", y=limit, role="limit")
+        shared: dict[str, Any] = {"xlabel": f"days since {first}", "group": title}
+        found.append(Plot(name=f"nights{i}", ylabel=watched.metric, curves=[nightly, bound, *marks], **shared))
         powers = [
             Curve(label=word, kind="line", x=days, y=[_below(n[at], limits[key]) for n in numbers], role=word)
             for at, key, word in ((1, "fail", BROKEN), (3, "drift", DRIFT), (2, "pass", KEPT))
         ]
         decides = Curve(label="decides", kind="hline", y=[0.0], role="limit")
-        found.append(
-            Plot(
-                name=f"evidence{i}",
-                title="",
-                xlabel=xlabel,
-                ylabel="log10 of E / what decides",
-                ylim=_ylim(powers),
-                group=title,
-                curves=[*powers, decides, *marks],
-            )
-        )
+        curves, label = [*powers, decides, *marks], "log10 of E / what decides"
+        top = max((y for curve in powers for y in curve.y if y is not None), default=0.0)
+        ylim = (-6.0, min(max(1.0, top + 0.5), 6.0))
+        found.append(Plot(name=f"evidence{i}", ylabel=label, ylim=ylim, curves=curves, **shared))
     return found
-
-
-def _ylim(curves: Sequence[Curve]) -> tuple[float, float]:
-    top = max((y for curve in curves for y in curve.y if y is not None), default=0.0)
-    return -6.0, min(max(1.0, top + 0.5), 6.0)
 
 
 def _day(night: str, first: datetime.date) -> int:
@@ -220,7 +197,3 @@ def _shown(log: float) -> str:
     if number >= 1e6:
         return f"{number:.0e}".replace("e+", "e")
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

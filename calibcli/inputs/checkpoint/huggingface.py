@@ -23,11 +23,11 @@ from torch import nn
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint import processor
+from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset.prepared import ForPictures, ForTexts, Preparation
 from calibcli.inputs.files.formats import safetensors
 
 HEADS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForMultipleChoice")
-FAILURES = (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError, AssertionError)
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
               "sentencepiece.bpe.model")  # fmt: skip
 LONGEST = 1 << 20  # tokens: what tokenizers without a limit name is far beyond

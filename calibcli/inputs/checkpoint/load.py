@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,9 +155,8 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
             about["folded"] = dict(config["folded"])
     elif contents.module is not None and not given:
         model, architecture, notes = contents.module, contents.container, _widened(contents.module)
-        if isinstance(model, Graph) and huggingface.is_model(file.parent):  # as exporters write it
-            own, classes = huggingface.beside(file.parent, model, model.taken)
-            about = {"preprocess": said} if (said := processor.of_folder(file.parent)) else {}
+        if isinstance(model, Graph):
+            own, classes, about = beside(file, model.taken, model)
     elif home and timm and not given:
         made = zoos.of_folder(timm)
         own, classes = made.own, classes or made.classes
@@ -183,6 +182,20 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
         data=meta.resolve(contents.metadata, file.parent),
         own=Preparation() if "preprocess" in contents.metadata else own,
     )
+
+
+def beside(
+    file: Path, taken: Collection[str], model: nn.Module | None = None
+) -> tuple[Preparation, list[str] | None, dict[str, Any]]:
+    """How the folder of an ONNX graph, as exporters write it, says that rows are prepared; its classes; `preprocess`.
+
+    Args:
+        taken: names of its inputs.
+    """
+    if not huggingface.is_model(file.parent):
+        return Preparation(), None, {}
+    own, classes = huggingface.beside(file.parent, nn.Module() if model is None else model, taken)
+    return own, classes, {"preprocess": found} if (found := processor.of_folder(file.parent)) else {}
 
 
 def _widened(module: nn.Module) -> list[str]:

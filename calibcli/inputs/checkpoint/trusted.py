@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_map
 
 from calibcli.errors import InputError, refusing
+from calibcli.inputs.files.formats.pt import UNREADABLE
 
-FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, EOFError, OSError,
-            pickle.UnpicklingError)  # fmt: skip
+FAILURES = (*UNREADABLE, ImportError)
 
 
 def refusal(path: Path, what: str) -> InputError:

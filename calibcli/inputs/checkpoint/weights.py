@@ -70,36 +70,29 @@ def fit_names(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[Tensors
         return tensors, notes
     best = tensors
     names = list(expected)
-    probes = {n for name in (names[0], names[len(names) // 2], names[-1]) for n in (name, *_older(name))}
+    some = names[0], names[len(names) // 2], names[-1]
+    probes = {n for name in some for n in (name, *(name.replace(new, old) for old, new in RENAMED))}
     prefixes = {key.removesuffix(probe) for key in tensors for probe in probes if key.endswith(f".{probe}")}
     hits = len(wanted & set(tensors))
     for prefix in sorted(prefixes, key=len):
         inner = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        found = max(_hits(inner, wanted), _hits(_renamed(inner), wanted))
+        found = max(len(wanted & inner.keys()), len(wanted & _renamed(inner).keys()))
         if found > hits:
             hits, best = found, inner
             notes = [f"prefix '{prefix}' taken off the names"]
             if len(inner) < len(tensors):
                 notes.append(f"{len(tensors) - len(inner)} tensors outside '{prefix}' were left out")
     renamed = _renamed(best)
-    if _hits(renamed, wanted) > _hits(best, wanted):
+    if len(wanted & renamed.keys()) > len(wanted & best.keys()):
         best = renamed
         notes.append("fc and downsample were read as linear and shortcut")
     return best, notes
-
-
-def _older(name: str) -> list[str]:
-    return [name.replace(new, old) for old, new in RENAMED if new in name]
 
 
 def _renamed(tensors: Tensors) -> Tensors:
     for old, new in RENAMED:
         tensors = {key.replace(old, new): value for key, value in tensors.items()}
     return tensors
-
-
-def _hits(tensors: Tensors, wanted: set[str]) -> int:
-    return len(wanted & set(tensors))
 
 
 def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, architecture: str) -> Tensors:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calibcli.inputs.files.arrays import column_of
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array
 
@@ -50,6 +51,5 @@ def read(source: Source, delimiter: str, width: int, groups: Sequence[Sequence[i
                 return None
             cells = column.tolist()
             texts = {cell: cell.decode("latin-1") for cell in set(cells)}
-            found[int(name)] = np.empty(len(cells), dtype=object)
-            found[int(name)][:] = [texts[cell] for cell in cells]
+            found[int(name)] = column_of([texts[cell] for cell in cells])
     return found

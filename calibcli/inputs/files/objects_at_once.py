@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from calibcli.inputs.files.arrays import column_of
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array
 
@@ -30,11 +32,11 @@ def read(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
         for block in _blocks(source):
             bones = block.translate(None, OF_NUMBERS)
             skeleton = skeleton or bones[: bones.index(b"\n") + 1]
-            rows = json.loads(b"[" + block[:-1].replace(b"\n", b",") + b"]")
-            if bones != skeleton * len(rows) or not all(row.keys() == first.keys() for row in rows):
+            rows = json.loads("[" + block[:-1].replace(b"\n", b",").decode() + "]")
+            if bones != skeleton * len(rows) or {*map(tuple, rows)} != {tuple(first)}:
                 return None
             for key, values in found.items():
-                cells = [row[key] for row in rows]
+                cells = [*map(itemgetter(key), rows)]
                 if key in lists and set(map(len, cells)) == {lists[key]}:
                     flat = np.fromiter(chain.from_iterable(cells), np.float64, len(cells) * lists[key])
                     values.append(flat.reshape(len(cells), lists[key]))
@@ -45,13 +47,7 @@ def read(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
                     return None
     except (ValueError, OverflowError, TypeError, AttributeError):  # not JSON, or other values
         return None
-    return {key: np.concatenate(values) if key in lists else _objects(values) for key, values in found.items()}
-
-
-def _objects(values: list[Any]) -> Array:
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
+    return {key: np.concatenate(values) if key in lists else column_of(values) for key, values in found.items()}
 
 
 def _blocks(source: Source) -> Iterator[bytes]:

@@ -156,9 +156,11 @@ def plain(values: Any, name: str) -> npt.NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray) and bool(np.ma.getmaskarray(values).any()):
         masked = int(np.ma.getmaskarray(values).sum())
         raise InputError(f"{masked} of the {name} are masked", "leave those rows out, or fill them in")
-    errors = (ValueError, TypeError)
-    with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", "pass rows of one length"):
+    errors, fix = (ValueError, TypeError, RuntimeError), "pass rows of numbers, each of one length, in a dense array"
+    with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", fix):
         found: npt.NDArray[Any] = array(values)
+    if found.ndim == 0:
+        raise InputError(f"{name} are one number, not an array", "pass one for each row")
     if found.dtype.kind == "c":
         raise InputError(f"{name} are complex numbers", "pass their real part")
     if name == "scores" and found.dtype.kind not in "fiub":

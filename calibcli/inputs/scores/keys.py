@@ -23,8 +23,10 @@ from calibcli.predictions import Array, ArrayScores, Kind, Named, Scores, two_co
 from calibcli.spec import normal
 
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
-WEAK = ("p", "p_hat", "phat", "posterior", "softmax", "y_score", "y_scores", *SINGLE)  # scores where nothing else is
 SINGLE_KINDS = {"logit": "logits", "log_odds": "logits", "score": ""}
+PLAIN = (*SINGLE, "p", "p_hat", "phat", "posterior", "softmax")
+WEAK = (*PLAIN, "y_score", "y_scores")  # scores where nothing else is
+CLAIMED = {**dict.fromkeys(PLAIN, "probabilities"), **SINGLE_KINDS, **SCORES}  # the kind that a name stands for
 OF_CLASS = re.compile(r"^(p|prob|proba|probs|probability|logit|score|log_odds)(?:_(?=.)|(?=\d+$))(.+)$", re.IGNORECASE)
 NO_CLASS = ("max", "top", "top1", "value", "val", "values", "hat", "pred", "predicted", "correct", "conf", "confidence")
 CLASS_CALLS = ("predictions", "preds", "y_pred", "outputs")  # scores only when there are two dimensions
@@ -192,12 +194,7 @@ def declared_kind(contents: Contents, name: str) -> str:
     if key not in SCORES and key not in SINGLE and carried(name):
         key = str(OF_CLASS.match(name)[1]).lower()  # type: ignore[index]
         return "probabilities" if key.startswith("p") else SINGLE_KINDS.get(key, "")
-    return SCORES.get(
-        key,
-        SINGLE_KINDS.get(
-            key, "probabilities" if key in (*SINGLE, "p", "p_hat", "phat", "posterior", "softmax") else ""
-        ),
-    )
+    return CLAIMED.get(key, "")
 
 
 def describe(contents: Contents, limit: int = 8) -> str:

@@ -15,7 +15,7 @@ from calibcli.inputs.scores import confidence, opened, other_files, recorded, sc
 from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Estimate, Result, Table
-from calibcli.scalers import kinds, parameters
+from calibcli.scalers import fitting, kinds, parameters
 
 SHOWN = 20  # classes listed in the table
 
@@ -88,7 +88,8 @@ def _calibrator(source: Source) -> Result:
         "version": fit.get("version"),
         "used_by": "apply (first argument)",
     }
-    estimates = [Estimate(**found) for found in fit.get("estimates", ())]
+    found = ({key: e[key] for key in fitting.KEPT if key in e} for e in fit.get("estimates", ()))
+    estimates = [Estimate(**e) for e in found]
     return Result(command="inspect", estimates=estimates, tables=tables, facts=facts)
 
 

@@ -24,6 +24,7 @@ from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
 
 Paths = str | Path | Sequence[str | Path]
+LARGEST = 1e75  # of a score: its fourth power is a number
 
 
 def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predictions:
@@ -268,6 +269,9 @@ def _checked(
             notes.append(f"{len(index):,} of {found.n:,} rows with NaN or infinite scores dropped")
             bad = Nonfinite(found.n)
     bad.refuse(masks, half)
+    if found.finite and max(-found.low, found.high) > LARGEST:
+        problem = f"scores from {found.low:.3g} to {found.high:.3g} are no logits: powers of them overflow"
+        raise InputError(problem, "find where they come from: an array that was never filled, or bytes of another type?")
     empty = found.unit.empty
     if kind == "probabilities" and empty.count:
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"

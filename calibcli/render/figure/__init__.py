@@ -125,14 +125,17 @@ class _Page:
         """Panels without a group, beside each other; a legend widens the gap."""
         look = self.look
         left, heights = look.left, []
-        for plot in plots:
-            width, height, legend = self._single(plot, left)
+        waiting: Handles = {}  # of before, for one legend beside those of after
+        for i, plot in enumerate(plots):
+            first = bool(_pair(plot)) and i + 1 < len(plots)
+            width, height, legend, waiting = self._single(plot, left, waiting, first)
             left += width + (look.legend if legend else look.column) + look.left / 5
             heights.append(height)
         self.top -= max(heights) + look.row
 
-    def _single(self, plot: Plot, left: float) -> tuple[float, float, bool]:
-        """Draw a panel; its width, its height with the strip below, and whether it has a legend beside it."""
+    def _single(self, plot: Plot, left: float, waiting: Handles, first: bool) -> tuple[float, float, bool, Handles]:
+        """Draw a panel; its width, its height with the strip below, whether it has a legend beside it, and what the
+        legend of the next is to hold too: all of it for the first of a pair."""
         look = self.look
         width, height = _size(plot, look)
         box = (left, self.top - height, width, height)
@@ -140,7 +143,7 @@ class _Page:
         title = _lines(plot.title or plot.name, int(width * 13))
         if look.titles or _pair(plot):
             axes.set_title("\n".join(map(style.plain, title)))
-        handles = panel.draw(axes, plot, self.colours)
+        handles = {**waiting, **panel.draw(axes, plot, self.colours)}
         below = self._strip(plot, axes, box, counts=look.counts)
         left += width + LEGEND_GAP
         if plot.kind == "heat" and plot.z:
@@ -148,14 +151,18 @@ class _Page:
             panel.colour_bar(axes, bar, plot)
             left += 1.0
         lines = inside.said(plot, self.estimates)
+        if first:
+            inside.legend(axes, {}, lines, must=True)
+            return width, height + below, False, handles
         if (lines or not look.aside) and inside.legend(axes, handles, lines):
             handles, lines = {}, []
         elif not look.aside:
             said = "" if inside.legend(axes, {}, lines) else "\n".join(lines)
-            self._legend(handles, look.left, self.top - height - below - BELOW, columns=2, title=said)
-            return width, height + below + BELOW, False
+            start = look.left - _hang(plot, look)
+            self._legend(handles, start, self.top - height - below - BELOW, columns=2, title=said)
+            return width, height + below + BELOW, False, {}
         self._legend(handles, left, self.top, title="\n".join(lines))
-        return width, height + below, bool(handles)
+        return width, height + below, bool(handles), {}
 
     def _group(self, title: str, plots: Sequence[Plot]) -> None:
         look, drawn = self.look, plots[:MOST]
@@ -170,13 +177,17 @@ class _Page:
         wide, high = (look.small, look.small) if all(map(_square, drawn)) else (look.small * 1.35, look.small)
         high = max(_size(p, look)[1] for p in drawn) * 0.8 if named else high
         columns = 2 if own or len(drawn) == 4 else min(look.across, len(drawn))
-        columns = 1 if named and len({tuple(p.labels) for p in drawn}) > 1 else columns
+        columns = 1 if (named and len({tuple(p.labels) for p in drawn}) > 1) or (own and not look.aside) else columns
         gap = look.legend if own else look.column * (0.56 if same_y else 1)
+        if not look.aside:  # as wide as the column of a paper at the most, without being shrunk
+            hang = max(_hang(p, look) for p in drawn)
+            fits = (look.wide + 0.1 - hang - gap * (columns - 1)) / columns
+            wide, high = min(wide, fits), min(high, fits) if all(map(_square, drawn)) else high
         strip = 0.6 * look.strip + look.gap if any(p.name in self.strips for p in drawn) else 0.0
         titles = [_lines(plot.title or plot.name, int(wide * 13.5)) for plot in drawn]
         extra = 0.16 * (max(map(len, titles)) - 1)
         self.top -= HEADING + extra
-        step = high + strip + 0.75 * look.row + extra
+        step = high + strip + 0.75 * look.row + extra + (0 if same_x else 0.1)
 
         shared: Handles = {}
         for i, plot in enumerate(drawn):
@@ -206,7 +217,7 @@ class _Page:
                 self._legend(shared, look.left + columns * (wide + gap) - gap + LEGEND_GAP, self.top)
             else:
                 bottom = self.top - (-(-len(drawn) // columns) - 1) * step - high - strip
-                self._legend(shared, look.left, bottom - BELOW, columns=2)
+                self._legend(shared, look.left - max(_hang(p, look) for p in drawn), bottom - BELOW, columns=2)
         self.top -= -(-len(drawn) // columns) * step - 0.75 * look.row - extra + look.row + (0 if look.aside else BELOW)
 
     def _strip(self, plot: Plot, above: Axes, box: Box, counts: bool, share: float = 1.0) -> float:
@@ -249,7 +260,7 @@ class _Page:
 def _lines(title: str, width: int) -> list[str]:
     """A title in lines; "n = 500" stays in one."""
     kept = title.replace(" = ", "\u00a0=\u00a0")
-    return [line.replace("\u00a0=\u00a0", " = ") for line in textwrap.wrap(kept, width)]
+    return [line.replace("\u00a0=\u00a0", " = ") for line in textwrap.wrap(kept, width, break_long_words=False)]
 
 
 def _wrapped(label: str, width: int = 28) -> str:
@@ -266,8 +277,15 @@ def _size(plot: Plot, look: style.Look) -> tuple[float, float]:
     if _square(plot):
         return look.square, look.square
     if plot.flip and plot.labels:
-        return look.wide, max(1.2, 0.27 * len(plot.labels) * _series(plot))
+        return look.wide - _hang(plot, look), max(1.2, 0.27 * len(plot.labels) * _series(plot))
     return look.wide, look.high + 0.4 * (plot.kind == "heat")
+
+
+def _hang(plot: Plot, look: style.Look) -> float:
+    """Inches that names down the side take of a paper's column, beyond the room for numbers."""
+    if look.aside or not (plot.flip and plot.labels):
+        return 0.0
+    return max(0.0, 0.055 * min(40, max(map(len, plot.labels))) + 0.15 - look.left)
 
 
 def _pair(plot: Plot) -> str:

@@ -19,6 +19,7 @@ from calibcli.render.figure import marks, style
 from calibcli.render.figure.marks import OUTLINE, Axes
 
 Handles = dict[str, Any]
+DIGIT = 0.64  # width of a digit, of the size of its font
 
 
 def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) -> Handles:
@@ -29,13 +30,15 @@ def draw(axes: Axes, plot: Plot, colours: style.Colours, small: bool = False) ->
     beside = [i for i, c in enumerate(curves) if plot.labels and c.kind in ("bars", "points")]
     handles: Handles = {}
     used: set[str] = set()
+    drawn = 0
     for i, curve in enumerate(curves):
         place = (beside.index(i), len(beside)) if i in beside else (0, 1)
         colour = colours.of(curve, used)
         handle = marks.draw(axes, curve, colour, plot, place, small)
-        if colour in used and curve.role not in style.ROLES and curve.kind == "line":  # more curves than colours
-            for line in (axes.lines[-1], handle):
-                line.set_linestyle((0, (4, 1.5)))
+        if curve.role not in style.ROLES and curve.kind == "line":
+            drawn += 1
+            for line in (axes.lines[-1], handle) if drawn > style.SOLID else ():
+                line.set_linestyle(style.DASHES[(drawn - style.SOLID - 1) % len(style.DASHES)])
         used.add(colour)
         if curve.label and handle is not None:
             handles[style.plain(curve.label)] = handle
@@ -163,9 +166,13 @@ def _axes(axes: Axes, plot: Plot, small: bool) -> None:
         else:
             unit = limits is not None and list(limits) == [0, 1]
             most = (2 if unit else 4) if small else 6
+            if axis is axes.xaxis and not unit:
+                most = max(2, min(most, int(_inches(axis) / 0.45)))
             steps = [1, 2, 5, 10] if unit else [1, 2, 2.5, 5, 10]
             whole = axis is across and len(set(values)) > 2 and all(float(v).is_integer() for v in values)
-            axis.set_major_locator(MaxNLocator(most, steps=steps, min_n_ticks=3, integer=whole))
+            axis.set_major_locator(
+                MaxNLocator(most, steps=steps, min_n_ticks=min(2 if small else 3, most), integer=whole)
+            )
             axis.set_major_formatter(FuncFormatter(_tick))
     if plot.labels:
         across.set_ticks(range(len(plot.labels)), [_name(label) for label in plot.labels])
@@ -186,9 +193,22 @@ def _log_ticks(axis: Any) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else math.inf
     if decades < 3.2:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 4.0, 5.0, 7.0)))
+        subs: tuple[float, ...] = (1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 4.0, 5.0, 7.0)
+        if axis.axis_name == "x" and not _room(axis, decades, _tick(10 ** math.floor(math.log10(high)))):
+            subs = subs[:1] if decades > 1 else subs[:5:2]
+        axis.set_major_locator(LogLocator(subs=subs))
         axis.set_major_formatter(FuncFormatter(_tick))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _room(axis: Any, decades: float, longest: str) -> bool:
+    """Whether there is room for a label beside that of its double."""
+    size = axis.get_major_ticks()[0].label1.get_fontsize() / 72
+    return bool(math.log10(2) / decades * _inches(axis) > size * (DIGIT * len(longest) + 1))
+
+
+def _inches(axis: Any) -> float:
+    return float(axis.axes.get_window_extent().width / axis.axes.figure.dpi)
 
 
 def _tick(value: float, _: int | None = None) -> str:

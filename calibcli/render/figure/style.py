@@ -12,6 +12,8 @@ from calibcli.render import stream
 INK = "#26303a"
 FAINT = "#d5dae0"
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#5b5b5b")
+SOLID = 3  # lines that hue alone tells apart, for every reader; the others have a pattern too
+DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 ROLES = {
     "model": "#0072B2",
     "before": "#E69F00",

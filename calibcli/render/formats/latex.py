@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 
-from calibcli.render import sheet, stream
+from calibcli.render import sheet
 from calibcli.render.sheet import Sheet
+from calibcli.render.stream import clean
 from calibcli.result import Result
 
 SUFFIXES = (".tex",)
@@ -43,12 +44,12 @@ OF_TEXT = re.compile("|".join(map(re.escape, SPECIAL)))
 
 def render(result: Result) -> str:
     """Every table as a `tabular`; titles and notes as comments, as a paper has its own captions."""
-    head = [f"% {_comment(sheet.heading(result))}", r"% needs \usepackage{booktabs}"]
-    head += [f"% {_comment(said)}" for said in filter(None, [sheet.headline(result)])]
-    head += [f"% {_comment(sheet.verdict(result)[0])}"] * bool(result.checks)
-    head += [f"% note: {_comment(note)}" for note in result.notes]
+    head = [f"% {clean(sheet.heading(result))}", r"% needs \usepackage{booktabs}"]
+    head += [f"% {clean(said)}" for said in filter(None, [sheet.headline(result)])]
+    head += [f"% {clean(sheet.verdict(result)[0])}"] * bool(result.checks)
+    head += [f"% note: {clean(note)}" for note in result.notes]
     tables = sheet.sheets(result)
-    head += [f"% {_comment(key)}: {_comment(value)}" for key, value in sheet.facts(result)] if not tables else []
+    head += [f"% {clean(key)}: {clean(value)}" for key, value in sheet.facts(result)] if not tables else []
     return "\n".join(head) + "\n" + "".join(f"\n{_tabular(one)}" for one in tables)
 
 
@@ -56,7 +57,7 @@ def _tabular(table: Sheet) -> str:
     """Without the columns of prose, which are wider than a page."""
     kept = [i for i, column in enumerate(table.columns) if not column.free]
     spec = "".join("r" if table.columns[i].right else "l" for i in kept)
-    lines = [f"% {_comment(table.title)}"] * bool(table.title)
+    lines = [f"% {clean(table.title)}"] * bool(table.title)
     lines += [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", _row([table.columns[i].head for i in kept]), r"\midrule"]
     for number, row in enumerate(table.rows):
         lines += [r"\addlinespace"] * (number in table.breaks)
@@ -71,8 +72,4 @@ def _row(cells: list[str]) -> str:
 
 def text(cell: str) -> str:
     """A cell that LaTeX prints as it is."""
-    return OF_TEXT.sub(lambda m: SPECIAL[m.group()], stream.clean(cell)).replace(r" \%", r"\,\%")
-
-
-def _comment(line: str) -> str:
-    return stream.clean(line)
+    return OF_TEXT.sub(lambda m: SPECIAL[m.group()], clean(cell)).replace(r" \%", r"\,\%")

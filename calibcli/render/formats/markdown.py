@@ -72,11 +72,11 @@ def _table(table: Sheet, rows: int) -> str:
 
 
 def _line(row: Sequence[str], columns: Sequence[Column]) -> str:
-    return "| " + " | ".join(_cell(text, column) for text, column in zip(row, columns, strict=True)) + " |"
-
-
-def _cell(text: str, column: Column) -> str:
-    return _code(text) if column.code and text else _prose(text)
+    return (
+        "| "
+        + " | ".join((_code if c.code and text else _prose)(text) for text, c in zip(row, columns, strict=True))
+        + " |"
+    )
 
 
 def _prose(text: str) -> str:

@@ -25,8 +25,9 @@ from calibcli.result import Result
 
 SUFFIXES = (".txt",)
 WIDTH = 80  # of a diagram where there is no terminal to ask
-STYLES = {"title": "bold", "head": "bold", "code": "cyan", "faint": "dim", "": ""}
-STYLES |= {"good": "green", "bad": "bold red", "warn": "yellow"}
+STYLES = {"title": "bold", "head": "bold", "code": "", "faint": "dim", "": ""}
+STYLES |= {"good": "black on green", "bad": "bold bright_white on red", "warn": "black on yellow"}
+"""With a ground of their own: as letters, green, yellow and cyan are pale on white, red is dark on black."""
 ROWS = 60  # of a table beside the estimates on a terminal
 MOST = 3  # diagrams in one table
 BINS = 30  # rows of a reliability diagram; more bins are merged
@@ -41,11 +42,12 @@ CURVATURE = {"lambda_max", "lambda_min", "trace", "negative_fraction", "grad_nor
 PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers are made of
 PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
 WORK = ("convergence", "layers", "share")  # pictures of how a number was found
-SHORT = ("metrics", "scale", "compare", "curvature", "fit")  # commands that find more than the few
-BEST = 3  # methods of a ranking, beside those that every reader looks for
-USUAL = ("temperature", "none")
+SHORT = ("metrics", "merge", "scale", "compare", "curvature", "fit")  # commands that find more than the few
 HIDDEN = {
     "metrics": {"level", "why"},
+    "merge": {"level", "why"},
+    "inspect": {"used by"},
+    "study": {"study", "command", "cost", "spent", "cite", "recipe sha256"},
     "scale": {"n", "classes", "kind", "event", "full passes", "keeps predicted classes", "recommended"}
     | {"lambda", "mu", "largest other weight", "norm of other weights"},
     "compare": {"alpha", "comparisons"},
@@ -205,8 +207,18 @@ def facts(result: Result, detail: Detail) -> list[tuple[str, str]]:
     ]
 
 
+def notes(result: Result, detail: Detail) -> Sequence[str]:
+    """Without those of numbers that are not shown."""
+    if detail != "few":
+        return result.notes
+    hidden = {e.name for e in result.estimates} - {e.name for e in _few(result).estimates}
+    return [note for note in result.notes if not hidden & {part.strip() for part in note.split(":")[:2]}]
+
+
 def plots(result: Result, detail: Detail) -> Sequence[Plot]:
-    """One picture where there are several: the first, or what came of it."""
+    """One picture where there are several: the first, or what came of it; none of a study, beside its claims."""
+    if detail != "all" and result.command == "study":
+        return []
     if detail == "all" or result.command not in SHORT:
         return result.plots
     panels = [p for p in result.plots if not p.under and not p.name.startswith(WORK)]
@@ -236,24 +248,13 @@ def _few(result: Result) -> Result:
     if result.command == "scale":
         ranked = any(t.name == "ranking" for t in result.tables)
         kept = [e for e in result.estimates if (e in kept or not e.scope) and not (ranked and e.name == GAIN)]
-        result = _ranked(result)
-    if result.command == "metrics" and any(not e.scope for e in kept):
+        result = beside.ranked(result)
+    if result.command in ("metrics", "merge") and any(not e.scope for e in kept):
         kept = [e for e in kept if not e.scope or e.name.partition(":")[0] == "ece"]
     if not kept:
         return result
     tables = [t for t in result.tables if not t.name.startswith(PARTS)]
     return dataclasses.replace(result, estimates=kept, tables=tables)
-
-
-def _ranked(result: Result) -> Result:
-    """The best of a ranking, temperature and the scores as they are; then without the parameters of the first."""
-    ranking = next((t for t in result.tables if t.name == "ranking"), None)
-    if ranking is None or len(ranking.rows) <= BEST + len(USUAL):
-        return result
-    rows = [row for i, row in enumerate(ranking.rows) if i < BEST or row[1] in USUAL]
-    title = f"{ranking.title}: {len(rows)} of {len(ranking.rows)}, all with -v or -o"
-    others = [t for t in result.tables if t.name not in ("ranking", "parameters")]
-    return dataclasses.replace(result, tables=[dataclasses.replace(ranking, rows=rows, title=title), *others])
 
 
 def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:

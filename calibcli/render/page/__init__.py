@@ -14,7 +14,7 @@ from typing import Any
 from calibcli.render import sheet, stream
 from calibcli.render.page import portions
 from calibcli.render.page.portions import Caps, Picture
-from calibcli.result import WORST_FIRST, Result
+from calibcli.result import Result
 
 MOST = 1_000_000  # bytes of a page
 MANY = 300_000  # of one with several results
@@ -36,10 +36,7 @@ LEFT = "the fields that are not shown, longer tables and more figures"
 def page(result: Result) -> str:
     """The page of a result; of `calib report`, that of the results that it holds."""
     named = held(result)
-    notes = result.notes if len(named) > 1 else []
-    if len(named) == 1:
-        return _page(named, [], LEVELS)
-    return _page(named, notes, LEVELS)
+    return _page(named, result.notes if len(named) > 1 else [])
 
 
 def held(result: Result) -> list[tuple[str, Result]]:
@@ -57,14 +54,14 @@ def held(result: Result) -> list[tuple[str, Result]]:
     ]
 
 
-def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str], levels: Sequence[Caps]) -> str:
+def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str]) -> str:
     """At the first of the levels that makes the page small enough, else with fewer and fewer results."""
     drawn: dict[str, bytes] = {}
     text, kept, most = " " * (MOST + 1), len(named), MANY if len(named) > 1 else MOST
-    for i, caps in enumerate(levels):
+    for i, caps in enumerate(LEVELS):
         cut = "" if i == 0 else f"Shortened to stay below {most // 1000} kB: the JSON files have {LEFT}."
         bare, figures = _text(named, notes, caps, cut, None)
-        if _size(bare) + FIGURE * figures > most and caps is not levels[-1]:
+        if _size(bare) + FIGURE * figures > most and caps is not LEVELS[-1]:
             continue
         text, _ = _text(named, notes, caps, cut, drawn)
         if _size(text) <= most:
@@ -72,7 +69,7 @@ def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str], levels: Seq
     while _size(text) > MOST and kept > 1:
         kept //= 2
         cut = f"Shortened to stay below 1 MB: the first {kept} of {len(named)} results."
-        text, _ = _text(named[:kept], notes[:10], levels[-1], cut, drawn)
+        text, _ = _text(named[:kept], notes[:10], LEVELS[-1], cut, drawn)
     return text
 
 
@@ -82,9 +79,8 @@ def _text(
     """The page and how many figures it has; they are left out without `drawn`, where their drawings are kept."""
     several = len(named) > 1
     shown = [portions.portion(r, f"r{i}", name if several else "", caps) for i, (name, r) in enumerate(named, 1)]
-    judged = [r.verdict for _, r in named if r.verdict is not None]
-    counts = ", ".join(f"{judged.count(o)} {sheet.VERDICT[o].lower()}" for o in WORST_FIRST if o in judged)
-    worst = next((o for o in WORST_FIRST if o in judged), None)
+    judged = [(r.verdict, any(c.fatal for c in r.checks if c.outcome == r.verdict)) for _, r in named if r.verdict]
+    verdict, tone = sheet.banner(judged)
     count = sum(r.command != "compare" or bool(r.provenance) for _, r in named)  # beside those that the report made
     heading = f"Report of {count} results" if several else shown[0].heading
     pictures = [p for one in shown for p in (*one.first, *one.later)]
@@ -94,9 +90,9 @@ def _text(
         style=stylesheet() + ("" if drawn is None else drawings(pictures, drawn)),
         overview=several,
         heading=heading,
-        title=f"{heading}: {sheet.VERDICT[worst]}" if worst else heading,
-        verdict=f"{sheet.VERDICT[worst]}: {counts}" if worst else "",
-        tone=sheet.TONE[worst] if worst else "",
+        title=": ".join(filter(None, [heading, verdict.partition(":")[0]])),
+        verdict=verdict,
+        tone=tone,
         notes=notes,
         cut=cut,
     )
@@ -142,8 +138,7 @@ def _environment() -> Any:
         return stream.clean(value) if type(value) is str else value
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    made = jinja2.Environment(loader=loader, autoescape=True, finalize=finalize, undefined=jinja2.StrictUndefined)
-    return made
+    return jinja2.Environment(loader=loader, autoescape=True, finalize=finalize, undefined=jinja2.StrictUndefined)
 
 
 def _safe(markup: str) -> Any:
@@ -155,6 +150,3 @@ def _safe(markup: str) -> Any:
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace"))
-
-
-__all__ = ["cell", "drawings", "held", "page", "rendered", "stylesheet"]

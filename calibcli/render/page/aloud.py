@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibcli import numbers
+from calibcli.numbers import number
 from calibcli.plots import Curve, Plot
 from calibcli.render import sheet
 from calibcli.result import Cell, Table
@@ -123,8 +123,8 @@ def _curves(plot: Plot, few: int) -> str:
         values = [(v, x, y) for y, row in zip(plot.y, plot.z) for x, v in zip(plot.x, row) if v is not None]
         if values:
             (low, x, y), (high, *_) = min(values), max(values)
-            where = f"{plot.xlabel or 'x'} {_n(x)}, {plot.ylabel or 'y'} {_n(y)}"
-            return f"{plot.zlabel or 'z'} from {_n(low)} (at {where}) to {_n(high)}, on {len(values)} points."
+            where = f"{plot.xlabel or 'x'} {number(x)}, {plot.ylabel or 'y'} {number(y)}"
+            return f"{plot.zlabel or 'z'} from {number(low)} (at {where}) to {number(high)}, on {len(values)} points."
     said = [text for curve in plot.curves if (text := _curve(plot, curve, few))]
     axes = (
         f"{plot.ylabel or 'values'} over {plot.xlabel}: " if plot.xlabel else f"{plot.ylabel}: " if plot.ylabel else ""
@@ -135,7 +135,7 @@ def _curves(plot: Plot, few: int) -> str:
 def _curve(plot: Plot, curve: Curve, few: int) -> str:
     label = curve.label or curve.role or curve.kind
     if curve.kind in KINDS:
-        return f"{label} at " + ", ".join(_n(v) for v in (curve.x or curve.y)[:few] if v is not None)
+        return f"{label} at " + ", ".join(number(v) for v in (curve.x or curve.y)[:few] if v is not None)
     if curve.role == "ideal":
         return ""
     points = [(x, i, y) for i, (x, y) in enumerate(zip(curve.x, curve.y)) if y is not None]
@@ -145,24 +145,18 @@ def _curve(plot: Plot, curve: Curve, few: int) -> str:
         told = []
         for x, i, y in points[:few]:
             low, high = sheet.at(curve.low, i), sheet.at(curve.high, i)
-            name = _category(plot, x) if plot.labels else f"at {_n(x)}"
+            name = _category(plot, x) if plot.labels else f"at {number(x)}"
             told.append(
-                f"{name} {_n(y)}" + (f" [{_n(low)}, {_n(high)}]" if low is not None and high is not None else "")
+                f"{name} {number(y)}"
+                + (f" [{number(low)}, {number(high)}]" if low is not None and high is not None else "")
             )
         more = f", and {len(points) - few} more" if len(points) > few else ""
         return f"{label}: " + ", ".join(told) + more
-    (first, _, a), (last, _, b) = points[0], points[-1]
-    lowest, highest = (pick(points, key=lambda p: p[2]) for pick in (min, max))
-    return (
-        f"{label}: {_n(a)} at {_n(first)}, {_n(b)} at {_n(last)}, lowest {_n(lowest[2])} at {_n(lowest[0])}, "
-        f"highest {_n(highest[2])} at {_n(highest[0])}"
-    )
+    ends = (points[0], points[-1], min(points, key=lambda p: p[2]), max(points, key=lambda p: p[2]))
+    first, last, lowest, highest = (f"{number(y)} at {number(x)}" for x, _, y in ends)
+    return f"{label}: {first}, {last}, lowest {lowest}, highest {highest}"
 
 
 def _category(plot: Plot, x: float) -> str:
     i = round(x)
-    return str(plot.labels[i]) if 0 <= i < len(plot.labels) else _n(x)
-
-
-def _n(value: float) -> str:
-    return numbers.number(value)
+    return str(plot.labels[i]) if 0 <= i < len(plot.labels) else number(x)

@@ -11,7 +11,7 @@ from calibcli.plots import Plot
 from calibcli.render import sheet
 from calibcli.render.page import aloud
 from calibcli.render.sheet import Column, Sheet
-from calibcli.result import Estimate, Result, Table
+from calibcli.result import Estimate, Result
 
 SERIES = ("x", "y", "z", "low", "high", "width", "base", "curves")  # of a plot: in its picture and its tables
 ELSEWHERE = ("notes", "provenance")  # fields that the page shows whole in places of their own
@@ -246,6 +246,3 @@ def _text_of(value: Any) -> str:
 
 def _text(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters in the JSON)"
-
-
-__all__ = ["Caps", "Picture", "Portion", "Rows", "Shown", "Table", "portion"]

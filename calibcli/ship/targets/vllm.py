@@ -8,6 +8,7 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.files import atomic
+from calibcli.scalers import Scaler
 from calibcli.ship.comparison import of_scores, softmax
 from calibcli.ship.target import TARGETS, Job, Shipped
 
@@ -36,16 +37,19 @@ def vllm(job: Job) -> Shipped:
         UsageError: another map, or one of probabilities.
     """
     scaler = job.scaler
-    name, given, instead = scaler.choice.name, scaler.parameters, "use --to checkpoint, and serve the folded model"
+    name, given = scaler.choice.name, scaler.parameters
     if scaler.kind != "logits":
-        raise UsageError("vLLM's pooler works on logits, the calibrator was fitted on probabilities", instead)
+        problem = f"vLLM's pooler works on logits, the calibrator was fitted on {scaler.kind.replace('_', '-')}"
+        raise UsageError(problem, _instead(scaler))
     if name == "temperature" and float(given["beta"]) > 0:
         sigma, mean = 1 / float(given["beta"]), 0.0
     elif name == "platt" and scaler.columns == 1 and given["slope"][0] > 0:
         sigma = 1 / float(given["slope"][0])
         mean = -float(given["bias"][0]) * sigma
     else:
-        raise UsageError(f"vLLM's pooler has no '{name}' of {scaler.columns} columns (temperature is one)", instead)
+        raise UsageError(
+            f"vLLM's pooler has no '{name}' of {scaler.columns} columns (temperature is one)", _instead(scaler)
+        )
     options = {"logit_sigma": sigma, **({"logit_mean": mean} if mean else {})}
     fed = job.fed("float32")
     z = (fed - np.float32(mean)) / np.float32(sigma)
@@ -56,3 +60,14 @@ def vllm(job: Job) -> Shipped:
     with atomic(job.path) as temporary:
         temporary.write_text(json.dumps(options) + "\n", encoding="utf-8")
     return Shipped(files=[job.path], compared=compared, facts=options, notes=[WORDS])
+
+
+def _instead(scaler: Scaler) -> str:
+    """A target that takes this map."""
+    from calibcli.ship import fold
+
+    try:
+        fold.linear(scaler)
+    except UsageError as error:
+        return error.fix
+    return "use --to checkpoint, and serve the folded model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path, PurePosixPath
+from typing import cast
 
 import numpy as np
 
@@ -57,22 +58,16 @@ def read(there: Members, split: str) -> Found:
 def _val(there: Members) -> list[tuple[Place, str]]:
     """(picture, class) by `val_annotations.txt`: the name of a picture, its class and a box, parted by tabs."""
     if there.kind == "zip":
-        inner = there.paths[ANNOTATIONS]
-        text = there.read([ANNOTATIONS])[ANNOTATIONS].decode()
-        archive = zipfile.ZipFile(there.path)
-        images = PurePosixPath(inner).parent / "images"
-        rows = [line.split("\t")[:2] for line in text.splitlines() if line.strip()]
-        held = set(archive.namelist())
-        return [(zipfile.Path(archive, _in(held, f"{images}/{name}")), label) for name, label in rows]
-    root = there.path if ANNOTATIONS in there.paths else there.path / "val"
-    rows = [line.split("\t")[:2] for line in (root / ANNOTATIONS).read_text().splitlines() if line.strip()]
-    return [(root / "images" / Path(name).name, label) for name, label in rows]
-
-
-def _in(held: set[str], name: str) -> str:
-    if name not in held:
-        raise KeyError(name)
-    return name
+        root: Place = cast("zipfile.Path", zipfile.Path(there.path, there.paths[ANNOTATIONS]).parent)
+        text = there.read([ANNOTATIONS])[ANNOTATIONS]
+    else:
+        root = there.path if ANNOTATIONS in there.paths else there.path / "val"
+        text = (root / ANNOTATIONS).read_bytes()
+    rows = [line.split("\t")[:2] for line in text.decode().splitlines() if line.strip()]
+    pairs = [(root / "images" / PurePosixPath(name).name, label) for name, label in rows]
+    if missing := [place.name for place, _ in pairs if not place.exists()]:
+        raise KeyError(missing[0])
+    return pairs
 
 
 def _train(there: Members, known: list[str]) -> list[tuple[Place, str]]:

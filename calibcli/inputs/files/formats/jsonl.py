@@ -89,7 +89,7 @@ def read(source: Source) -> Contents:
                 raise InputError(problem, "write a list")
             values.append(value)
         for key, cells in texts.items():
-            cells.append(_cell(row[key]))
+            cells.append(row[key] if isinstance(row[key], str) else json.dumps(row[key])[:10_000])
     arrays: dict[str, Named] = {}
     ragged = set()
     about = []
@@ -181,7 +181,3 @@ def _padded(rows: list[list[Any]]) -> tuple[Array, bool]:
     uneven = any(len(row) < width for row in rows)
     unit = uneven and all(0 <= v <= 1 for row in rows for v in row)
     return filled(rows, width, 0.0 if unit else -math.inf), uneven
-
-
-def _cell(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)[:10_000]

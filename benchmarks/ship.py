@@ -1,0 +1,186 @@
+"""Every method in every target: max|dp| against the calibrator in float64, or the refusal and what it names instead.
+
+    python benchmarks/ship.py                  pairs of digits (100 classes), and two groups of them
+    python benchmarks/ship.py --data FILE|DIR  recorded scores of 100 classes, and two groups of them
+    python benchmarks/ship.py --only onnx      one target
+
+Each method is fitted on one half of the rows and exported with 1,000 of the other, fifty of them with a class of
+probability zero where they are not a network's. Networks (`checkpoint`, `inside`) get these logits by a linear layer of
+weights at random, stored in float32, float16 and bfloat16. In brackets, where rounding alone costs more than 1e-6: the
+limit, and the predicted classes that changed. What is beyond its limit is not written, which maps with steps in half
+precision may be; elsewhere the script fails. Targets whose package is not installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import numpy as np
+
+import calibcli
+from calibcli.errors import CalibError
+from calibcli.links import log_softmax
+from calibcli.predictions import Predictions
+from calibcli.scalers import SCALERS, Scaler
+
+ROWS, SAMPLES = 1000, Path(__file__).parent.parent / "sample_data"
+OPTIONS = {"matrix": ":lam=100,mu=100", "dirichlet": ":lam=100,mu=100"}  # chosen here: their search takes minutes
+VARIANTS = ["histogram:of=top", "focal_temperature:order=phi-T", "top_label:by=isotonic"]
+HALF = ("float16", "bfloat16")
+
+
+def recorded(place: str | None) -> tuple[Any, Any, str]:
+    """Logits of 100 classes, labels, and where they come from."""
+    if place is not None:
+        files = sorted(Path(place).glob("*.npz")) if os.path.isdir(place) else [Path(place)]
+        for file in files:
+            try:
+                rows = calibcli.read(file)
+            except CalibError:  # images, curves
+                continue
+            if rows.k == 100:
+                order = np.random.default_rng(0).permutation(rows.n)
+                return log_softmax(rows.logits[order].astype(float)), rows.labels[order], file.name
+        raise SystemExit(f"no scores of 100 classes in {place}")
+    with np.load(SAMPLES / "test.npz") as held:
+        z, y = log_softmax(held["logits"].astype(float)), held["labels"]
+    rng = np.random.default_rng(0)
+    i, j = rng.integers(0, len(z), (2, 4 * ROWS))
+    return (z[i][:, :, None] + z[j][:, None, :]).reshape(4 * ROWS, 100), 10 * y[i] + y[j], "pairs of test.npz"
+
+
+def grouped(z: Any, y: Any) -> tuple[Any, Any]:
+    """The same rows of two classes: the first fifty and the others."""
+    return np.stack([np.logaddexp.reduce(part, axis=1) for part in np.split(z, 2, axis=1)], axis=1), y // 50
+
+
+def network(folder: Path, k: int, z: Any, dtype: str) -> tuple[Path, Path]:
+    """A checkpoint of one layer that gives these logits, and its inputs."""
+    import torch
+    from safetensors.torch import save_file
+
+    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((k, k)))[0]
+    kept = {"1.weight": torch.from_numpy(turn).to(getattr(torch, dtype)), "1.bias": torch.zeros(k)}
+    (folder / "net.py").write_text(
+        f"from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear({k}, {k}))\n"
+    )
+    save_file({name: t.to(getattr(torch, dtype)) for name, t in kept.items()}, folder / f"{dtype}.safetensors")
+    np.savez(folder / "rows.npz", x=(z @ turn).astype(np.float32), labels=np.arange(len(z)) % k)
+    return folder / f"{dtype}.safetensors", folder / "rows.npz"
+
+
+def graph(folder: Path, k: int, end: str, kind: str) -> Path:
+    """The same layer in ONNX, with nothing or a Softmax behind it."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((k, k)))[0].T.astype(kind)
+    form = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}[kind]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"])]
+    nodes += [helper.make_node(end, ["z"], ["p"], axis=1)] if end else []
+    x, out = (helper.make_tensor_value_info(name, form, ["n", k]) for name in ("x", "p" if end else "z"))
+    made = helper.make_graph(nodes, "net", [x], [out], [numpy_helper.from_array(turn, "w")])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    path = folder / f"{end or 'logits'}-{kind}.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+def targets(folder: Path, z: Any, y: Any, only: str) -> dict[str, Callable[[Scaler, int], Any]]:
+    """What exports a calibrator into each column of the table."""
+    k = z.shape[1]
+    cut = z.astype(np.float32)
+    cut[np.arange(50), (y[:50] + 1) % k] = -np.inf
+    rows, wide = Predictions.of(cut, y), z - z.mean(axis=1, keepdims=True)
+    made: dict[str, Callable[[Scaler, int], Any]] = {}
+
+    def alone(target: str, suffix: str) -> Callable[[Scaler, int], Any]:
+        return lambda one, i: calibcli.export(one, target, data=rows, save=folder / f"{i}{target}{suffix}")
+
+    def inside(target: str, suffix: str, model: Path, **how: Any) -> Callable[[Scaler, int], Any]:
+        data = folder / "rows.npz"
+        return lambda one, i: calibcli.export(
+            one, target, model=model, data=data, save=folder / f"{i}{target}{model.stem}{suffix}", **how
+        )
+
+    for dtype in ("float32", *HALF):
+        model, _ = network(folder, k, wide, dtype)
+        made[f"checkpoint {dtype}"] = inside("checkpoint", ".safetensors", model, arch_file=f"{folder}/net.py:make")
+    if importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime"):
+        made["onnx"] = alone("onnx", ".onnx")
+        for end, kind in (("", "float32"), ("Softmax", "float32"), ("", "float16"), ("Softmax", "float16")):
+            made[f"onnx inside, {end or 'logits'} {kind}"] = inside("onnx", ".onnx", graph(folder, k, end, kind))
+    made |= {"pt2": alone("pt2", ".pt2"), "torchscript": alone("torchscript", ".pt")}
+    made |= {"json, py, js, c": alone("json", ".json"), "sklearn pkl": alone("sklearn", ".pkl")}
+    if importlib.util.find_spec("skops"):
+        made["sklearn skops"] = alone("sklearn", ".skops")
+    made["vllm"] = alone("vllm", ".json")
+    return {name: write for name, write in made.items() if name.startswith(only)}
+
+
+def cell(write: Callable[[Scaler, int], Any], one: Scaler, i: int) -> tuple[str, str]:
+    """What the table says, and what a refusal names instead."""
+    try:
+        found = write(one, i)
+    except CalibError as error:
+        if far := re.search(r"max\|dp\| = (\S+)", error.problem):
+            return f"beyond ({far[1]})", error.fix
+        return "refused", error.fix
+    said = f"{found['max_dp'].value:.1e}" if found["max_dp"].value else "0"
+    if "rounding alone costs" in found.facts:
+        said += f" ({found.facts['limit']:.1e}, {found.facts['predicted classes changed']})"
+    elif one.preserves_accuracy and found.facts["predicted classes changed"]:
+        said += f" ({found.facts['predicted classes changed']} CHANGED)"
+    return said, ""
+
+
+def table(name: str, z: Any, y: Any, only: str) -> int:
+    """One table; the number of cells that are beyond their limit."""
+    half = len(z) // 2
+    specs = [e.name + OPTIONS.get(e.name, "") for e in SCALERS] + VARIANTS
+    fits = {
+        s: calibcli.fit_scaler(Predictions.of(z[half:][: 4 * ROWS], y[half:][: 4 * ROWS]), spec=s).scaler for s in specs
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        columns = targets(Path(folder), z[:ROWS], y[:ROWS], only)
+        print(f"\n{name}\n\n| method | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+        instead, bad = Counter[tuple[str, str]](), 0
+        for i, (spec, one) in enumerate(fits.items()):
+            cells = {column: cell(write, one, i) for column, write in columns.items()}
+            bad += sum("CHANGED" in said or ("beyond" in said and "16" not in c) for c, (said, _) in cells.items())
+            instead.update((said.partition(" ")[0], fix) for said, fix in cells.values() if fix)
+            print(f"| `{spec}` | {' | '.join(said for said, _ in cells.values())} |", flush=True)
+    for (said, fix), count in instead.most_common():
+        print(f"\n{count} {said}: {fix}")
+    return bad
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data")
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    start = time.monotonic()
+    z, y, where = recorded(given.data)
+    bad = table(f"2 classes ({where})", *grouped(z, y), given.only)
+    bad += table(f"100 classes ({where})", z, y, given.only)
+    print(f"\n{bad} wrong; {time.monotonic() - start:.0f} s")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What the small sizes of all studies cost, and whether the same command twice gives the same bytes.
+
+    python benchmarks/studies.py [--only NAME ...] [--twice NAME ...] [--save DIR]
+
+CPU seconds are of all processes of a study, from its start to its report, on one thread, the system's included; wall
+time would be that of whatever else the machine does. Of the studies named after --twice everything in both folders is
+compared but times: of runs `seconds`, of the result `spent` and where and when it was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from calibcli.study.experiment import built_in
+
+ROOT = Path(__file__).parent.parent
+TIMES = {"seconds", "spent", "provenance"}
+LIMIT = 20  # CPU minutes of all together
+
+
+def run(name: str, save: Path) -> float:
+    """CPU seconds of `calib study NAME --save SAVE`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    save.mkdir(parents=True)
+    line = [sys.executable, "-m", "calibcli", "study", name, "--save", str(save), "-q", "-o", str(save / "result.json")]
+    subprocess.run(line, env=environment, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def without_times(found: Any) -> Any:
+    """JSON without its times."""
+    if isinstance(found, dict):
+        return {key: without_times(value) for key, value in found.items() if key not in TIMES}
+    return [without_times(value) for value in found] if isinstance(found, list) else found
+
+
+def contents(save: Path) -> dict[str, str]:
+    """Digests of all files of a study; the page is made of the result."""
+    found = {}
+    for path in sorted(p for p in save.rglob("*") if p.is_file() and p.suffix != ".html"):
+        data = path.read_bytes()
+        if path.suffix == ".json":
+            data = json.dumps(without_times(json.loads(data)), sort_keys=True).encode()
+        found[str(path.relative_to(save))] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=built_in())
+    parser.add_argument("--twice", nargs="*", default=[])
+    parser.add_argument("--save", type=Path, help="keep the folders there")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        save, total = args.save or Path(temporary), 0.0
+        print("| study | CPU seconds |\n|---|---|", flush=True)
+        for name in args.only:
+            total += (seconds := run(name, save / name))
+            print(f"| `{name}` | {seconds:.0f} |", flush=True)
+        print(f"| together | {total:.0f}: {total / 60:.1f} minutes, of {LIMIT} |\n", flush=True)
+        for name in args.twice:
+            run(name, save / f"{name}-again")
+            one, other = contents(save / name), contents(save / f"{name}-again")
+            differ = sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
+            print(f"`{name}` twice: {len(one)} files, {len(differ)} differ {differ[:5] or ''}", flush=True)
+    raise SystemExit(total > 60 * LIMIT)
