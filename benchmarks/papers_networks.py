@@ -2,9 +2,9 @@
 
     python benchmarks/papers_networks.py [--only NAME ...] [--budget 600] [--save FILE.md]
 
-λmax of cross-entropy around drawn weights on 8 drawn rows at the full width (residual at most 5 %); Hutchinson's trace on the
-same rows at the width that is named; a checkpoint with a temperature in its last layer, written by `export` once it agreed
-with the calibrator on these rows. One thread. What takes more than the budget of CPU seconds is said to.
+λmax of cross-entropy around drawn weights on 8 drawn rows at the full width (residual at most 5 %); Hutchinson's trace
+on the same rows at the width that is named; a checkpoint with a temperature in its last layer, written by `export` once
+it agreed with the calibrator on these rows. One thread. What takes more than the budget of CPU seconds is said to.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parameters(spec: str) -> int:
 
 
 def drawn(spec: str, name: str) -> nn.Module:
-    """With batch norm's statistics of these rows: with those it begins with, deep networks say the same to every row."""
+    """With batch norm's statistics of these rows: with those it begins with, all rows look alike to deep networks."""
     torch.manual_seed(0)
     model = build(spec)
     for module in model.modules():
@@ -107,7 +107,8 @@ def one(name: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     trace, se, more = measured(reduced, name, "trace")
     print(
-        f"| `{full}` | {parameters(full):,} | {value:.4g} ± {error:.2g} % | {seconds:.0f} | {peak:.1f} | {trace:.4g} ± {se:.2g} % |"
+        f"| `{full}` | {parameters(full):,} | {value:.4g} ± {error:.2g} % | {seconds:.0f} | {peak:.1f} "
+        f"| {trace:.4g} ± {se:.2g} % |"
         f" {more:.0f} | `{reduced.partition(':')[2].rpartition(',')[2]}` | {exported(full, name)} |"
     )
 
@@ -124,7 +125,8 @@ if __name__ == "__main__":
         one(args.only[0])
         raise SystemExit
     print(
-        "| network | parameters | λmax of 8 rows, residual | CPU s | peak GiB | trace, reduced | CPU s | width | export |"
+        "| network | parameters | λmax of 8 rows, residual | CPU s | peak GiB "
+        "| trace, reduced | CPU s | width | export |"
     )
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for each in args.only:

@@ -268,7 +268,8 @@ def test_rows_that_are_all_right_and_nearly_all_sure_have_a_difference_with_a_wi
     z = np.random.default_rng(0).standard_normal((300, 3)) * 200
     found = calibcli.compare(*(calibcli.from_arrays(s * z, z.argmax(axis=1)) for s in (1, 1.5)), metrics=[spec])
     (one,) = found.estimates
-    assert one.low is not None and one.high is not None
+    assert one.low is not None
+    assert one.high is not None
     assert one.low < 0 < one.high
 
 

@@ -94,15 +94,15 @@ def within(table: Floats) -> Floats:
 
 
 def begun(night: int) -> float:
-    """Logarithm of the share of the wealth that is bet on a drift from this night on, from 1: year y has 1 / (y (y + 1))
-    of it, half the first, and its nights equal parts.
+    """Logarithm of the share of the wealth that is bet on a drift from this night on: year y has 1 / (y (y + 1)),
+    the first a half, and its nights equal parts.
     """
     year = (night - 1) // YEAR + 1
     return -math.log(YEAR * year * (year + 1))
 
 
 def unbegun(night: int) -> float:
-    """Logarithm of the wealth that is kept for drifts from later nights on: what is left of this year, and of all later."""
+    """Logarithm of the wealth that is kept for drifts from later nights on: of this year, and of all later."""
     year, day = divmod(night - 1, YEAR)
     return math.log(1 / (year + 1) - (day + 1) * math.exp(begun(night)))
 
