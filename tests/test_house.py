@@ -96,6 +96,10 @@ def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
             pytest.fail(f"{where} imports {name}")
 
 
+def test_every_room_has_its_place() -> None:
+    assert {room(path) for path in FILES} == LEVEL.keys()
+
+
 def test_no_circle_of_files() -> None:
     assert house.circles() == []
 

@@ -30,7 +30,7 @@ def command(
     save: Path | None = option(None, "Folder for the runs and the report."),
     data: str = option("", "Rows in place of the recipe's: PATH with the parts #train, #validation and #test."),
     size: str = option("small", "small, medium or paper: which size of a study that comes along."),
-    arch: tuple[str, ...] = option((), "Network in place of the recipe's. Repeatable.", kind=tuple[str, ...]),
+    arch: tuple[str, ...] = option((), "Another network (calib list architectures). Repeatable.", kind=tuple[str, ...]),
     seeds: Rows | None = option(None, "Seeds in place of the recipe's; more may be added later."),
     jobs: Rows = option(1, "Processes that share the runs, one GPU after the other; other machines may join in."),
     device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),

@@ -271,9 +271,7 @@ def _checked(
     bad.refuse(masks, half)
     if found.finite and max(-found.low, found.high) > LARGEST:
         problem = f"scores from {found.low:.3g} to {found.high:.3g} are no logits: powers of them overflow"
-        raise InputError(
-            problem, "find where they come from: an array that was never filled, or bytes of another type?"
-        )
+        raise InputError(problem, "find where they come from: an array never filled, or bytes of another type?")
     empty = found.unit.empty
     if kind == "probabilities" and empty.count:
         problem = f"{empty.count:,} rows give every class probability 0, first row {empty.first}"
