@@ -1,6 +1,6 @@
 """What curvature of large networks would take on a GPU: kernels counted on a pretended one, the rest arithmetic.
 
-    python benchmarks/device_arithmetic.py [resnet18] [vit_s16] [resnet50 ...]    (torchvision for the residual networks)
+    python benchmarks/device_arithmetic.py [resnet18] [vit_s16] [resnet50 ...]   (torchvision for the residual networks)
 
 Nothing here has run on a GPU. For two rows of 224 x 224 the pretended device of tests/device counts launches and
 `FlopCounterMode` the operations of products; both are carried over to 256 rows in micro-batches that memory takes. A
