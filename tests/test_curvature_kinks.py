@@ -50,3 +50,15 @@ def test_networks_away_from_kinks_have_no_such_note() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     assert not any("kink" in n for n in measure(model, (torch.randn(8, 4), torch.arange(8) % 3), "grad_norm").notes)
+
+
+def test_units_that_lie_near_a_kink() -> None:
+    """As some of the millions of a large network do: a step that crosses none tells, and nothing is noted."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    x, y = torch.randn(4, 4).double(), torch.arange(4) % 3
+    with torch.no_grad():
+        net[0].bias.copy_(-net[0].weight @ x[0] + 3e-8)
+    found = measure(net, (x, y), "grad_norm")
+    assert found.facts["self_test"]["difference"] < 1e-3
+    assert not any("kink" in note for note in found.notes)

@@ -24,7 +24,7 @@ WRONG = 0.05  # relative difference from which a second derivative is taken to b
 CLOSE = 1e-3  # up to which it is taken to be right at the first try
 ASIDE = (1e-3, 0.1)  # of the root mean square parameter: how far away it is tried again
 FIRST = (1e-7,)  # move of the differences at the first try, which crosses few kinks
-STEPS = (1e-6, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
+STEPS = (1e-6, 1e-9, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
 LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
 SHARE = 4  # of the free memory, one part of which a float64 copy may take
 
@@ -316,7 +316,8 @@ class _Along:
             torch._foreach_div_(slopes, 2 * step)
             torch._foreach_sub_(slopes, exact)
             error = _norm(slopes)
-            errors.append(error / max(size, 1e-8 * slope / step, 1e-300))
+            rounding = 1e-8 * slope / max(step, FIRST[0] * norm)  # a finer step is no excuse
+            errors.append(error / max(size, rounding, 1e-300))
             if errors[-1] < CLOSE:
                 break
         self._move(-place)
