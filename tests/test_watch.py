@@ -532,3 +532,11 @@ def test_the_page_is_true() -> None:
 def test_a_watch_is_not_begun_with_numbers_that_its_state_may_not_have(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="out of range"):
         calibcli.Watch(min={"accuracy": 0.5}, **wrong)
+
+
+def test_several_files_are_counted_in_one_update(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", logits=rng.normal(size=(300, 3)), labels=rng.integers(0, 3, 300))
+    watch = calibcli.Watch(min={"accuracy": 0.1})
+    assert watch.update([tmp_path / "a.npz", tmp_path / "b.npz"]).facts["n"] == 600

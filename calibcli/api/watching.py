@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy.typing as npt
 
@@ -99,10 +99,16 @@ class Watch:
         """
         more: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
         if is_path(scores):
-            return self._kept(lambda keeper: keeper.update(Path(str(scores)), night, str(baseline or "")), more)
-        rows = given(Watch.update, scores, labels, how)
-        by = {"by": tuple(rows.slices)} if rows.slices else {}
-        return self._kept(lambda keeper: keeper.update(rows, night, str(baseline or "")), by)
+            parts: list[Any] = [Path(scores)] if isinstance(scores, str | Path) else list(cast(Any, scores))
+        else:
+            parts = [given(Watch.update, scores, labels, how)]
+            more = {"by": tuple(parts[0].slices)} if parts[0].slices else {}
+
+        def count(keeper: Keeper) -> None:
+            for part in parts:
+                keeper.update(part, night, str(baseline or ""))
+
+        return self._kept(count, more)
 
     def merge(self, other: Watch | str | os.PathLike[str]) -> Result:
         """Add the rows of another part, or machine, that was begun with the same rules; write the state.
