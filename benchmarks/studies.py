@@ -32,7 +32,7 @@ def run(name: str, save: Path) -> float:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     save.mkdir(parents=True)
-    line = [sys.executable, "-m", "calibcli", "study", name, "--save", str(save), "-q", "-o", str(save / "result.json")]
+    line = [sys.executable, "-m", "calibcli", "study", name, "--save", str(save), "-q"]
     subprocess.run(line, env=environment, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -12,7 +12,7 @@ from calibcli.result import Result, Table
 
 HERE = Path(__file__).parent / "studies"
 MARKS = re.compile(r"(<!-- study -->\n).*(<!-- /study -->)", re.S)
-LEFT_OUT = ("p (Holm)", "ece2_debiased", "error after")
+LEFT_OUT = ("p (Holm)", "ece2_debiased", "error after", "error unrenormalised", "error after unrenormalised")
 
 
 def tables(result: Result) -> str:
