@@ -302,12 +302,14 @@ def test_watch_claims_what_its_verdicts_do(outcomes: list[Any]) -> None:
 def test_slices_claims_what_was_confirmed(real: list[bool], find_what: Any) -> None:
     shown = {"value": 0.1, "low": 0.05, "high": 0.15, "level": 0.95, "n": 300}
     found = [
-        Estimate(name="confidence_gap", scope=f"c{i}", **shown, detail={"confirmed": r}) for i, r in enumerate(real)
+        Estimate(name="confidence_gap", scope=f"c{i}", **shown, detail={"confirmed": r, "p_adjusted": 0.03})
+        for i, r in enumerate(real)
     ]
     said = find._headline(found, find.Search(find=find_what), 0.05, (0.2, 0.05), 1000)
     assert said.startswith("Surely") == any(real)
-    for e in found:
-        assert (f"{e.scope} (0.1000 [0.0500, 0.1500]" in said) <= e.detail["confirmed"]
+    named = [e.scope for e in found if f"{e.scope} (" in said]
+    assert named == [e.scope for e in found if e.detail["confirmed"]][:3]
+    assert ("p = 0.03" in said) == (bool(named) and find_what == "error")
     assert any(real) or not any(e.scope in said for e in found)
 
 

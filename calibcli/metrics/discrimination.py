@@ -198,8 +198,9 @@ class Concordance(TwoSamples):
     """P(p of a hit > p of a miss) + P(equal) / 2, with DeLong's components.
 
     The interval is the score form: at each θ the variance that binormal scores would have there, as a multiple of what
-    DeLong's is of theirs at the estimate (method 5 of Newcombe 2006, who takes the multiple as 1). It holds where all
-    hits lie above all misses, and reaches at least as far as a share of hits, or of misses, that no row shows.
+    DeLong's is of theirs at the estimate (method 5 of Newcombe 2006, who takes the multiple as 1); Student's quantile
+    has the degrees of two samples with variances of their own (Welch 1947). It holds where all hits lie above all
+    misses, and reaches at least as far as a share of hits, or of misses, that no row shows.
     """
 
     @cached_property
@@ -229,7 +230,9 @@ class Concordance(TwoSamples):
         detail = {f"hits_{what}": round(m, 1), f"misses_{what}": round(n, 1)}
         if self.lacking:
             return Interval(reason=self.lacking, detail=detail)
-        spread, t = variance(self.view, self.influence), student_quantile((1 + level) / 2, m + n - 2)
+        own = [variance(self.view, np.where(self.view.hit == hit, self.influence, 0.0)) for hit in (True, False)]
+        degrees = sum(own) ** 2 / max(own[0] ** 2 / (m - 1) + own[1] ** 2 / (n - 1), 1e-300)
+        spread, t = variance(self.view, self.influence), student_quantile((1 + level) / 2, max(degrees, min(m, n) - 1))
         least = 0.5 / min(m, n) ** 2
         ratio = (spread + least) / (binormal(self.value, m, n) + least)
 

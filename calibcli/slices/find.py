@@ -190,10 +190,14 @@ def _headline(found: Sequence[Estimate], search: Search, total: float, least: tu
     if not real:
         gap, share = least
         return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
-    word, name, shown = "miscalibrated", "confidence gap", f"{total:+.3f}"
-    if search.find == "error":
-        word, name, shown = "wrong more often", "error", f"{total:.3f}"
-    names = "; ".join(f"{e.scope} ({name} {' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,})" for e in real[:3])
+    word, name, shown, tested = "miscalibrated", "confidence gap", f"{total:+.3f}", ""
+    if search.find == "error":  # the interval is of the slice's own errors, the test of their excess
+        word, name, shown, tested = "wrong more often", "error", f"{total:.3f}", "; p = {:.2g} against the other rows"
+    names = "; ".join(
+        f"{e.scope} ({name} {' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,}"
+        f"{tested and tested.format(e.detail['p_adjusted'])})"
+        for e in real[:3]
+    )
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
     return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {shown}."
 
