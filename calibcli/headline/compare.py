@@ -39,14 +39,19 @@ def _one(result: Result, scope: str, verdicts: dict[tuple[str, str], str]) -> st
     better = [e for e in real if (side(e) == "below") == (e.better == "lower") and e.better in ("lower", "higher")]
     worse = [e for e in real if e not in better and e.better in ("lower", "higher")]
     alone = [e for e in own if e not in real and side(e) != "open"]
-    many = f"not shown as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}" if alone else ""
+    many = (
+        f"only taken alone, not as one of {count(result, 'comparisons')} comparisons: {_with_numbers(alone)}"
+        if alone
+        else ""
+    )
     if not real:
         near = f" ({listed(map(named, own[:SHOWN]))})" if own and side(own[0]) == "open" else ""
         return "; ".join(filter(None, [f"{_subject(scope)}: no difference shown{near}", many]))
     parts = [f"{word} in {_with_numbers(some)}" for word, some in (("better", better), ("worse", worse)) if some]
     if not parts:
         parts = [f"another {_with_numbers(real)}"]
-    open_ = [e for e in own if e not in [*real, *alone] and e.better in ("lower", "higher")]
+    undecided = [e for e in own if e not in [*real, *alone] and e.low is not None]
+    open_ = [e for e in undecided if e.better in ("lower", "higher")]
     parts += [many] if many else []
     parts += [f"no difference shown in {listed((name(e.name) for e in open_), 2)}"] if open_ else []
     return f"{_subject(scope)}: {'; '.join(parts)}"

@@ -30,7 +30,7 @@ def _errors(e: Estimate) -> str:
     """Both errors: what the estimator leaves open on these rows, and the standard error that the rows bring."""
     low, high, se = (e.detail.get(key) for key in ("estimator_low", "estimator_high", "sampling_se"))
     said = []
-    if isinstance(low, float) and isinstance(high, float):
+    if isinstance(low, float) and isinstance(high, float) and not e.reason:
         said.append(f"known to ± {numbers.number((high - low) / 2, 2)} on these rows")
     if isinstance(se, float):
         said.append(f"± {numbers.number(se, 2)} (standard error) by the choice of the rows")
