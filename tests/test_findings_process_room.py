@@ -33,6 +33,8 @@ def calib(*argv: str, most: int | None = None, cwd: Path = ROOT, **options: Any)
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if most is not None:
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode that is cut off would stay
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [sys.executable, "-m", "calibcli", *argv]
     return subprocess.run(command, env=environment, cwd=cwd, text=True, preexec_fn=limit, check=False, **options)
@@ -77,12 +79,14 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 def written(argv: list[str], most: int | None = None) -> int:
     """The exit code of a command in this process, whose files may have `most` bytes (`ulimit -f`)."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, bytecode = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # what is cut off would stay
     resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if most is None else most, before[1]))
     try:
         return main([*argv, "-q"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = bytecode
 
 
 @pytest.mark.finding("4 ulimit -f")

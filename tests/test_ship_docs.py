@@ -116,6 +116,9 @@ def test_a_stack(stack: str, folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.extra
+@pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vLLM brings gigabytes; where it is there it is asked"
+)
 def test_vllm_knows_the_options(folder: Path) -> None:
     vllm = pytest.importorskip("vllm.config")
     assert main(["export", "temperature.safetensors", "--to", "vllm", "--data", "test.npz", "-o", "p.json", "-q"]) == 0
