@@ -38,7 +38,7 @@ def same(a: dict[str, Estimate], b: dict[str, Estimate], leave_out: tuple[str, .
             assert one == known, (name, part)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize(("n", "k"), [(3, 2), (10, 3), (300, 2)])
 def test_counts_are_repeated_rows(n: int, k: int) -> None:
     z, y = rows(n, k)

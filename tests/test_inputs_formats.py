@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import gzip
 import json
 import os
 import pkgutil
 import struct
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +283,31 @@ def test_columns_named_as_the_labels_are_their_scores(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("id,malignant,benign,label,other\n" + "\n".join(further))
     with pytest.raises(InputError, match="no scores in"):
         recorded.read(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a.npz.gz", "empty.npz", "broken.npz"])
+def test_no_file_stays_open_and_none_warns(name: str, tmp_path: Path) -> None:
+    """Neither of a refused file nor of one that only the garbage collector lets go, whose parts it ends in any order."""
+    np.savez(tmp_path / "a.npz", logits=Z, labels=Y)
+    np.save(tmp_path / "a.npy", Z)
+    np.save(tmp_path / "a.labels.npy", Y)
+    np.savetxt(tmp_path / "a.csv", np.column_stack([Z, Y]), delimiter=",", header="a,b,c,d,label", comments="")
+    (tmp_path / "a.npz.gz").write_bytes(gzip.compress((tmp_path / "a.npz").read_bytes()))
+    (tmp_path / "empty.npz").touch()
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
+    gc.collect()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with contextlib.suppress(InputError):
+            cycle = [recorded.read(tmp_path / name), source.load_any(source.Source(tmp_path / name))]
+            cycle.append(cycle)
+            del cycle
+        gc.collect()
+    assert [str(w.message) for w in seen if w.category is ResourceWarning] == []
+    if Path("/proc/self/fd").exists():
+        names = [
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        ]
+        assert [one for one in names if one.startswith(str(tmp_path))] == []

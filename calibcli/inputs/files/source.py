@@ -27,6 +27,7 @@ import pkgutil
 import stat
 import threading
 import warnings
+import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,18 +107,20 @@ class Source:
         self.digest = self.digest_packed = self.folder = ""  # the folder that it is a part of, of one data set
         self.stored: list[Stored] = []
         self.name = "stdin" if self.path == "-" else self.path
+        opened = contextlib.ExitStack()
+        weakref.finalize(self, opened.close)  # without a ResourceWarning, also out of a reference cycle
         try:
             if os.path.isfile(self.path):
-                self.file: IO[bytes] = open(self.path, "rb")  # noqa: SIM115
+                self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))
             else:
                 from calibcli.inputs.files import places
 
-                self.file = places.opened(self.path)
+                self.file = opened.enter_context(places.opened(self.path))
             mode = os.fstat(self.file.fileno()).st_mode
             if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
-                self.file = packed.copied(self.file)
+                self.file = opened.enter_context(packed.copied(self.file))
         except (OSError, ValueError, AttributeError) as error:  # a NUL in the name; a closed stdin
             problem = f"cannot read {self.name} ({getattr(error, 'strerror', None) or error})"
             raise InputError(problem, "check the path") from None
@@ -128,6 +131,7 @@ class Source:
         if head.startswith(packed.STARTS) and (kind := packed.kind_of(head)):
             most = memory_limit() // TEXT
             self.file, self.digest_packed = packed.spooled(self.file, kind, most, self.name)
+            opened.enter_context(self.file)
             self.size = os.fstat(self.file.fileno()).st_size
             if self.size == 0:
                 raise InputError(f"{self.name} holds nothing", "was it written to the end?")
