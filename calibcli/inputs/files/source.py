@@ -273,8 +273,7 @@ class _At(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self.at = max(0, offset + (0, self.at, self.source.size)[whence])
