@@ -111,13 +111,12 @@ class Source:
         weakref.finalize(self, opened.close)  # without a ResourceWarning, also out of a reference cycle
         try:
             if os.path.isfile(self.path):
-                self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))
+                self.file: IO[bytes] = opened.enter_context(open(self.path, "rb"))  # noqa: SIM115
             else:
                 from calibcli.inputs.files import places
 
                 self.file = opened.enter_context(places.opened(self.path))
-            mode = os.fstat(self.file.fileno()).st_mode
-            if stat.S_ISCHR(mode):  # a terminal, /dev/zero: without an end
+            if stat.S_ISCHR(mode := os.fstat(self.file.fileno()).st_mode):  # a terminal, /dev/zero: without an end
                 raise OSError("it is a device")
             if not stat.S_ISREG(mode):
                 self.file = opened.enter_context(packed.copied(self.file))
@@ -260,7 +259,7 @@ class Digests:
 
 def fingerprint(files: Sequence[Mapping[str, str]]) -> str:
     """One of several files; "" of what is none."""
-    joined = "".join(file["sha256"] for file in files if "sha256" in file)
+    joined = "".join(file.get("sha256", "") for file in files)
     return joined if len(joined) <= 64 else hashlib.sha256(joined.encode()).hexdigest()
 
 
