@@ -161,7 +161,7 @@ def _result(
                 how=how,
                 reason=one.reason,
                 n=one.n,
-                detail=detail | {"searched": gap},
+                detail=detail | {"searched": gap} | ({} if one.rest is None else {"other_rows": one.rest}),
             )
         )
         lines.append([text, "yes" if real else "no", one.n, one.n / rows, one.value, one.low, one.high, one.adjusted])
@@ -190,16 +190,22 @@ def _headline(found: Sequence[Estimate], search: Search, total: float, least: tu
     if not real:
         gap, share = least
         return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
-    word, name, shown, tested = "miscalibrated", "confidence gap", f"{total:+.3f}", ""
-    if search.find == "error":  # the interval is of the slice's own errors, the test of their excess
-        word, name, shown, tested = "wrong more often", "error", f"{total:.3f}", "; p = {:.2g} against the other rows"
-    names = "; ".join(
-        f"{e.scope} ({name} {' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,}"
-        f"{tested and tested.format(e.detail['p_adjusted'])})"
-        for e in real[:3]
-    )
+    errors = search.find == "error"
+    word, name = ("wrong more often than the other rows", "error") if errors else ("miscalibrated", "confidence gap")
+    names = "; ".join(f"{e.scope} ({name} {_told(e)}, n = {e.n:,})" for e in real[:3])
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
-    return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {shown}."
+    all_rows = f"{total:.3f}" if errors else f"{total:+.3f}"
+    return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {all_rows}."
+
+
+def _told(e: Estimate) -> str:
+    """The number with its interval: of a gap with its side, of an error beside what it is compared with, and p."""
+    shown = " ".join(numbers.shown(e)[:2]).strip()
+    if e.better == "zero":
+        return f"{shown}, too {'high' if (e.value or 0.0) > 0 else 'low'}"
+    rest = e.detail.get("other_rows")
+    against = f" against {numbers.number(rest, 3)}" if isinstance(rest, float) else ""
+    return f"{shown}{against}, p = {e.detail['p_adjusted']:.2g}"
 
 
 def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:
