@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.headline import listed
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
-from calibcli.study import claims, panels, parsing
+from calibcli.study import again, claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.experiment import Claim, Study, built_in, text_of
 from calibcli.study.panels import LEVEL
@@ -66,6 +66,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
                 {_scoped(study, c.id, a): (c, judged[_scoped(study, c.id, a)]) for c in study.claims for a in found},
             ),
             *panels.along(study, found),
+            *panels.against(study, found),
             *panels.epochs(study, lambda arm, arch, seed: logged(save, Run(arm, arch, seed)), found),
         ],
         checks=[_check(claim, study, arch, judged, expect) for claim in study.claims for arch in study.arch],
@@ -77,7 +78,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "paper": study.paper,
             "size": study.size or "as written",
             "seeds": study.seeds,
-            "command": f"calib study {source} --size {study.size}" if study.size else f"calib study {study.name}.toml",
+            "command": again.command(study, save),
             "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
             "cost": study.cost,
             "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
