@@ -65,6 +65,15 @@ def contents(save: Path) -> dict[str, str]:
     return found
 
 
+def again(name: str, save: Path, seeds: int) -> tuple[int, list[str]]:
+    """How many files there are of the study with fewer seeds, and which differ from the first one's."""
+    run(name, save / f"{name}-again", "--seeds", str(seeds))
+    shutil.copytree(save / name, save / f"{name}-fewer", ignore=partial(beyond, seeds))
+    run(name, save / f"{name}-fewer", "--seeds", str(seeds), "--report-only")
+    one, other = contents(save / f"{name}-fewer"), contents(save / f"{name}-again")
+    return len(other), sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=built_in())
@@ -72,17 +81,12 @@ if __name__ == "__main__":
     parser.add_argument("--save", type=Path, help="keep the folders there")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        save, total = args.save or Path(temporary), 0.0
-        print("| study | CPU seconds |\n|---|---|", flush=True)
+        save, total, wrong = args.save or Path(temporary), 0.0, 0
+        print("| study | CPU seconds | files, done again | differ |\n|---|---|---|---|", flush=True)
         for name in args.only:
             total += (seconds := run(name, save / name))
-            print(f"| `{name}` | {seconds:.0f} |", flush=True)
-        print(f"| together | {total:.0f}: {total / 60:.1f} minutes, of {LIMIT} |\n", flush=True)
-        for name in args.only if args.again else ():
-            run(name, save / f"{name}-again", "--seeds", str(args.again))
-            shutil.copytree(save / name, save / f"{name}-fewer", ignore=partial(beyond, args.again))
-            run(name, save / f"{name}-fewer", "--seeds", str(args.again), "--report-only")
-            one, other = contents(save / f"{name}-fewer"), contents(save / f"{name}-again")
-            differ = sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
-            print(f"`{name}` again: {len(other)} files, {len(differ)} differ {differ[:5] or ''}", flush=True)
-    raise SystemExit(total > 60 * LIMIT)
+            files, differ = again(name, save, args.again) if args.again else (0, [])
+            print(f"| `{name}` | {seconds:.0f} | {files} | {len(differ)} {' '.join(differ[:5])} |", flush=True)
+            wrong += len(differ)
+        print(f"| together | {total:.0f}: {total / 60:.1f} minutes, of {LIMIT} | | {wrong} |")
+    raise SystemExit(total > 60 * LIMIT or wrong > 0)
