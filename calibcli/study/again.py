@@ -11,6 +11,7 @@ from calibcli.study import parsing
 from calibcli.study.experiment import Study, built_in, text_of
 
 GIVEN = ("seeds", "arch", *parsing.MACHINE)
+WORDS = ("question", "paper", "bibtex", "cost", "differs")
 
 
 def command(study: Study, save: Path) -> str:
@@ -21,7 +22,7 @@ def command(study: Study, save: Path) -> str:
             own = parsing.parse(*text_of(study.name), size=study.size, data=data, trust=True)
         except UsageError:  # this size has no rows of its own
             continue
-        if dataclasses.replace(own, **{name: getattr(study, name) for name in GIVEN}) == study:
+        if dataclasses.replace(own, **{name: getattr(study, name) for name in (*GIVEN, *WORDS)}) == study:
             words = ["calib", "study", study.name, "--size", study.size, *(["--data", data] if data else [])]
             words += [word for arch in study.arch if study.arch != own.arch for word in ("--arch", arch)]
             return shlex.join([*words, *(["--seeds", str(study.seeds)] if study.seeds != own.seeds else []), *more])

@@ -148,18 +148,19 @@ def _scoped(study: Study, name: str, arch: str) -> str:
 
 def _estimate(name: str, study: Study, arm: str, arch: str, found: Measured) -> Estimate:
     mean = Mean.of(found)
-    half = mean.half(LEVEL) if study.seeds > 1 else None
+    half = mean.half(LEVEL) if study.seeds > 1 and np.isfinite(mean.error) else None
+    lost = "one seed" if study.seeds == 1 else "of a seed, or of a draw of the rows, it has no rows"
     both = "seeds and rows" if found.draws is not None else "seeds; these rows alone"
     return Estimate(
         name=name,
         scope=_scoped(study, arm, arch),
-        value=mean.value,
+        value=mean.value if np.isfinite(mean.value) else None,
         low=None if half is None else mean.value - half,
         high=None if half is None else mean.value + half,
         level=None if half is None else LEVEL,
         unit=UNITS.get(name, ""),
         how=f"mean of {study.seeds} seeds; {both}",
-        reason="" if half is not None else "one seed",
+        reason="" if half is not None else lost,
         n=len(found.values),
         se=None if half is None else mean.error,
     )

@@ -12,7 +12,7 @@ from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Floats, Ints
 
 BINS = 15
-SURE = 0.99  # of `s99`
+SURE = 0.99  # of high confidence
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Sums:
 def sums(name: str, found: Columns) -> Sums:
     """A metric of a study, one of `NAMES`; bins stay where they are on the rows themselves."""
     view = Sample.of(found).view()
-    if name == "s99_accuracy":
+    if name == "high_confidence_accuracy":
         held = np.asarray(found.confidence >= SURE, np.float64)
         return Sums(np.stack([held, held * found.correct], axis=1), _ratio)
     each: dict[str, Floats] = {
@@ -42,7 +42,7 @@ def sums(name: str, found: Columns) -> Sums:
         "nll": found.nll,
         "brier": found.brier,
         "confidence_gap": view.residual,
-        "s99": np.asarray(found.confidence >= SURE, np.float64),
+        "high_confidence_share": np.asarray(found.confidence >= SURE, np.float64),
     }
     return means(each[name]) if name in each else binned(name, view)
 
@@ -69,7 +69,18 @@ def binned(name: str, view: BinaryOutcomes) -> Sums:
     return Sums(parts, lambda found: _debiased(found, view.n))
 
 
-NAMES = ("error", "nll", "brier", "confidence_gap", "ece", "adaece", "ece2_debiased", "mce", "s99", "s99_accuracy")
+NAMES = (
+    "error",
+    "nll",
+    "brier",
+    "confidence_gap",
+    "ece",
+    "adaece",
+    "ece2_debiased",
+    "mce",
+    "high_confidence_share",
+    "high_confidence_accuracy",
+)
 WITHOUT_DRAWS = ("mce",)  # a maximum: on draws of the rows it is larger than on the rows
 
 
