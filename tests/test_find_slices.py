@@ -17,8 +17,9 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.errors import CalibError, InputError, UsageError
 from calibcli.gate.conditions import Condition, parsed, rows_of, text_of
+from calibcli.slices import Search
 from calibcli.slices.confirmed import chance, fisher, halves
-from calibcli.slices.find import Search, find
+from calibcli.slices.find import find
 from calibcli.slices.literals import columns_of
 from calibcli.slices.tried import Evidence, ranked
 
@@ -189,7 +190,7 @@ def test_a_calibrated_model_has_no_slices(bench: Any, kind: str, confirm: str) -
     wrong = 0
     for seed in range(40):
         p = bench.rows(2000, np.random.default_rng([seed, 77]), kind=kind)
-        wrong += find(p, Search(seed=seed, least=100, confirm=confirm)).facts["confirmed"] > 0  # type: ignore[arg-type]
+        wrong += find(p, Search(seed=seed, min_n=100, confirm=confirm)).facts["confirmed"] > 0  # type: ignore[arg-type]
     assert wrong < 8
 
 
@@ -205,7 +206,7 @@ def test_what_is_planted_is_found(bench: Any) -> None:
     confirmed = first = 0
     for seed in range(8):
         p = bench.rows(10_000, np.random.default_rng([seed, 5]), 0.14)
-        found = find(p, Search(seed=seed, least=100))
+        found = find(p, Search(seed=seed, min_n=100))
         confirmed += any(rule["by"] == bench.PLANTED for rule in found.facts["rules"])
         first += found.estimates[0].scope == bench.PLANTED
         assert "c0=1 & c1=2" in found.facts["headline"] or not found.facts["rules"]
@@ -242,7 +243,7 @@ def test_groups_that_fail_together_are_no_slice() -> None:
     shown = {}
     for name, more in (("together", {"group": groups}), ("apart", {})):
         p = _rows(3000, {"site": site}, own, **more)
-        result = find(p, Search(least=100))
+        result = find(p, Search(min_n=100))
         shown[name] = [e.detail["p_value"] for e in result.estimates]
     assert min(shown["together"]) > min(shown["apart"])
 

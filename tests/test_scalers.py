@@ -136,7 +136,7 @@ def test_pruned_grid_equals_the_whole_grid(objective: str, grid: str, weighted: 
 
 def found_slack(p: Predictions, found: search.Found) -> float:
     confidence = np.exp(log_softmax(p.logits / found.temperature)).max(1)
-    return search.null_deviation(confidence, p.weights, 15)
+    return search.null_deviation(confidence, p.weights)
 
 
 @pytest.mark.parametrize(("name", "spec"), [("ece", "ece"), ("adaece", "adaece")])

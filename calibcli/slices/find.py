@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,39 +18,13 @@ from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Predictions, Progress
 from calibcli.result import Estimate, Result, Table
+from calibcli.slices import Search
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
 from calibcli.slices.literals import Column, columns_of
 from calibcli.slices.tried import Evidence, Rule, distinct, ranked
-from calibcli.spec import Alpha, Depth, Rows, Seed, check_options
 
 TESTS = 10
 SHARE = 0.05  # of the rows, of the slice that "would have been found"
-LEAST = 200
-Find = Literal["gap", "error"]
-Confirm = Literal["split", "all"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What is searched for.
-
-    Attributes:
-        find: `gap`, mean confidence less accuracy (of two classes of the event) that is not 0; or `error`, more errors
-            than on the other rows.
-        confirm: `split`: search half of the rows, confirm on the other; `all`: every rule on all rows, p times their
-            number.
-        depth: conditions of a rule; 3 needs sliceline.  least: rows of a rule.
-    """
-
-    find: Find = "gap"
-    confirm: Confirm = "split"
-    depth: Depth = 2
-    least: Rows = LEAST
-    alpha: Alpha = 0.05
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 def find(predictions: Predictions, search: Search, progress: Progress | None = None) -> Result:
@@ -72,9 +45,9 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     measured, evidence = _asked(Sample.of(table), search)
     split = search.confirm == "split"
     searched = halves(predictions.n, predictions.groups, search.seed) if split else np.ones(predictions.n, bool)
-    least = max(1, search.least // 2 if split else search.least)
+    least = max(1, search.min_n // 2 if split else search.min_n)
     if searched.sum() < 2 * least:
-        problem = f"{predictions.n} rows are too few to search for slices of {search.least}"
+        problem = f"{predictions.n} rows are too few to search for slices of {search.min_n}"
         raise UsageError(problem, f"pass more rows, or --min-n {max(1, predictions.n // 5)}")
     found, notes = columns_of(given, searched, least)
     if not found:
@@ -95,7 +68,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     texts = [text_of(rule.conditions(found)) for rule in best]
     gaps = [float(np.mean(measured.values[at][rule.holds(found, at)])) for rule in best]
     total = float(measured.rows(rest).value)
-    sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.least / predictions.n)
+    sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.min_n / predictions.n)
     tell(1.0, "")
     told = _result(search, texts, gaps, tests, total, sides)
     if search.find == "gap" and abs(total) > 3 * measured.rows(rest).se:

@@ -51,7 +51,7 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
     """
     if width > 2:
         raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
-    names = _names(labels, name)
+    names = _names(labels)
     if width == 1 and classes is None and len(names) > 2:
         problem = f"one score per row but labels '{name}' have {len(names)} names or more ({', '.join(names)})"[:200]
         raise InputError(problem, "save the scores of every class as an array (N, K)")
@@ -139,7 +139,7 @@ def swapped(found: Predictions) -> Predictions:
     )
 
 
-def _names(labels: Named | None, name: str) -> list[str]:
+def _names(labels: Named | None) -> list[str]:
     """The labels' names in order of the alphabet, at most MOST; [] where they are numbers."""
     if labels is None or labels.dtype.kind not in "USO" or len(labels.shape) > 2:
         return []

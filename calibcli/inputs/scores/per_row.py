@@ -55,7 +55,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
-    convert = _translator(labels, name, classes or _letters(labels, k, notes), notes)
+    convert = _translator(labels, name, classes or _letters(labels, k, notes))
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
     codes: Named = Converted(labels, lambda block: convert(block) - base, (), np.dtype(np.int64))
@@ -133,7 +133,7 @@ def _one_dimension(labels: Named, name: str, n: int, notes: list[str]) -> Named:
     raise InputError(problem, "pass one integer label per row")
 
 
-def _translator(labels: Named, name: str, classes: Sequence[str] | None, notes: list[str]) -> Callable[[Array], Ints]:
+def _translator(labels: Named, name: str, classes: Sequence[str] | None) -> Callable[[Array], Ints]:
     """A function from a block of labels as they are to int64."""
     kind = labels.dtype.kind
     if labels.dtype == np.uint64:

@@ -167,7 +167,7 @@ def _one(
     """One data set, of one file or of its parts."""
     first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = keys.pick_scores(first, reading.scores, sources[0].name)
-    raw, ragged = _joined_scores(contents, sources, reading, name)
+    raw, ragged = _joined_scores(contents, sources, reading)
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {keys.describe(first)}"
@@ -279,9 +279,7 @@ def _checked(
     return rows, found, kind
 
 
-def _joined_scores(
-    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, name: str
-) -> tuple[Named, bool]:
+def _joined_scores(contents: Sequence[Contents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:
     parts, ragged = [], False
     for c, source in zip(contents, sources):
         here = keys.pick_scores(c, reading.scores, source.name)
