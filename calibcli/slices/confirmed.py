@@ -47,6 +47,11 @@ class Measured:
     counts: bool
     groups: Any
 
+    @property
+    def outcomes(self) -> Floats:
+        """(N,) 0 or 1, but for rounding."""
+        return self.values if self.p is None else self.p - self.values
+
     def rows(self, rows: Any) -> Rows:
         """Some of them."""
         picked = [None if column is None else column[rows] for column in (self.weights, self.groups)]

@@ -73,6 +73,8 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     told = _result(search, texts, gaps, tests, total, sides)
     if search.find == "gap" and abs(total) > 3 * measured.rows(rest).se:
         notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
+    notes += [said for rule, text, one in zip(best, texts, tests, strict=True)
+              if one.adjusted <= search.alpha and (said := _leak(rule, text, found, measured))]  # fmt: skip
     facts = {**told.facts, "n": predictions.n, **predictions.problem, "columns": len(found)}
     return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
 
@@ -90,6 +92,18 @@ def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
     mean = float(np.average(wrong, weights=w))
     spread = np.full(len(wrong), mean * (1 - mean))
     return Measured(wrong, None, *design), Evidence(w * (wrong - mean), power * spread, signed=False)
+
+
+def _leak(rule: Rule, text: str, columns: Sequence[Column], measured: Measured) -> str:
+    """A remark where all rows of a rule came out alike: a column that was made from the labels explains everything."""
+    outcomes = measured.outcomes[rule.holds(columns, slice(None))]
+    if float(np.ptp(outcomes)) > 0.5:
+        return ""
+    names = " and ".join(f"'{columns[at].name}'" for at, _ in rule.parts)
+    return (
+        f"all {len(outcomes):,} rows of {text} have the same outcome: if {names} was made from the labels, it hides "
+        "what else there is; name the other columns with --by"
+    )
 
 
 def _tests(
@@ -154,7 +168,8 @@ def _result(
         "rules": rules,
     }
     tables = [Table(name="slices", title=title, columns=heads, rows=lines)]
-    return Result(command="slices", estimates=estimates, tables=tables, plots=_plots(estimates, total), facts=facts)
+    plots = _plots(estimates, total, "on rows that were not searched" if split else "on all rows")
+    return Result(command="slices", estimates=estimates, tables=tables, plots=plots, facts=facts)
 
 
 def _headline(found: Sequence[Estimate], search: Search, total: float, least: tuple[float, float], rows: int) -> str:
@@ -181,7 +196,7 @@ def _told(e: Estimate) -> str:
     return f"{shown}{against}, p = {e.detail['p_adjusted']:.2g}"
 
 
-def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:
+def _plots(estimates: Sequence[Estimate], total: float, where: str) -> list[Plot]:
     if not estimates:
         return []
     curves = []
@@ -192,5 +207,5 @@ def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:
             x = [float(i) for i in at]
             curves.append(Curve(label=label, kind="points", role=role, x=x, y=y, low=low, high=high))
     curves.append(Curve(label="all rows", kind="hline", y=[total], role="limit"))
-    labels, title = [e.scope for e in estimates], "Where it fails, on rows that were not searched"
+    labels, title = [e.scope for e in estimates], f"Where it fails, {where}"
     return [Plot(name="slices", title=title, ylabel=estimates[0].name, labels=labels, flip=True, curves=curves)]
