@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import sys
@@ -233,6 +234,20 @@ def test_more_errors_than_elsewhere() -> None:
     found = find(_rows(n, about, 0.2 * (about["site"] == "B")), Search(find="error"))
     assert [rule["by"] for rule in found.facts["rules"]][:1] == ["site=B"]
     assert find(_rows(n, about), Search(find="error", seed=1)).facts["confirmed"] == 0
+
+
+@pytest.mark.parametrize("search", [Search(), Search(find="error", confirm="all")])
+def test_a_column_that_was_made_from_the_labels_is_named(search: Search) -> None:
+    n = 4000
+    site = RNG.choice(list("ABC"), n)
+    p = _rows(n, {"site": site}, 0.25 * (site == "B"))
+    right = p.logits.argmax(axis=1) == p.labels
+    for leak in (np.where(right, "ok", "failed"), right + RNG.normal(0, 0.01, n)):
+        given = dataclasses.replace(p, slices={"site": site, "leak": leak})
+        assert any("'leak' was made from the labels" in note for note in find(given, search).notes)
+    found = find(p, search)
+    assert not any("made from the labels" in note for note in found.notes)
+    assert ("not searched" in found.plots[0].title) == (search.confirm == "split")
 
 
 def test_groups_that_fail_together_are_no_slice() -> None:

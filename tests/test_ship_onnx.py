@@ -208,6 +208,12 @@ def test_half_precision(spec: str, end: tuple[str, ...], tmp_path: Path) -> None
     z = ran(network(tmp_path, 10, kind=HALF, name="raw"), x)
     out = ran(made, x)
     assert np.abs((out if end else softmax(out)) - np.exp(one.map(z))).max() <= found.facts["limit"]
+    before = network(tmp_path, 10, end, HALF)
+    again = calibcli.verify(made, one, data, before=before)
+    assert again.verdict == "pass"
+    assert again.facts["rounding alone costs"] == found.facts["rounding alone costs"]
+    other = calibcli.verify(made, scaler("platt", 10), data, before=before)
+    assert other.verdict == "fail"
 
 
 def test_double(tmp_path: Path) -> None:
@@ -254,6 +260,9 @@ def test_several_outputs(tmp_path: Path) -> None:
     assert np.abs(ran(tmp_path / "made.onnx", x, "t0") - np.exp(one.map(raw))).max() <= 1e-6
     assert np.array_equal(ran(tmp_path / "made.onnx", x, "also_Relu"), np.maximum(raw, 0))  # the others stay
     assert np.array_equal(ran(tmp_path / "made.onnx", x, "also_ArgMax")[:, 0], raw.argmax(1))
+    assert (
+        calibcli.verify(tmp_path / "made.onnx", one, data, before=model).verdict == "pass"
+    )  # of the output that it is on
 
 
 def test_weights_beside_the_model(tmp_path: Path) -> None:

@@ -237,8 +237,8 @@ class Labels(Scaler):
     def preserves_accuracy(self) -> bool:
         return False
 
-    def _mapped(self, scores: Any) -> Any:
+    def _mapped(self, scores: Any) -> tuple[Any, Any]:
         z = np.asarray(scores)
         if z.ndim != 2 or z.shape[1] != self.k:
             raise InputError(f"scores of shape {z.shape} for {self.k} labels", f"pass an array (n, {self.k})")
-        return np.stack([one(z[:, i])[:, 1] for i, one in enumerate(self.parts)], axis=1)
+        return np.stack([one(z[:, i])[:, 1] for i, one in enumerate(self.parts)], axis=1), z

@@ -63,7 +63,7 @@ def export(spec: str, job: Job) -> Result:
 
 
 def _headline(target: str, job: Job, compared: Compared | None) -> str:
-    said = f"{job.scaler.choice.name.replace('_', ' ')} as {target} in {job.path.name}"
+    said = f"Wrote {job.scaler.choice.name.replace('_', ' ')} as {target} to {job.path.name}"
     return f"{said}." if compared is None else f"{said}: {compared.text}."
 
 

@@ -15,7 +15,7 @@ from calibcli.inputs import onnx_runtime
 from calibcli.inputs.onnx_runtime import FAILURES
 
 Array = NDArray[Any]
-TAKES = "calib.takes"
+TAKES, OUTPUT = "calib.takes", "calib.output"  # what an exported file says of itself
 
 
 def read(path: Path) -> Any:
@@ -98,14 +98,18 @@ NUMPY: dict[str, Any] = {
 }
 
 
+def said(path: Path) -> dict[str, str]:
+    """The metadata of a file."""
+    return {p.key: p.value for p in read(path).metadata_props}
+
+
 def probabilities(path: Path, fed: Array) -> Array:
     """Probabilities (n, K) of a calibrator that `calib export --to onnx` wrote by itself.
 
     Raises:
         InputError: it takes something else.
     """
-    about = {p.key: p.value for p in read(path).metadata_props}
-    if about.get(TAKES) != "scores":
+    if said(path).get(TAKES) != "scores":
         raise InputError(f"{path} is a network, which takes inputs", "pass --before MODEL and the inputs as --data")
     [p] = run(session(path), iter([{"scores": fed}]), ["probabilities"])
     return np.asarray(p, np.float64)

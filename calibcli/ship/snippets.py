@@ -303,7 +303,7 @@ def _command(text: str, suffix: str, folder: Path, columns: int, k: int) -> list
         return None
     if suffix == ".js":
         return [tool, name]
-    _finished([tool, "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", name, "-o", "run", "-lm"], folder)
+    _finished([tool, "-std=c99", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror", name, "-o", "run", "-lm"], folder)
     return [str(folder / "run")]
 
 

@@ -18,6 +18,7 @@ from calibcli.result import Estimate, Result, Table
 from calibcli.scalers import fitting, parameters
 
 SHOWN = 20  # classes listed in the table
+USED = "metrics, scale, apply, check, compare, plan, slices, watch, ood"  # commands that take labelled rows
 
 
 def inspect(
@@ -119,7 +120,7 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             "class_names": list(found.classes) if found.classes else None,
             "ids": None if found.ids is None else distinct(found.ids),
             "repeated_rows": facts["repeated_rows"],
-            "used_by": "metrics, scale, apply, check, compare, plan",
+            "used_by": USED if facts["labelled"] else f"apply, ood; with --labels FILE also {USED}",
         },
     )
 
