@@ -4,9 +4,8 @@
     python benchmarks/corpus.py compare BEFORE AFTER    # exit 1 and the first differences that are not intended
 
 Equal is equal to 1e-10, of curvature, whose products are in float32, to 1e-5. Files are generated from a seed in a
-folder of the run, beside `sample_data/` of the checkout. What was
-changed on purpose since 8b753a1 is listed in `INTENDED`; times, the version, the command line, paths of the checkout and salts are
-left out.
+folder of the run, beside `sample_data/` of the checkout. What was changed on purpose since 8b753a1 is listed in
+`INTENDED`; times, the version, the command line, paths of the checkout and salts are left out.
 """
 
 from __future__ import annotations
