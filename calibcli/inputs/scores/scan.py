@@ -13,7 +13,7 @@ from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
-from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of
+from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
@@ -21,7 +21,6 @@ SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
 WIDE = 1 << 20  # scores of many classes whose rows are looked at together
-NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 Row = Callable[[int], int]
 
 
@@ -256,7 +255,7 @@ def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> K
             "probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
-        problem = f"the name '{name}' says {NAMES[declared]} but the rows are {NAMES[kind]} ({evidence(found, kind)})"
+        problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
 
