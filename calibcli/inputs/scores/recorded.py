@@ -15,7 +15,7 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, event, keys, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores import confidence, event, keys, other_files, row_columns, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
@@ -200,7 +200,7 @@ def _one(
         if labels is not None:
             notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
             notes += found.order.reversed(classes or ("y = 0", "y = 1"))
-        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        further = row_columns.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
         scores=keys.as_scores(rows.scores, kind, clip=reading.clip),
@@ -334,7 +334,7 @@ def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tup
     elif scores in contents.classes:
         names = list(contents.classes[scores])
     else:
-        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "USO")
+        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "iuUSO")
         if key:
             names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
     if names is not None and len(names) != k:
