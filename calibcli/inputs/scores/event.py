@@ -50,7 +50,7 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         InputError: labels are names and nothing says which of them one column is of; or --event is none of them.
     """
     if width > 2:
-        raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
+        raise UsageError(f"{width} classes and --event, which is for two", "leave it out")
     names = _names(labels, name)
     if labels is not None and classes is None:
         refuse_missing(labels, name, names if len(names) > 2 else [n for n in names if n.lower() in NO_LABEL])
