@@ -379,6 +379,20 @@ def test_a_foreign_checkpoint_keeps_what_it_held(tmp_path: Path) -> None:
         assert file.metadata()["format"] == "pt"
 
 
+def test_copies_of_the_weights_stay_and_are_named(tmp_path: Path) -> None:
+    model, rows = network(tmp_path, 4)
+    held = load_file(model)
+    average = {name: tensor * 0.9 for name, tensor in held.items()}
+    torch.save({"model": held, "ema": {"module": average}, "optimizer": {"state": {}}}, tmp_path / "net.pt")
+    given = {"arch": f"mlp:inputs={INPUTS},hidden=16,classes=4", "data": rows, "save": tmp_path / "made.pt"}
+    found = calibcli.export(scaler("vector", 4), "checkpoint", model=tmp_path / "net.pt", **given)
+    head = next(name for name in reversed(held) if held[name].ndim == 2 and len(held[name]) == 4)
+    assert any("averaged weights are in 'ema'" in note for note in found.notes)
+    again = torch.load(tmp_path / "made.pt")
+    assert torch.equal(again["ema"]["module"][head], average[head])
+    assert not torch.equal(again["model"][head], held[head])
+
+
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = network(tmp_path, 3)
 
