@@ -137,7 +137,12 @@ def swapped(found: Predictions) -> Predictions:
         scores=turned,
         labels=labels,
         classes=list(found.classes or ())[::-1],
-        facts={**found.facts, "class_rows": dict(sorted(counts.items())), "label_values": values and values[::-1]},
+        facts={
+            **found.facts,
+            "exchanged": True,
+            "class_rows": dict(sorted(counts.items())),
+            "label_values": values and values[::-1],
+        },
     )
 
 
