@@ -48,8 +48,7 @@ class Piece:
         same = np.empty((min(step, n), k), np.bool_)
         for start in range(0, n, step):
             rows, part = slice(start, start + step), z[start : start + step]
-            top = _most(part, part.argmax(axis=1, out=self._best[rows]) if ranked else None)
-            self.top[rows] = top
+            self.top[rows] = top = _most(part, part.argmax(axis=1, out=self._best[rows]) if ranked else None)
             low.append(part.min())
             here = np.equal(part, top[:, None], out=same[: len(part)])
             if np.count_nonzero(here) != len(part):
@@ -307,9 +306,7 @@ def _most(z: Array, best: Ints | None = None) -> Array:
 
 
 def _least(z: Array) -> Array:
-    """(n,) smallest score of each row. Where every row has one with a sign, the bits of those, without a sign, rise as
-    they fall: as in `_most`.
-    """
+    """(n,) smallest score of each row: where all have one with a sign, its bits rise as they fall (`_most`)."""
     found: Array = z.view(f"u{z.itemsize}").max(axis=1).view(z.dtype)
     if np.signbit(found).all():
         return found

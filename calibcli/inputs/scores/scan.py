@@ -12,10 +12,10 @@ import numpy as np
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Ties
-from calibcli.inputs.scores.row_sums import UNIT_HIGH, UNIT_LOW, Logs, Unit, Whole
+from calibcli.inputs.scores.mistakes import Impossible, Logs, Nonfinite, Order, Repeated, Spot, Ties, Whole
 from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
+UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
@@ -39,6 +39,56 @@ class Rows:
         index = np.flatnonzero(left)
         codes = None if self.codes is None else self.codes[index]
         return Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
+
+
+@dataclass
+class Unit:
+    """Rows as probabilities.
+
+    Attributes:
+        tolerance: of their sums.  outside: rows with a value outside [0, 1].
+        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
+        worst: largest |sum - 1| seen in a row within [0, 1].
+        squashed: whether every probability lies where softmax of probabilities puts it.
+        spread: largest range of scores within a block.
+    """
+
+    k: int
+    tolerance: float
+    outside: int = 0
+    off: Spot = field(default_factory=Spot)
+    off_sum: float = math.nan
+    empty: Spot = field(default_factory=Spot)
+    worst: float = 0.0
+    squashed: bool = True
+    spread: float = 0.0
+
+    @property
+    def others(self) -> int:
+        return self.outside + self.off.count
+
+    @property
+    def softmaxed_twice(self) -> tuple[float, float]:
+        """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
+        return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
+
+    def add(self, rows: Piece, low: float, high: float, row: Row) -> None:
+        inside = np.ones(len(rows), bool)
+        if low < UNIT_LOW or high > UNIT_HIGH:
+            inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
+            self.outside += int((~inside).sum())
+        sums = rows.sums
+        gap = np.abs(sums - 1)
+        off = np.flatnonzero(inside & (gap > self.tolerance))
+        if len(off) and not self.off.count:
+            self.off_sum = float(sums[off[0]])
+        self.off.add(off, row)
+        self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
+        if inside.any():
+            self.worst = max(self.worst, float(gap[inside].max()))
+        (least, most), slack = self.softmaxed_twice, 1e-6 + self.tolerance * 0.01
+        self.squashed &= low >= least - slack and high <= most + slack
+        self.spread = max(self.spread, high - low)
 
 
 @dataclass
