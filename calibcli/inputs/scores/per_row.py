@@ -59,7 +59,13 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
     as_they_are = [str(i) for i in range(k)]
-    if classes and labels.dtype.kind in "iuf" and classes != as_they_are and all(map(WHOLE.match, classes)):
+    if (
+        classes
+        and not (how.event or label_base)
+        and labels.dtype.kind in "iuf"
+        and classes != as_they_are
+        and all(map(WHOLE.match, classes))
+    ):
         if labels.dtype.kind == "f":
             _whole_numbers(labels, name)
         labels = Converted(labels, _as_text, (), np.dtype("U20"))  # names, as in a table
