@@ -12,6 +12,13 @@ from calibcli.hessian import measure
 from calibcli.losses import CrossEntropy
 
 
+class Cancelling(nn.Module):
+    """h² from large numbers that nearly cancel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e5 * ((1 + 1e-6) * x).square() - 1e5 * x.square()
+
+
 class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return Wrong.apply(x)  # type: ignore[no-any-return,no-untyped-call]
@@ -62,3 +69,15 @@ def test_units_that_lie_near_a_kink() -> None:
     found = measure(net, (x, y), "grad_norm")
     assert found.facts["self_test"]["difference"] < 1e-3
     assert not any("kink" in note for note in found.notes)
+
+
+@pytest.mark.finding
+def test_rounding_is_told_from_a_wrong_derivative() -> None:
+    """A fresh Xception in float32 was said to have a backward pass that cannot be differentiated."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3), Cancelling())
+    data = torch.randn(4, 4), torch.arange(4) % 3
+    with pytest.raises(InputError, match="products in float32 are rounded to") as caught:
+        measure(net, data, "lambda_max")
+    assert "--dtype float64" in caught.value.fix
+    assert measure(net, data, "lambda_max", dtype=torch.float64)["lambda_max"].value
