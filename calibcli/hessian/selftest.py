@@ -121,7 +121,7 @@ def _labels(problem: Problem, classes: int) -> None:
 
 
 def _moved(problem: Problem) -> list[int]:
-    """Parameter tensors that the test moves: all, or of a large model the smaller ones, whose derivatives pass others."""
+    """Parameter tensors that the test moves: all, or of a large model the smaller ones."""
     found: list[int] = []
     total = 0
     for i in sorted(range(len(problem.sizes)), key=problem.sizes.__getitem__):
