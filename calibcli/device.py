@@ -293,9 +293,13 @@ def like(found: Any, given: Any) -> Any:
     tensor = tensor_of(given)
     if tensor is None:
         return found
-    torch = sys.modules["torch"]
-    kind = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    return torch.from_numpy(found).to(kind).to(tensor.device)
+    return sys.modules["torch"].from_numpy(found.astype(precision(given), copy=False)).to(tensor.device)
+
+
+def precision(given: Any) -> str:
+    """The dtype of what `like` gives."""
+    tensor = tensor_of(given)
+    return "float64" if tensor is None or tensor.dtype == sys.modules["torch"].float64 else "float32"
 
 
 def array(given: Any) -> Any:

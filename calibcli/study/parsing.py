@@ -32,7 +32,10 @@ OPTIONS = {f.name for f in dataclasses.fields(Training)}
 MACHINE = {"device": str, "threads": int}  # of [train] too, but no part of what a run is
 ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "size")
 MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
-FREE = ("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs")
+FREE = (
+    *("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs"),
+    *("metrics", "scalers", "log", "moments"),  # of the files of a run
+)
 """What may change in the folder of a study: its runs stay what they are."""
 
 
@@ -155,13 +158,19 @@ def parse(
 
 def _check_code(study: Study, where: _Where, trust: bool) -> None:
     """Code of the user's own, `module:factory`, is loaded where whoever runs the study says so; a file alone cannot."""
+    found = named_code(study)
+    if found and not trust:
+        raise UsageError(f"{where.source} names code to run: {', '.join(found)}", "read that code, and pass --trust")
+    for arm in study.arms:
+        if arm.loss in found:
+            own_loss(arm.loss)
+
+
+def named_code(study: Study) -> list[str]:
+    """Every `module:factory` of its networks, rows and losses."""
     heads = [name.partition(",")[0] for name in (*study.arch, *(getattr(study, part) for part in PARTS))]
-    losses_named = [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
-    named = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])] + losses_named
-    if named and not trust:
-        raise UsageError(f"{where.source} names code to run: {', '.join(named)}", "read that code, and pass --trust")
-    for spec in losses_named:
-        own_loss(spec)
+    found = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])]
+    return found + [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
 
 
 @dataclass(frozen=True)
@@ -230,10 +239,11 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
     arms = []
     for i, values in enumerate(itertools.product(*(table[hole] for hole in sorted(holes)))):
         at = dict(zip(sorted(holes), values, strict=True))
-        filled = {key: str(table[key]).format(**{k: f"{v:g}" for k, v in at.items()}) for key in ("name", "loss")}
-        at |= table.get("at", {})
+        words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
+        filled = {key: str(table[key]).format(**words) for key in ("name", "loss")}
+        own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
+        at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
         printed = {k: v[i] if isinstance(v, list) else v for k, v in table.get("printed", {}).items()}
-        own = _options({**options}, where, f"arm {filled['name']}")
         arms.append(Arm(**filled, options=own, at=at, printed=printed))
     return arms
 
