@@ -8,7 +8,7 @@ from curvature_models import Wrong, dense
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
-from calibcli.hessian import measure
+from calibcli.hessian import measure, selftest
 from calibcli.losses import CrossEntropy
 
 
@@ -17,6 +17,17 @@ class Cancelling(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return 1e5 * ((1 + 1e-6) * x).square() - 1e5 * x.square()
+
+
+class Faint(nn.Module):
+    """Logits whose parameters add a constant, or next to nothing, along the directions of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.faint = nn.Parameter(torch.tensor([0.3, -0.2, 0.1])), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias + 1e-5 * self.faint
 
 
 class Layer(nn.Module):
@@ -81,3 +92,14 @@ def test_rounding_is_told_from_a_wrong_derivative() -> None:
         measure(net, data, "lambda_max")
     assert "--dtype float64" in caught.value.fix
     assert measure(net, data, "lambda_max", dtype=torch.float64)["lambda_max"].value
+
+
+@pytest.mark.finding
+def test_directions_along_which_there_is_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was called not symmetric was rounding of two products that are next to 0 by chance."""
+    both = [torch.ones(2, 3), torch.tensor([[1.0, -1, 1], [1, 1, -1]])]
+    monkeypatch.setattr(selftest, "_directions", lambda problem, moved: both)
+    torch.manual_seed(0)
+    found = measure(Faint(), (torch.randn(8, 3), torch.arange(8) % 3), "lambda_max")
+    assert found.facts["self_test"]["asymmetry"] > selftest.SYMMETRIC
+    assert found["lambda_max"].value
