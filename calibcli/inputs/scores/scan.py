@@ -146,8 +146,8 @@ class Scan:
             return "log_probabilities"
         return None if self.in_unit else "logits"
 
-    def add(self, rows: Piece, labels: Array | None, start: int, compare: bool) -> None:
-        """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
+    def add(self, rows: Piece, labels: Array | None, start: int) -> None:
+        """Look at the rows from `start` on."""
         places = np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -155,7 +155,7 @@ class Scan:
             keep = self.nonfinite.usable(block, start)
             block = block[keep]
             labels = None if labels is None else labels[keep]
-            rows, places = Piece(block), np.flatnonzero(keep) + start
+            rows, places = Piece(block, rows.ranked), np.flatnonzero(keep) + start
             if len(block) == 0:
                 return
             finite = block[np.isfinite(block)]
@@ -181,7 +181,7 @@ class Scan:
             self.impossible.add(np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW))), row)
         if self.n <= HASHED:
             self.repeated.add(rows, at_label, labels)
-        if compare:
+        if rows.ranked:
             self.order.add(rows, labels)
 
 
@@ -207,27 +207,29 @@ def scan(
     coarse = _coarse(scores.read(0, min(n, 1000)), scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
     found = Scan(n, k, Unit(k, tolerance), Logs(1e-2 if coarse else 1e-3), Nonfinite(n, collect))
-    every, height = max(1, math.ceil(n / PAIRS)), max(1, (CACHED if k <= NARROW else WIDE) // k)
+    every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
-            for at, part in _pieces(scores, start, min(start + step, n), height):
+            for at, part in _pieces(scores, start, min(start + step, n), height, every):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                found.add(part, known, at, compare=at // min(step, height) % every == 0)
+                found.add(part, known, at)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     return found
 
 
-def _pieces(scores: Named, start: int, stop: int, height: int) -> Iterator[tuple[int, Piece]]:
-    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device."""
+def _pieces(scores: Named, start: int, stop: int, height: int, every: int) -> Iterator[tuple[int, Piece]]:
+    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device. Of one in `every`
+    the predicted classes will be compared with the labels.
+    """
     if isinstance(scores, TensorScores):
-        yield start, TensorPiece(scores.part(slice(start, stop)))
+        yield start, TensorPiece(scores.part(slice(start, stop)), start // height % every == 0)
         return
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
     for at in range(0, len(block), height):
-        yield start + at, Piece(block[at : at + height])
+        yield start + at, Piece(block[at : at + height], (start + at) // height % every == 0)
 
 
 def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:
