@@ -347,12 +347,17 @@ def test_damaged_files(tmp_path: Path) -> None:
         calibcli.export(scaler("temperature", 5), "onnx", model=path, data=data, save=tmp_path / "made.onnx")
 
 
-def test_a_fixed_batch_size_shows(tmp_path: Path) -> None:
-    data, _ = rows(tmp_path, 5)
-    with pytest.raises(InputError, match="do not fit"):
-        calibcli.export(
-            scaler("temperature", 5), "onnx", model=network(tmp_path, 5, batch=4), data=data, save=tmp_path / "m.onnx"
-        )
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize("end", [(), ("Softmax",)], ids="-".join)
+def test_a_batch_size_that_is_written_in(batch: int, end: tuple[str, ...], tmp_path: Path) -> None:
+    data, x = rows(tmp_path, 5)
+    one, model = scaler("isotonic", 5), network(tmp_path, 5, end, batch=batch)
+    found = calibcli.export(one, "onnx", model=model, data=data, save=tmp_path / "m.onnx")
+    assert found["max_dp"].n == len(x)
+    raw = ran(network(tmp_path, 5, name="raw"), x[:batch])
+    out = ran(tmp_path / "m.onnx", x[:batch])
+    assert np.abs((out if end else softmax(out)) - np.exp(one.map(raw))).max() <= 1e-6
+    assert calibcli.verify(tmp_path / "m.onnx", one, data, before=model).verdict == "pass"
 
 
 def test_names_with_newlines(tmp_path: Path) -> None:

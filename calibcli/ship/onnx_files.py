@@ -60,8 +60,8 @@ def _alone(job: Job, wide: bool) -> Shipped:
     with atomic(job.path) as temporary:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
-        [p] = onnx_run.run(running, iter([{"scores": fed}]), ["probabilities"])
-        [one] = onnx_run.run(running, iter([{"scores": fed[:1]}]), ["probabilities"])
+        [p] = onnx_run.run(running, iter([({"scores": fed}, len(fed))]), ["probabilities"])
+        [one] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
         if len(one) != 1:
             raise InputError("the model does not take one row", "report it with the calibrator")
         compared = of_scores(scaler, fed, p, "float32", job.tolerance)
@@ -130,11 +130,19 @@ def opened(network: Path, job: Job) -> Dataset:
     return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
 
 
-def _feeds(running: Any, rows: Dataset) -> Iterator[Any]:
-    """Inputs in batches; the first row by itself, so that a batch size that is written in shows."""
-    for part in (slice(0, 1), *(slice(s, min(s + BATCH, len(rows))) for s in range(1, len(rows), BATCH))):
-        inputs, _ = rows.batch(part)
-        yield onnx_run.named_inputs(running, inputs)
+def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
+    """Inputs in batches, and how many rows count; the first row by itself, so that a batch size that is nowhere written
+    shows. Where one is, batches of that size, the last filled up with its last row.
+    """
+    fixed = onnx_run.batch(running)
+    starts = range(0, len(rows), fixed) if fixed else (0, *range(1, len(rows), BATCH))
+    for start in starts:
+        stop = min(start + (fixed or (BATCH if start else 1)), len(rows))
+        given = onnx_run.named_inputs(running, rows.batch(slice(start, stop))[0])
+        missing = (fixed or 0) - (stop - start)
+        if missing > 0:
+            given = {name: np.concatenate([x, *[x[-1:]] * missing]) for name, x in given.items()}
+        yield given, stop - start
 
 
 def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
