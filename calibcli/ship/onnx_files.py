@@ -146,13 +146,17 @@ def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
 
 
 def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
-    """What the network gives at the place, (n, columns) float64; its type and what it holds are noted there."""
+    """What the network gives at the place, as `_scores` has it, by a copy that gives it out."""
     graph = type(model)()
     graph.CopyFrom(model)
     if place.at not in {o.name for o in graph.graph.output}:
         graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
     temporary.write_bytes(graph.SerializeToString())
-    running = onnx_run.session(temporary)
+    return _scores(onnx_run.session(temporary), place, rows)
+
+
+def _scores(running: Any, place: Place, rows: Dataset) -> Array:
+    """The output `place.at`, (n, columns) float64; its type and what it holds are noted at the place."""
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
@@ -275,12 +279,13 @@ def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[A
     Raises:
         InputError: as `ship`.
     """
-    with tempfile.TemporaryDirectory() as name:
-        copy = Path(name) / "network.onnx"
-        with weights_beside(network, copy):
-            model = onnx_run.read(network)
-            place = find(model, output, network.name)[1]
-            raw = _raw(model, place, copy, rows)
+    model = onnx_run.read(network)
+    place = find(model, output, network.name)[1]
+    if place.before:  # a copy of the graph gives it out
+        with tempfile.TemporaryDirectory() as name, weights_beside(network, Path(name) / network.name):
+            raw = _raw(model, place, Path(name) / network.name, rows)
+    else:
+        raw = _scores(onnx_run.session(network), place, rows)
     given = _given(scaler, raw.shape[1], place.held)
     logits = _as_logits(raw, place, given)
 
