@@ -436,7 +436,7 @@ def test_an_alarm_exits_1_and_stays_until_a_restart(nights: list[Path], tmp_path
     assert watch(state, nights[0], "--min", "accuracy=0.99", "--night", night(0)) == 1
     said = capsys.readouterr().out
     assert "Alarm after 1 night and 200 rows" in said
-    assert "surely beyond the limit since 2026-03-01" in said
+    assert "surely beyond the limit, known on 2026-03-01" in said
     assert watch(state) == 1
     assert watch(state, nights[1], "--night", night(1)) == 1
     assert watch(state, nights[1], "--min", "accuracy=0.5", "--night", night(1), "--restart") == 0

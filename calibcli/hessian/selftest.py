@@ -65,8 +65,8 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
     if found.asymmetry > 1e-3:
         raise InputError(
             f"the second derivative is not symmetric (relative error {found.asymmetry:.1g} on {len(rows)} rows)",
-            "use operations whose backward pass is differentiable and deterministic (a custom autograd function may"
-            " not be)",
+            "use operations whose backward pass is differentiable and deterministic (a custom autograd function, or"
+            " autocast, may not be)",
         )
     unit = [*torch._foreach_div(v, length)]
     del both, v, w, hw  # memory
@@ -81,7 +81,8 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
         raise InputError(
             "the second derivative disagrees with a difference of gradients "
             f"(relative error {found.difference:.2g} on {len(rows)} rows)",
-            "use operations whose backward pass is differentiable (a custom autograd function may not be)",
+            "use operations whose backward pass is differentiable (a custom autograd function may not be), and a"
+            " forward pass that leaves the weights as they are",
         )
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
         found.notes.append("BatchNorm uses its running statistics (eval mode)")
@@ -132,12 +133,7 @@ def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
         with torch.no_grad(), AttentionWatch() as watch:
             logits, _ = problem.logits(rows)
     except RuntimeError as error:
-        if problem.dtype != torch.float64 or not any(word in str(error) for word in ("dtype", "scalar type", "Double")):
-            raise
-        raise InputError(
-            f"the model does not run in float64 ({str(error).splitlines()[-1]})",
-            "pass --dtype float32, or take float(), dtype= and constants in float32 out of its forward pass",
-        ) from None
+        raise devices.of_dtype(error, problem.dtype) or error from None
     if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
         found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):

@@ -16,7 +16,6 @@ import numpy as np
 
 from calibcli.columns import ClassBins, ClassTable, Edges
 from calibcli.metrics.gap_norms import (
-    ECE_HAS,
     DebiasedSquare,
     Ece,
     GapNorm,
@@ -29,7 +28,7 @@ from calibcli.metrics.gap_norms import (
     over_by_confidence,
     under,
 )
-from calibcli.metrics.intervals import Bare, Interval, Statistic
+from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic
 from calibcli.metrics.reliability import Equal
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import TIE, normal_quantile, parts, score_bound
@@ -167,7 +166,8 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
                 break
     cuts = position if bins == most and (view.counts or view.weights is None) else view.cuts(bins)
     best = np.abs(np.diff(np.interp(cuts, position, p) - np.interp(cuts, position, hit))).sum()
-    return Bare(float(best) / view.total, Interval(reason="no bound: the number of bins is chosen on these rows"))
+    reason = "no bound: the number of bins is chosen on these rows (ece and adaece have one)"
+    return Bare(float(best) / view.total, Interval(reason=reason))
 
 
 def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
@@ -238,7 +238,7 @@ class Classwise(Statistic):
         detail = {"worst_class": int(self.each.argmax()), "worst_value": float(self.each.max())}
         how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if columns.groups is not None:
-            return Interval(reason=ECE_HAS, **how)
+            return Interval(reason=NO_GROUPS, **how)
         if self.norm == "l2":
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
         unseen, variance = 2 / columns.k / view.effective, 0.0

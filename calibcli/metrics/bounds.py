@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from calibcli.metrics.intervals import FEWEST_GROUPS
+from calibcli.metrics.intervals import FEWEST_GROUPS, few_groups
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import effective_groups, normal_quantile, normals, quantile, score_bound, student_quantile
@@ -244,9 +244,7 @@ def table_bounds(
         deficit = np.maximum(null - np.diag(covariance), 0)
         whole = norm_quantile(covariance + np.diag(deficit), level, table.seed)
         lower = value - whole * z_lower / normal_quantile(level)
-    reason = ""
-    if effective < FEWEST_GROUPS:
-        reason = f"{count} groups count as {effective:.1f} of equal size, too few for a bound ({FEWEST_GROUPS})"
+    reason = few_groups(count, effective) if count and effective < FEWEST_GROUPS else ""
     return Bounds(
         value=value,
         lower=0.0 if reason else max(0.0, lower),

@@ -114,7 +114,8 @@ def kde_ece(sample: Sample, *, of: Of = "auto") -> Bare:
     height = np.abs(t - accuracy) * everything
     value = float(height.sum() - (height[0] + height[-1]) / 2) / CELLS
     how = f"triweight kernel on {CELLS} cells"
-    return Bare(value, Interval(reason="no interval: the bias of the kernel is of unknown size", how=how))
+    reason = "no interval: the bias of the kernel is of unknown size (ece and smece have one)"
+    return Bare(value, Interval(reason=reason, how=how))
 
 
 def kde_bandwidth(view: BinaryOutcomes) -> float:

@@ -168,7 +168,7 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
         _gamma(best, sets, few.n, correlation, job.level, of),
         Estimate(name="focal_gain", value=gain.value, **known, n=few.n, unit="nats", how=how + of),
     ]
-    plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, sets, few.n)]
+    plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, few.n)]
     about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
     return Fitted(parameters, estimates, notes, plots, facts=about)
 

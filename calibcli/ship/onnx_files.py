@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def _alone(job: Job, wide: bool) -> Shipped:
     with atomic(job.path) as temporary:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
-        [p] = onnx_run.run(running, iter([{"scores": fed}]), ["probabilities"])
-        [one] = onnx_run.run(running, iter([{"scores": fed[:1]}]), ["probabilities"])
+        [p] = onnx_run.run(running, iter([({"scores": fed}, len(fed))]), ["probabilities"])
+        [one] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
         if len(one) != 1:
             raise InputError("the model does not take one row", "report it with the calibrator")
         compared = of_scores(scaler, fed, p, "float32", job.tolerance)
@@ -83,10 +84,11 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
         raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
     with atomic(job.path) as temporary:  # beside its weights
         raw = _raw(model, place, temporary, rows)
-        scaler = _given(job, raw.shape[1], place.held)
+        scaler = _given(job.scaler, raw.shape[1], place.held)
         expected = scaler.map(_as_logits(raw, place, scaler))
         _put(model, place, scaler, wide, opset or OPSET, name)
-        helper.set_model_props(model, {**{p.key: p.value for p in model.metadata_props}, **stamp(job)})
+        known = {p.key: p.value for p in model.metadata_props}
+        helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name})
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
@@ -128,11 +130,19 @@ def opened(network: Path, job: Job) -> Dataset:
     return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
 
 
-def _feeds(running: Any, rows: Dataset) -> Iterator[Any]:
-    """Inputs in batches; the first row by itself, so that a batch size that is written in shows."""
-    for part in (slice(0, 1), *(slice(s, min(s + BATCH, len(rows))) for s in range(1, len(rows), BATCH))):
-        inputs, _ = rows.batch(part)
-        yield onnx_run.named_inputs(running, inputs)
+def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
+    """Inputs in batches, and how many rows count; the first row by itself, so that a batch size that is nowhere written
+    shows. Where one is, batches of that size, the last filled up with its last row.
+    """
+    fixed = onnx_run.batch(running)
+    starts = range(0, len(rows), fixed) if fixed else (0, *range(1, len(rows), BATCH))
+    for start in starts:
+        stop = min(start + (fixed or (BATCH if start else 1)), len(rows))
+        given = onnx_run.named_inputs(running, rows.batch(slice(start, stop))[0])
+        missing = (fixed or 0) - (stop - start)
+        if missing > 0:
+            given = {name: np.concatenate([x, *[x[-1:]] * missing]) for name, x in given.items()}
+        yield given, stop - start
 
 
 def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
@@ -162,20 +172,19 @@ def _held(raw: Array) -> str:
     return "probabilities" if inside and (raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)) else "logits"
 
 
-def _given(job: Job, columns: int, held: str) -> Scaler:
+def _given(scaler: Scaler, columns: int, held: str) -> Scaler:
     """The scaler as it is called with what the network gives.
 
     Raises:
         InputError: another number of classes.
     """
-    if columns not in (job.scaler.k, 1 if job.scaler.k == 2 else job.scaler.k):
-        problem = f"the network gives {columns} columns, the calibrator was fitted on {job.scaler.k} classes"
+    if columns not in (scaler.k, 1 if scaler.k == 2 else scaler.k):
+        problem = f"the network gives {columns} columns, the calibrator was fitted on {scaler.k} classes"
         raise InputError(problem, "fit a calibrator on outputs of this network")
-    if columns == 2 and job.scaler.columns == 1 and held == "logits":
+    if columns == 2 and scaler.columns == 1 and held == "logits":
         problem = "the calibrator was fitted on one column, the network gives two"
         raise InputError(problem, "fit it on both columns")
-    metadata = {**job.scaler.metadata, "kind": held, "columns": columns}
-    return dataclasses.replace(job.scaler, metadata=metadata)
+    return dataclasses.replace(scaler, metadata={**scaler.metadata, "kind": held, "columns": columns})
 
 
 def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
@@ -258,6 +267,27 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
     plain = scaler.choice.name == "temperature" and scaler.columns > 1
     p = softmax(half(raw * float(scaler.parameters["beta"]) if plain else expected))
     return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
+
+
+def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[Array, Callable[[], float | None]]:
+    """Logits (n, K) of a network where `ship` puts a calibrator, and what half precision costs it by itself there.
+
+    Raises:
+        InputError: as `ship`.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name) / "network.onnx"
+        with weights_beside(network, copy):
+            model = onnx_run.read(network)
+            place = find(model, output, network.name)[1]
+            raw = _raw(model, place, copy, rows)
+    given = _given(scaler, raw.shape[1], place.held)
+    logits = _as_logits(raw, place, given)
+
+    def cost() -> float | None:
+        return _rounding(raw, given.map(logits), place, given) if KINDS[place.kind] == "float16" else None
+
+    return logits, cost
 
 
 def outputs(path: Path, rows: Dataset, output: str = "") -> Array:

@@ -56,8 +56,11 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
             raise InputError(f"output '{o.name}' of {path} comes from {kind}, which leaves no scores", NOT_SCORES[kind])
     if output and output not in floats:
         raise UsageError(f"{path} has no output '{output}' of floats", f"it has: {', '.join(floats) or 'none'}")
+    if not floats:
+        held = ", ".join(kinds) or "none"
+        raise InputError(f"{path} has no output of floats (outputs: {held})", "end it with a Cast or DequantizeLinear")
     if len(floats) != 1 and not output:
-        names = ", ".join(floats) or "none"
+        names = ", ".join(floats)
         raise UsageError(f"{path} has {len(floats)} outputs of floats ({names})", "choose one: --to onnx:output=NAME")
     name = output or next(iter(floats))
     at, kind = name, floats[name]
