@@ -15,10 +15,10 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, event, keys, one_column, other_files, row_columns, score_columns, tasks
+from calibcli.inputs.scores import confidence, event, keys, one_column, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
-from calibcli.inputs.scores.per_row import Labels, read_labels
+from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
 from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
@@ -182,7 +182,7 @@ def _one(
     with Digests([*sources, *label_file]) as digests:
         try:
             if width > 2 and not reading.event:
-                of = event.Two(classes, raw_labels)
+                of = event.Two(classes, as_names(raw_labels, label_name, classes))
             else:
                 of = event.two(reading, name, width, classes, raw_labels, label_name)
             if of.labels is not None:
@@ -194,13 +194,13 @@ def _one(
             of = of or event.two(reading, name, width, classes, None, "")
         classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        if not (said := kind_option(reading.kind) is not None):
+        if not (said := kind_option(reading.kind) is not None) and width == 1:
             one_column.refuse_top(found, rows, kind, first, name, label_name, classes[1] if classes else "")
         notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
             notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
             notes += found.order.reversed(classes or ("y = 0", "y = 1"))
-        further = row_columns.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
         scores=keys.as_scores(rows.scores, kind, clip=reading.clip),

@@ -12,15 +12,15 @@ import numpy as np
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Ties
-from calibcli.inputs.scores.row_sums import UNIT_HIGH, UNIT_LOW, Logs, Unit, Whole
+from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
+from calibcli.inputs.scores.shares import Whole, refuse_shares
 from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of
 
+UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
-FEWEST, PERCENT = 10, 20.0  # rows that look like shares, and log-odds which none of 1e8 would be wrong at
 WIDE = 1 << 20  # scores of many classes whose rows are looked at together
 NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 Row = Callable[[int], int]
@@ -40,6 +40,70 @@ class Rows:
         index = np.flatnonzero(left)
         codes = None if self.codes is None else self.codes[index]
         return Rows(PickedScores(self.scores, index), codes, index if self.keep is None else self.keep[index])
+
+
+@dataclass
+class Unit:
+    """Rows as probabilities.
+
+    Attributes:
+        tolerance: of their sums.  outside: rows with a value outside [0, 1].
+        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
+        worst: largest |sum - 1| seen in a row within [0, 1].
+        squashed: whether every probability lies where softmax of probabilities puts it.
+        spread: largest range of scores within a block.
+    """
+
+    k: int
+    tolerance: float
+    outside: int = 0
+    off: Spot = field(default_factory=Spot)
+    off_sum: float = math.nan
+    empty: Spot = field(default_factory=Spot)
+    worst: float = 0.0
+    squashed: bool = True
+    spread: float = 0.0
+
+    @property
+    def others(self) -> int:
+        return self.outside + self.off.count
+
+    @property
+    def softmaxed_twice(self) -> tuple[float, float]:
+        """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
+        return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
+
+    def add(self, rows: Piece, low: float, high: float, row: Row) -> None:
+        inside = np.ones(len(rows), bool)
+        if low < UNIT_LOW or high > UNIT_HIGH:
+            inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
+            self.outside += int((~inside).sum())
+        sums = rows.sums
+        gap = np.abs(sums - 1)
+        off = np.flatnonzero(inside & (gap > self.tolerance))
+        if len(off) and not self.off.count:
+            self.off_sum = float(sums[off[0]])
+        self.off.add(off, row)
+        self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
+        if inside.any():
+            self.worst = max(self.worst, float(gap[inside].max()))
+        (least, most), slack = self.softmaxed_twice, 1e-6 + self.tolerance * 0.01
+        self.squashed &= low >= least - slack and high <= most + slack
+        self.spread = max(self.spread, high - low)
+
+
+@dataclass
+class Logs:
+    """Rows as log-probabilities: whether one lies above 0, or has a |logsumexp| beyond the tolerance."""
+
+    tolerance: float
+    possible: bool = True
+
+    def add(self, rows: Piece, high: float) -> None:
+        if high > 0:
+            self.possible = False
+            return
+        self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
 
 
 @dataclass
@@ -111,8 +175,9 @@ class Scan:
                 self.unit.squashed = False
             if self.logs.possible:
                 self.logs.add(rows, high)
+            self.whole.lost |= low < 0
             if high > UNIT_HIGH and not self.whole.lost:
-                self.whole.add(rows, low)
+                self.whole.add(rows)
         if labels is None:
             return
         at_label = rows.at(labels)
@@ -198,26 +263,11 @@ def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> K
             "probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        _refuse_shares(found, name)
+        refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {NAMES[declared]} but the rows are {NAMES[kind]} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
-
-
-def _refuse_shares(found: Scan, name: str) -> None:
-    """Refuse scores that look like shares of a hundred, or of any other whole, which would pass for logits.
-
-    Raises:
-        InputError: of rows that differ, none is negative, and their sums are one number; of one column, the largest is
-            more than any log-odds would be where none is negative.
-    """
-    whole = found.whole.found if found.k > 1 else 100.0 * (PERCENT < found.high <= 100 and found.low >= 0)
-    if not whole or found.finite < FEWEST or found.low == found.high:
-        return
-    rows = f"and its rows sum to {whole:.3g}" if found.k > 1 else f"and goes to {found.high:.4g}"
-    problem = f"'{name}' is nowhere negative {rows}: shares of {whole:.3g}, not logits?"
-    raise InputError(problem, f"divide by {whole:.3g}; if these are logits: --kind logits")
 
 
 def evidence(found: Scan, kind: Kind) -> str:
