@@ -256,9 +256,9 @@ class _Work:
         kind, height = (TensorBlock, n) if on_device else (Block, buffer.height)
         for first in range(0, n, height):
             part = slice(first, first + height)
-            w, top = (None if rows is None else rows[part] for rows in (weights, best))
-            columns_here = {name: column[part] for name, column in out.items()}
-            block = kind(scores[part], labels[part], buffer, columns_here, w, masked, top)
+            w = None if weights is None else weights[part]
+            top = None if best is None else best[part]
+            block = kind(scores[part], labels[part], buffer, {name: c[part] for name, c in out.items()}, w, masked, top)
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)
