@@ -250,11 +250,11 @@ class Classwise(Statistic):
 
     def interval(self, level: float) -> Interval:
         columns, view = self.sample.columns, self.sample.top
-        null, null_high = self._null()
         detail = {"worst_class": int(self.each.argmax()), "worst_value": float(self.each.max())}
-        how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if columns.groups is not None:
-            return Interval(reason=NO_GROUPS, **how)
+            return Interval(reason=NO_GROUPS, detail=detail)
+        null, null_high = self._null()
+        how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if self.norm == "l2":
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
         unseen, variance = 2 / columns.k / view.effective, 0.0
