@@ -38,10 +38,10 @@ class Two:
 
 
 def two(reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str) -> Two:
-    """What (N, 1) or (N, 2) scores are of.
+    """What scores are of.
 
     Args:
-        column: name of the scores.  width: 1 or 2; more is refused.
+        column: name of the scores.  width: their columns; of more than 2 each is of its own class.
         classes: names that are given, in the order of the scores.
         labels: as they are in the file, or None; `name` is theirs.
 
@@ -49,8 +49,10 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         UsageError: --event for more than two classes.
         InputError: labels are names and nothing says which of them one column is of; or --event is none of them.
     """
-    if width > 2:
+    if width > 2 and reading.event:
         raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
+    if width > 2:
+        return Two(classes, labels)
     names = _names(labels)
     if labels is not None and classes is None:
         refuse_missing(labels, name, names if len(names) > 2 else [n for n in names if n.lower() in NO_LABEL])

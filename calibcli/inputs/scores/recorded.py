@@ -181,10 +181,7 @@ def _one(
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
         try:
-            if width > 2 and not reading.event:
-                of = event.Two(classes, raw_labels)
-            else:
-                of = event.two(reading, name, width, classes, raw_labels, label_name)
+            of = event.two(reading, name, width, classes, raw_labels, label_name)
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
