@@ -179,6 +179,23 @@ def test_two_classes_in_one_column_or_in_none(spec: str, end: tuple[str, ...], o
     assert calibcli.verify(made, fit, before=tmp_path / "net.onnx", **given).verdict == "pass"
 
 
+def test_one_column_between_0_and_1_that_no_sigmoid_gives(tmp_path: Path) -> None:
+    """Probabilities, or narrow logits: of a calibrator of logits nothing says which."""
+    data, _ = rows(tmp_path, 2)
+    path = network(tmp_path, 1, name="narrow")
+    model = onnx.load(str(path))
+    for one, factor in zip(model.graph.initializer, (0.01, 0.0), strict=True):
+        one.CopyFrom(numpy_helper.from_array(factor * numpy_helper.to_array(one) + (0 if factor else 0.5), one.name))
+    onnx.save(model, str(path))
+    rng = np.random.default_rng(5)
+    p, y = rng.uniform(0, 1, 500), rng.integers(0, 2, 500)
+    given: dict[str, Any] = {"model": path, "data": data, "save": tmp_path / "m.onnx"}
+    with pytest.raises(InputError, match="no Sigmoid gives them; the calibrator was fitted on logits"):
+        calibcli.export(calibcli.fit_scaler(np.log(p / (1 - p)), y, "platt", kind="logits"), "onnx", **given)
+    assert not (tmp_path / "m.onnx").exists()
+    calibcli.export(calibcli.fit_scaler(p, y, "platt", kind="probabilities"), "onnx", **given)
+
+
 @pytest.mark.parametrize("opset", [11, 12, 13, 18, 21])
 @pytest.mark.parametrize("spec", ["isotonic", "platt", "vector", "focal_temperature", "isotonic_top"])
 def test_opsets(spec: str, opset: int, tmp_path: Path) -> None:

@@ -467,6 +467,14 @@ def test_rules_come_from_the_file_of_check(nights: list[Path], tmp_path: Path, c
     assert [r.rule for r in read(state).settings.rules] == ["ece <= 0.1"]
     config.write_text('[[gate]]\nmetric = "adaece"\nlimit = 0.1\n')
     assert watch(tmp_path / "t.json", nights[0], "--config", str(config)) == 2
+    capsys.readouterr()
+    config.write_text('[[gate]]\nmetric = "accuracy"\nmin = 0.5\nby = "ink"\n')
+    many = part(tmp_path / "many.npz", 0, 200, ink=np.array([f"u{i}" for i in range(200)]))
+    assert watch(tmp_path / "t.json", many, "--config", str(config)) == 2
+    said = capsys.readouterr().err
+    assert "'ink' has 200 values, and a state watches 100" in said
+    assert "choose a coarser column" in said
+    assert not (tmp_path / "t.json").exists()
 
 
 def test_no_rules_and_no_state() -> None:

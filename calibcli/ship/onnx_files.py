@@ -83,12 +83,12 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
     if any(p.key == "calib.calibrator" for p in model.metadata_props):
         raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
     with atomic(job.path) as temporary:  # beside its weights
-        raw = _raw(model, place, temporary, rows)
+        raw = _raw(model, place, temporary, rows, job.scaler)
         scaler = _given(job.scaler, raw.shape[1], place.held)
         expected = scaler.map(_as_logits(raw, place, scaler))
         _put(model, place, scaler, wide, opset or OPSET, name)
         known = {p.key: p.value for p in model.metadata_props}
-        helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name})
+        helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
@@ -145,14 +145,18 @@ def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
         yield given, stop - start
 
 
-def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
-    """What the network gives at the place, (n, columns) float64; its type and what it holds are noted there."""
+def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler) -> Array:
+    """What the network gives at the place, as `_scores` has it, by a copy that gives it out."""
     graph = type(model)()
     graph.CopyFrom(model)
     if place.at not in {o.name for o in graph.graph.output}:
         graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
     temporary.write_bytes(graph.SerializeToString())
-    running = onnx_run.session(temporary)
+    return _scores(onnx_run.session(temporary), place, rows, scaler)
+
+
+def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
+    """The output `place.at`, (n, columns) float64; its type and what it holds are noted at the place."""
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
@@ -163,8 +167,18 @@ def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
     place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
     if not place.kind:
         raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
-    place.held = place.held or _held(raw)
+    if not place.held:
+        place.held = _held(raw)
+        if place.held == "probabilities" and raw.shape[1] == 1 and scaler.kind == "logits":  # or narrow logits
+            problem = f"every value of '{place.at}' lies in [0, 1] as a probability does, and no Sigmoid gives them"
+            fix = "fit the calibrator on what this network gives, not on logits, or end it with a Sigmoid"
+            raise InputError(f"{problem}; the calibrator was fitted on logits", fix)
     return raw.astype(np.float64)
+
+
+def _gives(place: Place) -> str:
+    """What the output holds whose calibrator is at the place."""
+    return "probabilities" if place.before == "Softmax" else place.held
 
 
 def _held(raw: Array) -> str:
@@ -243,9 +257,7 @@ def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
     if scaler.columns == 1:
         p = out if place.held == "probabilities" else 1 / (1 + np.exp(-out))
         return np.concatenate([1 - p, p], axis=1)
-    if place.held == "probabilities" or place.before == "Softmax":
-        return out
-    return softmax(out)
+    return out if _gives(place) == "probabilities" else softmax(out)
 
 
 def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float:
@@ -270,34 +282,35 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
 
 
 def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[Array, Callable[[], float | None]]:
-    """Logits (n, K) of a network where `ship` puts a calibrator, and what half precision costs it by itself there.
+    """Log-probabilities (n, K) of a network where `ship` puts a calibrator, and what half precision costs it there.
 
     Raises:
         InputError: as `ship`.
     """
-    with tempfile.TemporaryDirectory() as name:
-        copy = Path(name) / "network.onnx"
-        with weights_beside(network, copy):
-            model = onnx_run.read(network)
-            place = find(model, output, network.name)[1]
-            raw = _raw(model, place, copy, rows)
+    model = onnx_run.read(network)
+    place = find(model, output, network.name)[1]
+    if place.before:  # a copy of the graph gives it out
+        with tempfile.TemporaryDirectory() as name, weights_beside(network, Path(name) / network.name):
+            raw = _raw(model, place, Path(name) / network.name, rows, scaler)
+    else:
+        raw = _scores(onnx_run.session(network), place, rows, scaler)
     given = _given(scaler, raw.shape[1], place.held)
     logits = _as_logits(raw, place, given)
 
     def cost() -> float | None:
         return _rounding(raw, given.map(logits), place, given) if KINDS[place.kind] == "float16" else None
 
-    return logits, cost
+    return log_softmax(logits), cost
 
 
 def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
     """Probabilities (n, K) that a network gives."""
     model = onnx_run.read(path)
-    name, _ = find(model, output, path.name)
+    name, place = find(model, output, path.name)
     running = onnx_run.session(path)
     [out] = onnx_run.run(running, _feeds(running, rows), [name])
     out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
+    held = onnx_run.said(path).get(onnx_run.GIVES) or _gives(place) or _held(out)
     if out.shape[1] == 1:
-        kind = _held(out)
-        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if kind == "probabilities" else "logits")))
-    return out if _held(out) == "probabilities" else softmax(out)
+        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if held == "probabilities" else "logits")))
+    return out if held == "probabilities" else softmax(out)

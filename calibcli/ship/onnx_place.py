@@ -70,7 +70,7 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
     if end in NOT_SCORES:
         raise InputError(f"output '{name}' of {path} comes from {end}, which leaves no scores", NOT_SCORES[end])
     if end not in ENDS:
-        return name, Place(name, kind, "", "")
+        return name, Place(name, kind, "probabilities" if end == "Sigmoid" else "", "")
     node = made[at]
     axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
     if axis not in (-1, 1):

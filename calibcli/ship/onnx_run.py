@@ -15,7 +15,7 @@ from calibcli.inputs import onnx_runtime
 from calibcli.inputs.onnx_runtime import FAILURES
 
 Array = NDArray[Any]
-TAKES, OUTPUT = "calib.takes", "calib.output"  # what an exported file says of itself
+TAKES, OUTPUT, GIVES = "calib.takes", "calib.output", "calib.gives"  # what an exported file says of itself
 
 
 def read(path: Path) -> Any:

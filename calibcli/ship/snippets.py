@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli import __version__
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, refusing
 from calibcli.predictions import words
 from calibcli.scalers import Scaler
 
@@ -272,7 +272,11 @@ def run(text: str, suffix: str, fed: Array, k: int) -> Array | None:
         InputError: it cannot be compiled, or fails.
     """
     rows = np.asarray(fed, np.float64)
-    with tempfile.TemporaryDirectory() as name:
+    room = "free some space in the folder of temporary files"
+    with (
+        refusing(OSError, lambda e: f"the generated program cannot be run here ({e.strerror or e})", room),
+        tempfile.TemporaryDirectory() as name,
+    ):
         command = _command(text, suffix, Path(name), rows.shape[1], k)
         if command is None:
             return None
