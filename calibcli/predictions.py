@@ -180,7 +180,7 @@ class Predictions:
         """What is predicted and how, as facts of a result: classes, the event of two, the kind of scores."""
         if self.top_only:
             return {"event": self.event, "kind": "confidence"}
-        return {"classes": self.k, **self.event_fact, "kind": self.kind.replace("_", "-")}
+        return {"classes": self.k, **self.event_fact, "kind": words(self.kind)}
 
     @property
     def event_fact(self) -> dict[str, str]:
@@ -265,6 +265,11 @@ def notes_of(*inputs: Predictions) -> list[str]:
     if len(inputs) == 1:
         return list(found)
     return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
+
+
+def words(kind: str) -> str:
+    """A kind of scores as people write it: `log-probabilities`."""
+    return kind.replace("_", "-")
 
 
 def two_columns(score: Floats, kind: Kind) -> Floats:

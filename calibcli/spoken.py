@@ -16,7 +16,7 @@ NAMES = {"method": "spec", "as": "kind_out", "config": "config"}  # options that
 VALUE = re.compile(r"-?\d[\w.,]*|[A-Z][A-Z_|,.]*|'[^']*'|\"[^\"]*\"|\S+[=/:#_]\S*\w|\w+(?:,\w+)+")
 CHOICES = {"logits", "probabilities", "log_probabilities", "cpu", "cuda", "float32", "float64", "count", "sampling"}
 LIMITS = ("max", "min", "margin")
-NAMED = ("to",)  # options that are followed by a name, never by prose
+NAMED = ("to", "event", "confidence")  # options that are followed by a name, never by prose
 
 
 def in_python(function: F, name: str = "") -> F:

@@ -7,6 +7,8 @@ import functools
 import itertools
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -444,6 +446,27 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     assert "40" in calib("step-size", "--dry-run", "--format", "json")[1]
     (tmp_path / "mine.toml").write_text(calib("step-size", "--print")[1])
     assert parsing.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
+
+
+def test_the_plans_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight GPUs and a Slurm array, by a dry run of the same line."""
+    text = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    line, runs, hours = re.findall(r"(calib study .* --dry-run) +# runs: (\d+); of ([\d.]+) GPU hours each", text)[0]
+    assert main([*shlex.split(line)[1:], "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["facts"]
+    assert (planned["runs"], f"of {hours} GPU hours each" in planned["cost"]) == (int(runs), True)
+    (machine,) = re.findall(rf"{line.removesuffix(' --dry-run')} .*--jobs (\d+)\n", text)
+    (told,) = re.findall(r"Eight GPUs of one machine, a process for each, (\d+) hours", text)
+    assert int(machine) == 8
+    assert int(told) == round(int(runs) * float(hours) / 8)
+    (tasks,) = re.findall(r"--array=0-(\d+)\n", text)
+    (limit,) = re.findall(r"--time=(\d+):00:00", text)
+    (until,) = re.findall(r"--until (\d+) -q\n", text)
+    assert int(tasks) + 1 <= int(runs)
+    assert int(until) + 60 * float(hours) < 60 * int(limit)  # the last run that began ends
+    for more in (["--jobs", machine], ["--until", until, "-q"]):
+        assert main([*shlex.split(line)[1:], *more, "--save", "nowhere"]) == 0
+        assert not Path("nowhere").exists()
 
 
 def test_the_digits_are_those_that_travel_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

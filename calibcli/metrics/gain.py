@@ -302,7 +302,7 @@ class _Profile:
 
 def _ends(z: Array) -> tuple[Array, Array]:
     """(N,) largest and smallest score of each row; -inf, which masks a class, is left out."""
-    piece = Piece(z)
+    piece = Piece(z, ranked=False)
     least = piece.least
     if not np.isfinite(least.min()):
         least = np.fmin.reduce(np.where(np.isfinite(z), z, np.nan), axis=1)

@@ -284,7 +284,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         Column("value", right=True),
         Column(_interval_head(level, "bounds")),
         Column("level", right=True, spare=2),
-        Column("limit", right=True),
+        Column("limit", right=True, spare=1),  # which the rule says
         Column("if calibrated", spare=5),
         Column("n", right=True, spare=3),
         Column("n to decide", right=True, spare=4),

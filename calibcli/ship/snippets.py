@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calibcli import __version__
 from calibcli.errors import InputError, UsageError, refusing
+from calibcli.predictions import words
 from calibcli.scalers import Scaler
 
 Array = NDArray[Any]
@@ -23,7 +24,6 @@ AFFINE = ("temperature", "vector", "bcts", "matrix", "dirichlet", "sms", "svs")
 ODDS = ("platt", "beta")
 SHORT = (*AFFINE, *ODDS, "isotonic", "ensemble_temperature")
 """Methods with a program."""
-IN = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 
 
 def lines(scaler: Scaler, suffix: str) -> str:
@@ -46,9 +46,8 @@ def lines(scaler: Scaler, suffix: str) -> str:
             f"there is no short program for '{name}' ({', '.join(SHORT)} have one)",
             "use --to onnx, --to pt2 or --to torchscript",
         )
-    what = (
-        f"{scaler.spec} by calibcli {__version__}: {IN[scaler.kind]} ({scaler.columns}) to probabilities ({scaler.k})"
-    )
+    takes = f"{words(scaler.kind)} ({scaler.columns})"
+    what = f"{scaler.spec} by calibcli {__version__}: {takes} to probabilities ({scaler.k})"
     made = {".py": _python, ".js": _javascript, ".c": _c}[suffix](scaler, body, numbers)
     comment = {".py": f"# {what}", ".js": f"// {what}", ".c": f"/* {what} */"}[suffix]
     return comment + "\n" + made

@@ -148,7 +148,8 @@ def _temperatures(logits: Floats, gamma: float) -> Floats:
         middle = (low + high) / 2
         above = log_softmax(logits / np.exp(middle)[:, None]).max(axis=1) > wanted
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.exp(low)
+    found: Floats = np.exp(low)
+    return found
 
 
 def _lines(name: str, title: str, of: Callable[[Floats, float], Floats]) -> Plot:

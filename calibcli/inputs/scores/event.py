@@ -13,7 +13,7 @@ from calibcli.inputs.files.arrays import Converted, blocks, texts_of
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.keys import carried
-from calibcli.inputs.scores.per_row import WHOLE
+from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, refuse_missing
 from calibcli.predictions import Array, ArrayScores, MappedScores, Named, Predictions
 from calibcli.spec import normal
 
@@ -52,6 +52,8 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
     if width > 2:
         raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
     names = _names(labels)
+    if labels is not None and classes is None:
+        refuse_missing(labels, name, names if len(names) > 2 else [n for n in names if n.lower() in NO_LABEL])
     if width == 1 and classes is None and len(names) > 2:
         problem = f"one score per row but labels '{name}' have {len(names)} names or more ({', '.join(names)})"[:200]
         raise InputError(problem, "save the scores of every class as an array (N, K)")

@@ -214,24 +214,30 @@ class Order:
         )
 
     def reversed(self, names: Sequence[str]) -> list[str]:
-        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance (Mann & Whitney 1947)."""
+        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance."""
         if not self.margins:
             return []
         score, label = np.concatenate(self.margins), np.concatenate(self.labels)
-        n, ones = len(label), int(label.sum())
-        if ones in (0, n):
-            return []
-        _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-        rank = np.cumsum(count) - (count - 1) / 2
-        auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
-        spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
-        if spread <= 0 or (0.5 - auc) / math.sqrt(spread / (12 * ones * (n - ones))) < BACKWARDS_Z:
+        auc, z = ranked(score, label)
+        if not -z >= BACKWARDS_Z:
             return []
         return [
             f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): "
             f"the classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: "
             f"{1 - auc:.3f}"
         ]
+
+
+def ranked(score: Floats, label: Array) -> tuple[float, float]:
+    """AUC of two classes, and by how many standard errors it is above 1/2 (Mann & Whitney 1947); NaN for one class."""
+    n, ones = len(label), int(label.sum())
+    if ones in (0, n):
+        return math.nan, math.nan
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2
+    auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
+    spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
+    return auc, (auc - 0.5) / math.sqrt(spread / (12 * ones * (n - ones))) if spread > 0 else math.nan
 
 
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:

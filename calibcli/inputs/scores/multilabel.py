@@ -42,7 +42,7 @@ def split(
     if reading.ignore_label is not None or reading.label_base is not None:
         raise UsageError("--ignore-label and --label-base are for class numbers", "targets of --multilabel are 0 and 1")
     if reading.event is not None:
-        raise UsageError("--event is for two classes, --multilabel measures every label", "leave it out")
+        raise UsageError("--multilabel with --event: every label is measured", "leave it out")
     file = contents[0]
     score_name = keys.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]

@@ -1,4 +1,4 @@
-"""What belongs to a row: its label as a code 0..K-1, weight, id, group and slices; what is wrong is said by row."""
+"""A row's label as a code 0..K-1; what is wrong is said by row."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError, UsageError, nearest
-from calibcli.inputs.files.arrays import Column, Contents, Converted, Memory, blocks, distinct, texts_of, whole
-from calibcli.inputs.files.names import IDS
-from calibcli.inputs.files.source import Source
-from calibcli.inputs.files.text import floats_of_text, is_number
+from calibcli.errors import InputError, nearest
+from calibcli.inputs.files.arrays import Column, Converted, Memory, blocks, texts_of, whole
+from calibcli.inputs.files.text import MISSING, is_number
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import keys
 from calibcli.inputs.scores.keys import shape_text
-from calibcli.predictions import Array, Floats, Ints, Named
+from calibcli.predictions import Array, Ints, Named
 
 HELD = 20_000_000  # labels beyond this many stay in the file
 OBSERVED = "pass the class that was observed, one integer per row"
+NO_LABEL = {"", "nan", "<na>", "nat"}
+ABSENT = {*MISSING, *NO_LABEL}  # `none` and `na` may be classes
 WHOLE = re.compile(r"^\s*[+-]?\d{1,18}(\.0*)?\s*$")
 
 
@@ -55,6 +54,11 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
+    as_they_are = [str(i) for i in range(k)]
+    if classes and labels.dtype.kind in "iuf" and classes != as_they_are and all(map(WHOLE.match, classes)):
+        if labels.dtype.kind == "f":
+            _whole_numbers(labels, name)
+        labels = Converted(labels, _as_text, (), np.dtype("U20"))  # names, as in a table
     convert = _translator(labels, name, classes or _letters(labels, k, notes))
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
@@ -147,13 +151,14 @@ def _translator(labels: Named, name: str, classes: Sequence[str] | None) -> Call
         texts.update(_texts(block))
         if len(texts) > 1_000_000:
             break
-    known = {text: i for i, text in enumerate(classes)} if classes else {}
-    if known and all(t in known or t.strip() in known for t in texts):
-        table = {t: known.get(t, known.get(t.strip(), 0)) for t in texts}
-        return _lookup(table)
+    known = {name: i for i, text in enumerate(classes or ()) for name in (_plain(text), text)}
+    if known and all(t in known or _plain(t) in known for t in texts):
+        return _lookup({t: known.get(t, known.get(_plain(t), 0)) for t in texts})
     if all(WHOLE.match(t) for t in texts):
         return _lookup({t: int(float(t)) for t in texts})
-    odd = next(t for t in sorted(texts) if not WHOLE.match(t) and t.strip() not in known)
+    strange = sorted(t for t in texts if not WHOLE.match(t) and t.strip() not in known)
+    refuse_missing(labels, name, strange)
+    odd = strange[0]
     if classes:
         near = nearest(odd, classes)
         raise InputError(
@@ -165,6 +170,22 @@ def _translator(labels: Named, name: str, classes: Sequence[str] | None) -> Call
     shown = ", ".join(sorted(texts)[:4])[:80]
     problem = f"labels '{name}' are names ({shown}{', ...' if len(texts) > 4 else ''})"
     raise InputError(problem, "pass --classes A,B,C: all class names in the order of the score columns")
+
+
+def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
+    """Refuse rows without a label, where one of the texts that are no class says so.
+
+    Raises:
+        InputError: there are such rows.
+    """
+    absent = {text.strip() for text in texts if text.strip().lower() in ABSENT}
+    every = ((start + i, text) for start, block in blocks(labels) for i, text in enumerate(_texts(block)))
+    rows = [(row, text) for row, text in every if text.strip() in absent] if absent else []
+    if not rows:
+        return
+    row, text = rows[0]
+    problem = f"{len(rows):,} rows have no label ('{name}' is {text.strip()!r} in row {row})"
+    raise InputError(problem, "give every row a label, or leave those rows out")
 
 
 def _letters(labels: Named, k: int, notes: list[str]) -> list[str] | None:
@@ -241,6 +262,15 @@ def _whole_numbers(labels: Named, name: str) -> None:
             raise InputError(problem, OBSERVED)
 
 
+def _plain(text: str) -> str:
+    """A name without blanks around it; of 3.0, 3."""
+    return str(int(float(text))) if WHOLE.match(text) else text.strip()
+
+
+def _as_text(block: Array) -> Array:
+    return block.astype(np.int64).astype(str)
+
+
 def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
     def convert(block: Array) -> Ints:
         return np.fromiter((table[text] for text in _texts(block)), np.int64, len(block))
@@ -251,92 +281,3 @@ def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
 def _texts(block: Array) -> list[str]:
     """Objects one by one: an array of the longest text would be large."""
     return [str(text) for text in block.tolist()] if block.dtype.kind == "O" else texts_of(block).tolist()
-
-
-def columns(
-    contents: Sequence[Contents],
-    sources: Sequence[Source],
-    reading: Reading,
-    n: int,
-    keep: Ints | None,
-    score_name: str,
-    label_name: str,
-    notes: list[str],
-) -> dict[str, Any]:
-    """The fields of `Predictions` that are asked for, or found (ids), of the rows that are kept."""
-
-    def column(name: str, option: str) -> Array:
-        parts: list[Named] = [keys.column(c, name, option, s.name) for c, s in zip(contents, sources)]
-        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
-        return _per_row(array, name, option, n, keep)
-
-    def fits(array: Named) -> bool:
-        return array.shape == (n,) and array.dtype.kind in "iuUSO"
-
-    out: dict[str, Any] = {}
-    ids = reading.ids
-    if ids is None and len(contents) == 1 and n <= HELD:
-        ids = contents[0].ids or keys.first_of(contents[0], IDS, fits)
-        ids = None if ids in (score_name, label_name) else ids
-    if ids:
-        out["ids"] = column(ids, "--ids")
-        unique = distinct(out["ids"])
-        if unique < len(out["ids"]):
-            notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
-    if reading.weights:
-        if reading.weight_kind not in ("sampling", "count"):
-            raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
-        out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
-        out["weight_kind"] = reading.weight_kind
-    if group := reading.group or contents[0].groups:
-        out["group_names"], codes = np.unique(column(group, "--group"), return_inverse=True)
-        out["groups"] = codes.astype(np.int64)
-    if reading.by:
-        found = {name: column(name, "--by") for name in reading.by}
-        kept = "fiu" if reading.numbers else ""
-        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in found.items()}
-    return out
-
-
-def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:
-    """One value per row, of the rows that are kept.
-
-    Raises:
-        InputError: another shape.
-    """
-    if len(array.shape) == 2 and array.shape[1] == 1:
-        array = Memory(whole(array)[:, 0])
-    if array.shape != (n,):
-        raise InputError(f"{option} {name} has shape {shape_text(array)} for {n:,} rows", "pass one value per row")
-    values = whole(array)
-    return values if keep is None else values[keep]
-
-
-def weights(values: Array, name: str, kind: str) -> Floats:
-    """Finite weights >= 0 as float64.
-
-    Raises:
-        InputError: otherwise, or `count` weights that are not whole.
-    """
-    if values.dtype.kind in "USO":
-        values = floats_of_text(values, name, "the weights")
-    w = values.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        bad = np.flatnonzero(~(np.isfinite(w) & (w >= 0)))
-    if len(bad):
-        raise InputError(f"weight {w[bad[0]]:g} in row {bad[0]} ('{name}')", "weights are finite and not negative")
-    if not w.any():
-        raise InputError(f"weights '{name}' are all 0", "pass weights that are not all 0")
-    with np.errstate(over="ignore"):
-        total = float(w.sum())
-    if kind == "count" and total > 2**53:
-        raise InputError(f"weights '{name}' count {total:.3g} rows", "use --weight-kind sampling")
-    used = w[w > 0]
-    if used.min() < 1e-100 or used.max() > 1e100:  # their squares are summed
-        problem = f"weights '{name}' run from {used.min():.3g} to {used.max():.3g}"
-        raise InputError(problem, "divide them by the largest of them")
-    odd = np.flatnonzero(w != np.floor(w))
-    if kind == "count" and len(odd):
-        problem = f"weight {w[odd[0]]:g} in row {odd[0]} ('{name}') is not a count"
-        raise InputError(problem, "use --weight-kind sampling")
-    return w

@@ -15,7 +15,7 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, event, keys, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores import confidence, event, keys, one_column, other_files, row_columns, score_columns, tasks
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
@@ -44,8 +44,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
         confidence, correct: names of two arrays, how sure each prediction was and whether it was right, where that is
             all there is.  confidence_scale: what a confidence is out of, `1`, `10`, `100` or `percent`.
         label_base: what the first class is called.  ignore_label: rows with this label are dropped.
-        drop_nonfinite: drop rows with NaN or infinite scores.
-        clip: raise probabilities to 1e-15, so that the NLL is finite.
+        drop_nonfinite: drop rows with NaN or infinite scores.  clip: raise probabilities to 1e-15, for a finite NLL.
         weights, ids, group, by: names of further arrays (N,).  weight_kind: `sampling` or `count`.
         lm_norm: of log-likelihoods: `sum`, `char`, `byte` or `pmi`.  choices: what a chat chose from, as for `classes`.
         need_labels: whether labels must be there and right; else, where they are not, a note says so, all labels are 0
@@ -195,12 +194,13 @@ def _one(
             of = of or event.two(reading, name, width, classes, None, "")
         classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        said = kind_option(reading.kind) is not None
+        if not (said := kind_option(reading.kind) is not None):
+            one_column.refuse_top(found, rows, kind, first, name, label_name, classes[1] if classes else "")
         notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
             notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
             notes += found.order.reversed(classes or ("y = 0", "y = 1"))
-        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+        further = row_columns.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
         scores=keys.as_scores(rows.scores, kind, clip=reading.clip),
@@ -332,7 +332,7 @@ def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tup
     elif scores in contents.classes:
         names = list(contents.classes[scores])
     else:
-        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "USO")
+        key = keys.first_of(contents, CLASSES, lambda a: a.shape == (k,) and a.dtype.kind in "iuUSO")
         if key:
             names = [str(t) for t in texts_of(whole(contents.arrays[key]))]
     if names is not None and len(names) != k:

@@ -12,16 +12,16 @@ import numpy as np
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
-from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of
+from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Ties
+from calibcli.inputs.scores.row_sums import UNIT_HIGH, UNIT_LOW, Logs, Unit, Whole
+from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
-UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
+FEWEST, PERCENT = 10, 20.0  # rows that look like shares, and log-odds which none of 1e8 would be wrong at
 WIDE = 1 << 20  # scores of many classes whose rows are looked at together
-NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 Row = Callable[[int], int]
 
 
@@ -42,70 +42,6 @@ class Rows:
 
 
 @dataclass
-class Unit:
-    """Rows as probabilities.
-
-    Attributes:
-        tolerance: of their sums.  outside: rows with a value outside [0, 1].
-        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
-        worst: largest |sum - 1| seen in a row within [0, 1].
-        squashed: whether every probability lies where softmax of probabilities puts it.
-        spread: largest range of scores within a block.
-    """
-
-    k: int
-    tolerance: float
-    outside: int = 0
-    off: Spot = field(default_factory=Spot)
-    off_sum: float = math.nan
-    empty: Spot = field(default_factory=Spot)
-    worst: float = 0.0
-    squashed: bool = True
-    spread: float = 0.0
-
-    @property
-    def others(self) -> int:
-        return self.outside + self.off.count
-
-    @property
-    def softmaxed_twice(self) -> tuple[float, float]:
-        """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
-        return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
-
-    def add(self, rows: Piece, low: float, high: float, row: Row) -> None:
-        inside = np.ones(len(rows), bool)
-        if low < UNIT_LOW or high > UNIT_HIGH:
-            inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
-            self.outside += int((~inside).sum())
-        sums = rows.sums
-        gap = np.abs(sums - 1)
-        off = np.flatnonzero(inside & (gap > self.tolerance))
-        if len(off) and not self.off.count:
-            self.off_sum = float(sums[off[0]])
-        self.off.add(off, row)
-        self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
-        if inside.any():
-            self.worst = max(self.worst, float(gap[inside].max()))
-        (least, most), slack = self.softmaxed_twice, 1e-6 + self.tolerance * 0.01
-        self.squashed &= low >= least - slack and high <= most + slack
-        self.spread = max(self.spread, high - low)
-
-
-@dataclass
-class Logs:
-    """Rows as log-probabilities: whether one lies above 0, or has a |logsumexp| beyond the tolerance."""
-
-    tolerance: float
-    possible: bool = True
-
-    def add(self, rows: Piece, high: float) -> None:
-        if high > 0:
-            self.possible = False
-            return
-        self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
-
-
-@dataclass
 class Scan:
     """What the rows look like. Rows that are not finite are counted apart and leave the other numbers alone.
 
@@ -120,6 +56,7 @@ class Scan:
     unit: Unit
     logs: Logs
     nonfinite: Nonfinite
+    whole: Whole
     low: float = math.inf
     high: float = -math.inf
     impossible: Impossible = field(default_factory=Impossible)
@@ -147,8 +84,8 @@ class Scan:
             return "log_probabilities"
         return None if self.in_unit else "logits"
 
-    def add(self, rows: Piece, labels: Array | None, start: int, compare: bool) -> None:
-        """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
+    def add(self, rows: Piece, labels: Array | None, start: int) -> None:
+        """Look at the rows from `start` on."""
         places = np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -156,7 +93,7 @@ class Scan:
             keep = self.nonfinite.usable(block, start)
             block = block[keep]
             labels = None if labels is None else labels[keep]
-            rows, places = Piece(block), np.flatnonzero(keep) + start
+            rows, places = Piece(block, rows.ranked), np.flatnonzero(keep) + start
             if len(block) == 0:
                 return
             finite = block[np.isfinite(block)]
@@ -173,6 +110,8 @@ class Scan:
                 self.unit.squashed = False
             if self.logs.possible:
                 self.logs.add(rows, high)
+            if high > UNIT_HIGH and not self.whole.lost:
+                self.whole.add(rows, low)
         if labels is None:
             return
         at_label = rows.at(labels)
@@ -182,7 +121,7 @@ class Scan:
             self.impossible.add(np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW))), row)
         if self.n <= HASHED:
             self.repeated.add(rows, at_label, labels)
-        if compare:
+        if rows.ranked:
             self.order.add(rows, labels)
 
 
@@ -205,30 +144,36 @@ def scan(
     """
     n, k = scores.shape
     step = min(scores.height, PAIRS) if isinstance(scores, TensorScores) else rows_of(scores)
-    coarse = _coarse(scores.read(0, min(n, 1000)), scores.dtype)
+    head = scores.read(0, min(n, 1000))
+    coarse = _coarse(head, scores.dtype)
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
-    found = Scan(n, k, Unit(k, tolerance), Logs(1e-2 if coarse else 1e-3), Nonfinite(n, collect))
-    every, height = max(1, math.ceil(n / PAIRS)), max(1, (CACHED if k <= NARROW else WIDE) // k)
+    digits = 0 if np.array_equal(head, np.floor(head)) else decimals
+    rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
+    logs, whole = Logs(1e-2 if coarse else 1e-3), Whole(rounding)
+    found = Scan(n, k, Unit(k, tolerance), logs, Nonfinite(n, collect), whole)
+    every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
-            for at, part in _pieces(scores, start, min(start + step, n), height):
+            for at, part in _pieces(scores, start, min(start + step, n), height, every):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                found.add(part, known, at, compare=at // min(step, height) % every == 0)
+                found.add(part, known, at)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     return found
 
 
-def _pieces(scores: Named, start: int, stop: int, height: int) -> Iterator[tuple[int, Piece]]:
-    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device."""
+def _pieces(scores: Named, start: int, stop: int, height: int, every: int) -> Iterator[tuple[int, Piece]]:
+    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device. Of one in `every`
+    the predicted classes will be compared with the labels.
+    """
     if isinstance(scores, TensorScores):
-        yield start, TensorPiece(scores.part(slice(start, stop)))
+        yield start, TensorPiece(scores.part(slice(start, stop)), start // height % every == 0)
         return
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
     for at in range(0, len(block), height):
-        yield start + at, Piece(block[at : at + height])
+        yield start + at, Piece(block[at : at + height], (start + at) // height % every == 0)
 
 
 def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:
@@ -253,10 +198,27 @@ def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> K
             f"{found.unit.off_sum:.4g} ({off.count:,} of {found.finite:,} rows)",
             "probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
+    if kind == "logits" and declared != "logits":
+        _refuse_shares(found, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
-        problem = f"the name '{name}' says {NAMES[declared]} but the rows are {NAMES[kind]} ({evidence(found, kind)})"
+        problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
+
+
+def _refuse_shares(found: Scan, name: str) -> None:
+    """Refuse scores that look like shares of a hundred, or of any other whole, which would pass for logits.
+
+    Raises:
+        InputError: of rows that differ, none is negative, and their sums are one number; of one column, the largest is
+            more than any log-odds would be where none is negative.
+    """
+    whole = found.whole.found if found.k > 1 else 100.0 * (PERCENT < found.high <= 100 and found.low >= 0)
+    if not whole or found.finite < FEWEST or found.low == found.high:
+        return
+    rows = f"and its rows sum to {whole:.3g}" if found.k > 1 else f"and goes to {found.high:.4g}"
+    problem = f"'{name}' is nowhere negative {rows}: shares of {whole:.3g}, not logits?"
+    raise InputError(problem, f"divide by {whole:.3g}; if these are logits: --kind logits")
 
 
 def evidence(found: Scan, kind: Kind) -> str:

@@ -52,7 +52,7 @@ def _label_names(contents: Contents, label: str) -> list[str]:
     """The labels that are names, each once."""
     if not label or contents.arrays[label].dtype.kind not in "USO":
         return []
-    found = sorted({str(text).strip() for text in texts_of(whole(contents.arrays[label]))})
+    found = sorted({str(text).strip() for text in texts_of(whole(contents.arrays[label]))} - {""})
     return [] if len(found) > 10_000 or all(is_number(text) for text in found) else found
 
 

@@ -1,0 +1,172 @@
+"""Files and arrays that were read as something else, each with the number that is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calibcli
+
+N, NAMES = 400, ["ant", "bee", "cat", "dog"]
+RNG = np.random.default_rng(7)
+Z = RNG.normal(size=(N, 4)) * 2
+P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
+Y = (Z + RNG.gumbel(size=Z.shape)).argmax(1)
+RIGHT = float(np.mean(P.argmax(1) == Y))
+
+
+def accuracy(scores: Any, labels: Any = None, **how: Any) -> float:
+    value = calibcli.measure(scores, labels, "accuracy", **how)["accuracy"].value
+    assert value is not None
+    return value
+
+
+def table(path: Path, scores: np.ndarray, labels: Any, header: list[str]) -> Path:
+    rows = [",".join([*map(str, row), str(label)]) for row, label in zip(scores, labels, strict=True)]
+    path.write_text("\n".join([",".join([*header, "label"]), *rows, ""]))
+    return path
+
+
+@pytest.mark.parametrize("names", [[3, 5, 7, 9], [1, 2, 3, 4], [1, 0, 3, 2], [-2, -1, 1, 2], [0.0, 2.0, 5.0, 1.0]])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.uint64, object, str])
+def test_labels_that_are_numbers_are_the_names_that_classes_gives(tmp_path: Path, names: list[Any], dtype: Any) -> None:
+    """`classes` of scikit-learn: an array and a table give the same number, whatever the labels are held as."""
+    if min(names) < 0 and dtype is np.uint64:
+        return
+    labels = np.array([int(name) for name in names])[Y]
+    held = labels.astype(np.int64).astype(dtype)
+    held = np.char.add(held, ".0") if dtype is str else held
+    order = [str(int(name)) for name in names]
+    assert accuracy(P, held, classes=names) == accuracy(P, held, classes=order) == RIGHT
+    assert accuracy(table(tmp_path / "a.csv", P, labels, [f"p{i}" for i in range(4)]), classes=order) == RIGHT
+    np.savez(tmp_path / "a.npz", probs=P, labels=labels, classes=np.array([int(name) for name in names]))
+    assert accuracy(tmp_path / "a.npz") == RIGHT
+
+
+def test_labels_minus_one_and_one_with_the_fix_that_is_offered() -> None:
+    event = Y == 0
+    with pytest.raises(calibcli.CalibError, match="negative") as found:
+        calibcli.measure(P[:, 0], np.where(event, 1, -1))
+    assert "classes='-1,1'" in found.value.fix
+    right = calibcli.measure(P[:, 0], event, "brier")["brier"].value
+    assert calibcli.measure(P[:, 0], np.where(event, 1, -1), "brier", classes="-1,1")["brier"].value == right
+
+
+@pytest.mark.parametrize("absent", ["", "nan", "NaN", "NA", "null"])
+@pytest.mark.parametrize("header", [NAMES, [f"p{i}" for i in range(4)], [f"prob_{name}" for name in NAMES]])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_row_without_a_label_is_said_by_its_number(
+    tmp_path: Path, absent: str, header: list[str], numbers: bool
+) -> None:
+    labels = [str(i) if numbers else NAMES[i] for i in Y]
+    labels[5] = absent
+    path = table(tmp_path / "a.csv", P, labels, header)
+    with pytest.raises(calibcli.CalibError) as found:
+        calibcli.measure(path, classes=None if header[0] != "p0" or numbers else NAMES)
+    if header != NAMES or (absent == "" and not numbers):
+        assert "1 rows have no label" in found.value.problem
+        assert "row 5" in found.value.problem
+
+
+@pytest.mark.parametrize("absent", ["", "NaN", "NA"])
+def test_a_row_without_a_label_is_no_third_class_of_one_column(tmp_path: Path, absent: str) -> None:
+    for true in ("1", "malignant"):
+        for false in ("0", "benign"):
+            labels = np.where(Y == 0, true, false).astype(object)
+            labels[9] = absent
+            path = table(tmp_path / "a.csv", P[:, :1], labels, ["p_malignant"])
+            with pytest.raises(calibcli.CalibError, match=r"1 rows have no label.*row 9"):
+                calibcli.measure(path)
+
+
+def test_an_empty_label_is_not_the_other_class(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", P[:, :1], np.where(Y == 0, "malignant", ""), ["p_malignant"])
+    with pytest.raises(calibcli.CalibError, match="have no label"):
+        calibcli.measure(path)
+
+
+def test_a_class_may_be_called_none(tmp_path: Path) -> None:
+    names = ["none", "na", "mild", "severe"]
+    path = table(tmp_path / "a.csv", P, [names[i] for i in Y], names)
+    assert accuracy(path) == RIGHT
+
+
+TWO = Z[:, :2] * 1.5
+EVENT = np.exp(TWO[:, 1]) / np.exp(TWO).sum(1)
+HAPPENED = RNG.random(N) < EVENT
+
+
+def pipeline(path: Path, *columns: str) -> Path:
+    """What a text-classification pipeline gives: the predicted class and its probability, and the truth beside."""
+    predicted, truth = np.where(EVENT > 0.5, "POSITIVE", "NEGATIVE"), np.where(HAPPENED, "POSITIVE", "NEGATIVE")
+    numbers = {"prediction": (EVENT > 0.5).astype(int), "gold": HAPPENED.astype(int)}
+    cells = {"score": np.maximum(EVENT, 1 - EVENT), "label": truth, "pred_label": predicted, **numbers}
+    cells |= {"label": predicted} if "gold" in columns else {}
+    rows = zip(*(cells[name] for name in columns), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows), ""]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "how"),
+    [
+        (("pred_label", "score", "label"), {}),
+        (("pred_label", "score", "label"), {"event": "NEGATIVE"}),
+        (("label", "score", "gold"), {}),
+        (("label", "score", "gold"), {"labels": "gold"}),
+        (("prediction", "score", "gold"), {"labels": "gold"}),
+    ],
+)
+def test_the_probability_of_the_predicted_class_is_not_that_of_one_class(
+    tmp_path: Path, columns: tuple[str, ...], how: dict[str, Any]
+) -> None:
+    path, labels = pipeline(tmp_path / "a.csv", *columns), how.pop("labels", None)
+    with pytest.raises(calibcli.CalibError, match="'score' is never below") as found:
+        calibcli.measure(path, labels, **how)
+    if columns[0] != "label":
+        assert "confidence='score'" in found.value.fix
+        right = float(np.mean((EVENT > 0.5) == HAPPENED))
+        assert accuracy(path, labels, confidence="score") == right
+    assert accuracy(path, labels, **how, kind="probabilities") < 0.7
+
+
+def test_a_probability_of_one_class_above_one_half_is_read() -> None:
+    """Calibrated or overconfident, with predictions that follow another threshold, constant, or few."""
+    rng = np.random.default_rng(3)
+    for n in (10, 100, 1000):
+        for _ in range(20):
+            p = rng.uniform(0.5, 1, n)
+            y = rng.random(n) < p
+            assert calibcli.measure(p, y, "brier")["brier"].value == pytest.approx(np.mean((p - y) ** 2))
+    assert accuracy(np.full(200, 0.8), np.arange(200) % 2) == 0.5
+
+
+@pytest.mark.parametrize("whole", [100, 255, 7])
+@pytest.mark.parametrize("digits", [0, 1, 9])
+def test_shares_of_a_hundred_or_of_votes_are_no_logits(tmp_path: Path, whole: int, digits: int) -> None:
+    if whole * 10**digits < 100:
+        return
+    shares = np.round(P * whole, digits)
+    for given in (
+        (shares, Y), (table(tmp_path / "a.csv", shares, Y, [f"score_{i}" for i in range(4)]), None),
+        (table(tmp_path / "b.csv", shares, [NAMES[i] for i in Y], [f"prob_{n}" for n in NAMES]), None),
+    ):  # fmt: skip
+        with pytest.raises(calibcli.CalibError, match=rf"rows sum to {whole}: shares of {whole}, not logits") as found:
+            calibcli.measure(*given)
+        assert f"divide by {whole}" in found.value.fix
+        assert accuracy(*given, kind="logits") == pytest.approx(RIGHT, abs=0.05)
+
+
+def test_percents_of_one_class_are_no_log_odds(tmp_path: Path) -> None:
+    for header in ("score", "p_ant", "probability"):
+        path = table(tmp_path / "a.csv", np.round(P[:, :1] * 100, 1), (Y == 0).astype(int), [header])
+        with pytest.raises(calibcli.CalibError, match="shares of 100"):
+            calibcli.measure(path)
+
+
+def test_logits_that_are_not_negative_are_read() -> None:
+    assert accuracy(Z - Z.min(1, keepdims=True) + 1, Y) == accuracy(Z + 100, Y) == RIGHT
+    assert accuracy(np.abs(Z[:, 0]) + 1, Z[:, 0] > 0) == np.mean(Z[:, 0] > 0)
