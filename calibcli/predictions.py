@@ -43,9 +43,14 @@ class Scores(Named, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ArrayScores:
-    """Scores that lie in memory."""
+    """Scores that lie in memory.
+
+    Attributes:
+        best: (N,) class of the largest of each row, where that is known and the array is nobody else's to change.
+    """
 
     array: Array
+    best: Ints | None = None
 
     @property
     def shape(self) -> tuple[Any, ...]:

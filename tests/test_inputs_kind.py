@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from calibcli import predictions
 from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.scores.mistakes import Impossible, Spot
-from calibcli.inputs.scores.row_sums import Unit
-from calibcli.inputs.scores.scan import Scan, scan
+from calibcli.inputs.scores.scan import Scan, Unit, scan
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(3000, 6)) * 2

@@ -17,7 +17,7 @@ import render_odd
 
 from calibcli import numbers, render
 from calibcli.plots import Curve, Plot
-from calibcli.render import drawing, stream
+from calibcli.render import stream
 from calibcli.render.formats import csv, markdown, table
 from calibcli.render.sheet import Detail
 from calibcli.result import Estimate, Result, Table
@@ -35,7 +35,7 @@ TEXTS = {
     "plots.txt": lambda: "\n".join(
         line
         for plot in [cases.density(), cases.layers(), *cases.training(), cases.power(), cases.forest(), cases.heat()]
-        for line in [*drawing.diagram(plot, None, 80), ""]
+        for line in [*table.diagram(plot, None, 80), ""]
     ),
 }
 
@@ -150,12 +150,12 @@ def test_facts_take_a_line_or_a_line_each() -> None:
 def test_diagrams_keep_to_the_width(width: int) -> None:
     for plot in cases.everything().plots:
         if not plot.under and width >= 60:
-            for line in drawing.diagram(plot, None, width)[1:]:
+            for line in table.diagram(plot, None, width)[1:]:
                 assert stream.width(line) <= width, plot.name
 
 
 def test_reliability_rows() -> None:
-    lines = drawing.diagram(cases.reliability(), cases.histogram(), 80)
+    lines = table.diagram(cases.reliability(), cases.histogram(), 80)
     row = next(line for line in lines if line.startswith("0.67–0.73"))
     assert row.split()[:6] == ["0.67–0.73", "35", "▂", "0.574", "0.707", "+0.132*"]
     bar = row.split(" ", 9)[-1]
@@ -178,7 +178,7 @@ def test_many_bins_are_merged_by_their_rows() -> None:
     counts = Plot(
         name="c", curves=[Curve(label="", kind="bars", role="count", x=left, width=width, y=[10, 1, 1] + [1] * 87)]
     )
-    lines = drawing.diagram(plot, counts, 80)
+    lines = table.diagram(plot, counts, 80)
     assert len(lines) == 2 + 30 + 1
     assert lines[2].split()[1:5] == ["12", "█", "0.200", "0.800"]  # (10 * 0.9 + 2 * 0.3) / 12
 
@@ -433,7 +433,7 @@ def test_terminal_takes_every_result(monkeypatch: pytest.MonkeyPatch, case: str)
 
 def test_the_diagram_of_one_class_does_not_speak_of_accuracy() -> None:
     plot = dataclasses.replace(cases.reliability(), xlabel="P(y = 1)", ylabel="share of y = 1")
-    lines = drawing.diagram(plot, cases.histogram(), 80)
+    lines = table.diagram(plot, cases.histogram(), 80)
     assert lines[1].split()[:4] == ["bin", "rows", "share", "mean"]
     assert not [line for line in lines[1:] if "accuracy" in line or "confidence" in line]
 

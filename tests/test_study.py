@@ -280,12 +280,38 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ("[study]", "schema = 9\n[study]", "has schema 9"),
         (', b = "CE" }', " }", "claim nll lacks b"),
         ("epochs = 2", "device = 0", r"little.toml:12: device = 0"),
+        ("seeds = 2", 'seeds = "two"', r'little.toml:10: seeds = "two" in \[axes\]'),
+        ("seeds = 2", "seeds = 2.5", "seeds = 2.5"),
+        ('["mlp:hidden=8"]', '"mlp:hidden=8"', r'little.toml:9: arch = "mlp:hidden=8"'),
+        ('["mlp:hidden=8"]', '["mlp:hidden=8", "mpl"]', "unknown architecture 'mpl'"),
+        ('["mlp:hidden=8"]', '["mlp:hiden=8"]', "has no option 'hiden'"),
+        ('["error", "nll", "ece"]', '"ece"', 'metrics = "ece"'),
+        ("[measure]", "[measure]\nmoments = [0, 150]", r"moments = \[0, 150\] in \[measure\]"),
+        ('train = "digits#train"', "train = 3", "little.toml:5: train = 3"),
+        ('test = "digits#test"', 'test = "digits#test"\nsplit = "random"', 'split = "random"'),
+        ('loss = "ce"', 'loss = "ce"\nlr = "x"', "arm CE: lr = 'x' is of another kind"),
+        ('loss = "ce"', 'loss = "ce"\nprinted = { eec = 1 }', "'eec' is printed, and is not measured"),
+        ('loss = "ce"', 'loss = "ce"\nprinted = 3', "printed = 3"),
+        ("gamma = [1, 3]", "gamma = [1, 3]\nprinted = { nll = [1.0] }", "nll has 1 numbers for 2 arms"),
+        ("gamma = [1, 3]", "gamma = []", "no values for {gamma}"),
+        ("at = { gamma = 0 }", 'at = { gamma = "x" }', "at = "),
+        ('name = "CE"', "name = 3", r"little.toml:15: name = 3 in \[\[arm\]\]"),
+        ('id = "own"', 'id = "nll"', "two claims are called 'nll'"),
+        ("less = {", 'preserved = { margin = "x",', 'margin = "x"'),
+        (
+            'less = { metric = "nll", a = "FL-3", b = "CE" }',
+            'close_to = { metric = "nll", a = "CE", low = 1, high = 0 }',
+            "low is not below high",
+        ),
+        ("gamma = [1, 3]\n", "gamma = [3]\n", "fewer than 3 arms lie along"),
+        ("[study]", "[size]\nsmall = 3\n[study]", r"\[size.small\] is not a table"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:
     assert old in LITTLE
+    text = LITTLE.replace("decreasing", "interior_minimum") if "fewer than" in match else LITTLE
     with pytest.raises(UsageError, match=match):
-        parsing.parse(LITTLE.replace(old, new, 1), "little.toml")
+        parsing.parse(text.replace(old, new, 1), "little.toml")
 
 
 def test_what_a_study_was_given_is_in_the_command_that_makes_it_again(tmp_path: Path) -> None:
@@ -611,6 +637,21 @@ class Halved(torch.nn.Module):
 class Mean(torch.nn.Module):
     def forward(self, logits, labels):
         return torch.nn.functional.cross_entropy(logits, labels)
+
+def net():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+class Two(torch.nn.Module):
+    def forward(self, logits, labels):
+        margin = logits.gather(1, labels[:, None]) - logits.gather(1, 1 - labels[:, None])
+        return (1 - margin[:, 0]).clamp(min=0) ** 2
+
+def Weighted():
+    return torch.nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), reduction="none")
+
+class Broken(torch.nn.Module):
+    def forward(self, logits, labels):
+        raise ValueError("never")
 """
 
 
@@ -633,6 +674,15 @@ def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypa
     logits, labels = torch.randn(7, 4), torch.arange(7) % 4
     wanted = torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
     assert torch.allclose(losses.objective(study.arms[0].loss).loss(logits, labels), wanted)
+    alone = LITTLE.replace("mlp:hidden=8", "own_losses:net").replace("seeds = 2", "seeds = 1")
+    one = parsing.parse(alone, "own.toml", trust=True)
+    one = dataclasses.replace(one, arms=one.arms[:1])
+    work.work(one, tmp_path / "own", lambda fraction, text: None)  # its checkpoint names no architecture
+    assert work.record(tmp_path / "own", work.runs(one)[0])["lambda_max of ce"] > 0
+    for name in ("Two", "Weighted"):  # of their own number of classes
+        assert parsing.parse(text.replace("Halved", name), "own.toml", trust=True).arms[0].loss == f"own_losses:{name}"
+    with pytest.raises(InputError, match=r"fails \(ValueError: never"):
+        parsing.parse(text.replace("Halved", "Broken"), "own.toml", trust=True)
     with pytest.raises(InputError, match=r"gives \(\) for 3 rows"):
         parsing.parse(text.replace("Halved", "Mean"), "own.toml", trust=True)
     with pytest.raises(UsageError, match="has no 'Halve'"):

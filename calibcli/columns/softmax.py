@@ -31,25 +31,23 @@ class Piece:
     Attributes:
         z: (n, K).  by_class: (K, n), contiguous where K is small.
         top: (n,) largest score of each row.  low: the smallest score, NaN where one is.
-        ranked: whether `best` will be asked for, which is then found on the way.
     """
 
-    def __init__(self, z: Array, ranked: bool = True) -> None:
+    def __init__(self, z: Array) -> None:
         n, k = z.shape
         self.n, self.k = int(n), int(k)
-        self.z, self.ranked, self.narrow = z, ranked, k <= NARROW
+        self.z, self.narrow = z, k <= NARROW
         self.by_class = np.ascontiguousarray(z.T) if self.narrow else z.T
         if self.narrow:
             self.top, self.low = self.by_class.max(axis=0), float(self.by_class.min(initial=math.inf))
             return
-        self.top, self._several = np.empty(n, z.dtype), np.ones(n, np.int64)
-        self._best = np.empty(n if ranked else 0, np.int64)
+        self.top, self._best, self._several = np.empty(n, z.dtype), np.empty(n, np.int64), np.ones(n, np.int64)
         step, low = max(1, CACHED // k), []
         same = np.empty((min(step, n), k), np.bool_)
         for start in range(0, n, step):
             rows, part = slice(start, start + step), z[start : start + step]
-            top = _most(part, part.argmax(axis=1, out=self._best[rows]) if ranked else None)
-            self.top[rows] = top
+            best = part.argmax(axis=1, out=self._best[rows])
+            self.top[rows] = top = part.reshape(-1)[np.arange(0, part.size, k) + best]
             low.append(part.min())
             here = np.equal(part, top[:, None], out=same[: len(part)])
             if np.count_nonzero(here) != len(part):
@@ -122,6 +120,7 @@ class Block:
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.
+        best: the same as `top`, where it is known before.
         lean: nothing but `confidence` and `rest` is asked for.
         found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
@@ -136,7 +135,9 @@ class Block:
         out: Mapping[str, Floats],
         weights: Floats | None,
         masked: bool = True,
+        best: Ints | None = None,
     ) -> None:
+        self.best = best
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
         self.found: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
@@ -190,7 +191,7 @@ class Block:
 
     def _wide(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
-        self.top = np.empty(n, np.int64)
+        self.top = np.empty(n, np.int64) if self.best is None else self.best
         sums, gap, deep = np.empty((5, n), z.dtype), np.empty(n), np.empty(n)
         listed: list[tuple[Ints, Array]] = []
         step = max(1, self.buffer.piece // k)
@@ -219,7 +220,8 @@ class Block:
         e = buffer.scores[: n * k].reshape(n, k)
         flat, z_flat, here = e.reshape(-1), z.reshape(-1), buffer.starts[:n]
         r, squares, first, own, shift = sums
-        np.argmax(z, axis=1, out=top)
+        if self.best is None:
+            np.argmax(z, axis=1, out=top)
         at_top = here + top
         z_top = z_flat[at_top]
         np.subtract(z_top, z_flat[here + self.labels[rows]], out=gap, dtype=np.float64)
@@ -292,23 +294,11 @@ class Block:
         self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
 
 
-def _most(z: Array, best: Ints | None = None) -> Array:
-    """(n,) largest score of each row, from its class where that is known.
-
-    Where every row has one without a sign, as signed integers the bits are in the order of what matters here; rows of
-    integers are reduced several times as fast as those of floats, and without the branches that `argmax` mispredicts.
-    """
-    if best is None:
-        found: Array = z.view(f"i{z.itemsize}").max(axis=1).view(z.dtype)
-        if not np.signbit(found).any():
-            return found
-        best = z.argmax(axis=1)
-    return np.asarray(z.reshape(-1)[np.arange(0, z.size, z.shape[1]) + best])
-
-
 def _least(z: Array) -> Array:
-    """(n,) smallest score of each row. Where every row has one with a sign, the bits of those, without a sign, rise as
-    they fall: as in `_most`.
+    """(n,) smallest score of each row.
+
+    Where every row has a score with a sign, it is that whose bits are the largest number. Numbers are compared without
+    the branches that `argmin` mispredicts.
     """
     found: Array = z.view(f"u{z.itemsize}").max(axis=1).view(z.dtype)
     if np.signbit(found).all():

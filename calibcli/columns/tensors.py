@@ -85,8 +85,8 @@ class TensorScores:
 class TensorPiece(Piece):
     """A piece of scores on a device; what is read of it is worked out there."""
 
-    def __init__(self, part: Tensor, ranked: bool = True) -> None:
-        self.part, self.ranked, (self.n, self.k) = part, ranked, part.shape
+    def __init__(self, part: Tensor) -> None:
+        self.part, (self.n, self.k) = part, part.shape
         best = part.argmax(dim=1)
         top = part.gather(1, best[:, None])
         several = (part == top).sum(dim=1)

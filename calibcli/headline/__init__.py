@@ -55,6 +55,7 @@ NAMES = {
     "adaece": "AdaECE",
     "smece": "smECE",
     "classwise_ece": "classwise ECE",
+    "ece2_debiased": "debiased squared ECE",
     "auc": "AUC",
     "lambda_max": "λmax",
     "lambda_min": "λmin",
@@ -104,12 +105,12 @@ def value(e: Estimate) -> str:
     if not numbers.has_interval(e):
         return (numbers.number(e.value, 3) if e.value is not None else numbers.NONE) + unit
     shown = numbers.shown(e)
-    return f"{shown.value} {shown.interval}{unit}{_level(e)}"
-
-
-def _level(e: Estimate) -> str:
+    if e.low is None or e.high is None:
+        bound = shown.interval.replace("≤", "at most").replace("≥", "at least")
+        return f"{shown.value} ({bound}, {numbers.percent(e.level)}){unit}"
     said = numbers.level([e])
-    return "" if said == USUAL else f" ({said} end)" if said.endswith("each") else f" ({said})"
+    level = "" if said == USUAL else f" ({said} end)" if said.endswith("each") else f" ({said})"
+    return f"{shown.value} {shown.interval}{level}{unit}"
 
 
 def moved(before: Estimate, after: Estimate) -> str:

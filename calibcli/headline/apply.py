@@ -9,7 +9,7 @@ from calibcli.result import Result
 def say(result: Result) -> str:
     n, changed = count(result, "n"), result.facts.get("predicted classes changed")
     where = result.artefacts.get("scores", "")
-    said = f"wrote {result.facts.get('written', counted(n, 'row'))}" + (f" to {where}" if where else "")
+    said = f"wrote {result.facts.get('written', counted(n, 'row'))}" + (f", to {where}" if where else "")
     said += f", by the method {result.facts['method']}" if "method" in result.facts else ""
     if not isinstance(changed, int):
         return told(upper(said))

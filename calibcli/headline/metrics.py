@@ -128,7 +128,7 @@ def _parts(result: Result) -> str:
         own = [s for s in scopes if s.startswith(f"{column}=") and (_error(result, s) or direction(result, s))]
         shown = [s for s in own if _miscalibrated(result, s)]
         worst = sorted(shown, key=lambda s: _size(result, s), reverse=True)
-        each = listed((f"{s.partition('=')[2]} ({_one(result, s)})" for s in worst), 2)
+        each = listed((f"{s} ({_one(result, s)})" for s in worst), 2)
         noun, of = ("label", "") if column == "label" else ("value", f" of {column}")
         if shown:
             level = numbers.level(e for s in shown[:2] if (e := _error(result, s)) is not None)

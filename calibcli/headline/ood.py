@@ -25,13 +25,14 @@ def say(result: Result) -> str:
         "open": "is not shown to tell rows inside from rows outside",
     }[side(first, 0.5)]
     said = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{rest}")
-    return told(said, _largest(first, own), _differences(result))
+    tested = all(", model=" not in e.scope for e in own)  # one model: each score against the first
+    return told(said, _largest(first, own, tested), _differences(result))
 
 
-def _largest(first: Estimate, own: list[Estimate]) -> str:
-    """The score with the largest AUROC, where its interval lies above that of the first."""
+def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
+    """The score with the largest AUROC, where its interval lies above that of the first and no difference is tested."""
     best = max(own, key=lambda e: e.value or 0.0)
-    if first.high is None or side(best, first.high) != "above":
+    if tested or first.high is None or side(best, first.high) != "above":
         return ""
     scope = best.scope.removeprefix(SCORE).replace(", model=", " of ")
     return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: intervals that do not meet")

@@ -94,7 +94,9 @@ class GapNorm(Statistic):
 
     @property
     def null(self) -> dict[str, Any]:
-        """What the norm of a calibrated model is, and of how many bins."""
+        """What the norm of a calibrated model is, of independent rows, and of how many bins."""
+        if self.view.groups is not None:
+            return {"detail": self.detail}
         draws = self.norm(self.table, self.table.null_gaps)
         return {"null": float(draws.mean()), "null_high": quantile(draws, 0.95), "detail": self.detail}
 
@@ -178,9 +180,9 @@ class DebiasedSquare(GapNorm):
     def interval(self, level: float) -> Interval:
         table, value = self.table, self.value
         detail = {**self.detail, "root": math.sqrt(max(value, 0.0))}
-        null = {"null": 0.0, "null_high": self.null["null_high"], "detail": detail}
         if self.view.groups is not None:
-            return Interval(reason=NO_GROUPS, **null)
+            return Interval(reason=NO_GROUPS, detail=detail)
+        null = {"null": 0.0, "null_high": self.null["null_high"], "detail": detail}
         if self.method == "mukhoti" or (self.method == "split-merge" and self._cuts_ties):
             return Interval(reason=TIES.format(self.method), **null)
         if not (table.effective >= 2).any():

@@ -62,7 +62,7 @@ class Mmce(Statistic):
     def interval(self, level: float) -> Interval:
         null: dict[str, Any] = {}
         noise = self.view.once(Noises)
-        if not self.weighted:
+        if not self.weighted and self.view.groups is None:
             draws = self._lengths(noise.null)
             null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}
         if self.weighted or self.square:

@@ -45,6 +45,12 @@ def bins(plot: Plot, strip: Plot | None = None) -> list[Bin]:
     return found
 
 
+def fewer(bins: list[Bin], most: int) -> list[Bin]:
+    """At most so many bins, neighbours joined."""
+    step = -(-len(bins) // most)
+    return bins if step <= 1 else [merged(bins[i : i + step]) for i in range(0, len(bins), step)]
+
+
 def merged(some: Sequence[Bin]) -> Bin:
     """Neighbours as one bin, weighted by their rows; it has no band."""
     filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in some]

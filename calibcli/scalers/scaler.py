@@ -26,7 +26,7 @@ SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers", first=("tempera
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.
 form: its parameters by name, as `parameters.Form`.
 search: a function of the options, whether settings are chosen by cross-validation (optional).
-preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options.
+preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options (optional).
 """
 
 
@@ -79,7 +79,7 @@ class Fitted:
 
 def keeps_classes(choice: Choice) -> bool:
     """Whether a method with its options keeps the predicted class of raw logits."""
-    trait = choice.traits["preserves_accuracy"]
+    trait = choice.traits.get("preserves_accuracy")
     return bool(trait(choice.options)) if callable(trait) else bool(trait)
 
 

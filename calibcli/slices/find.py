@@ -177,7 +177,8 @@ def _headline(found: Sequence[Estimate], search: Search, total: float, least: tu
     real = [e for e in found if e.detail["confirmed"]]
     if not real:
         gap, share = least
-        return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
+        least_rows = f"{100 * share:.0f} % of rows or more"
+        return f"No slice found; {what} of {gap:.2f} in {least_rows} would have been, with a chance of 80 %."
     errors = search.find == "error"
     word, name = ("wrong more often than the other rows", "error") if errors else ("miscalibrated", "confidence gap")
     names = "; ".join(f"{e.scope} ({name} {_told(e)}, n = {e.n:,})" for e in real[:3])

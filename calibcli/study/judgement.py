@@ -172,12 +172,15 @@ def _verdicts(study: Study, found: dict[str, dict[str, dict[str, Measured]]], ju
         for arch in found:
             verdict = judged[_scoped(study, claim.id, arch)]
             about = verdict.about
+            names = [str(claim.keys[key]) for key in ("metric", "than", "against") if key in claim.keys]
+            of = next(iter(found[arch].values()), {})
+            counted = all(name in of and of[name].draws is not None for name in names)
             cells: list[Cell] = ["", "", ""]
             if about is not None:
                 both, alone = about.half(LEVEL), about.half(LEVEL, rows=False)
                 cells = [
                     f"{about.value:.4g}",
-                    f"[{about.value - both:.4g}, {about.value + both:.4g}]" if about.rows else "rows are not counted",
+                    f"[{about.value - both:.4g}, {about.value + both:.4g}]" if counted else "rows are not counted",
                     f"[{about.value - alone:.4g}, {about.value + alone:.4g}]",
                 ]
             more = _more(verdict)

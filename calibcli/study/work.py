@@ -19,6 +19,7 @@ from calibcli import device as devices
 from calibcli.api.networks import curvature, train
 from calibcli.errors import InputError, UsageError, printable
 from calibcli.files import atomic, samples, sha256
+from calibcli.inputs.code import NAMES_CODE
 from calibcli.inputs.dataset import made
 from calibcli.study.experiment import TRAIN, Arm, Study
 
@@ -225,6 +226,7 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
                 rows(study, "validation", save) or rows(study, "test", save),
                 *study.curvature,
                 loss=about,
+                arch=run.arch if NAMES_CODE.fullmatch(run.arch.partition(",")[0]) else None,
                 seed=run.seed,
                 device=study.device,
             )

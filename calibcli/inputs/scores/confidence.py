@@ -13,7 +13,7 @@ from calibcli.inputs.files.names import LABELS
 from calibcli.inputs.files.source import Digests, Source, fingerprint
 from calibcli.inputs.files.text import MISSING, is_number
 from calibcli.inputs.opening import Reading
-from calibcli.inputs.scores import keys, row_columns
+from calibcli.inputs.scores import keys, per_row
 from calibcli.predictions import VERDICTS, Array, ArrayScores, Floats, Ints, Named, Predictions, two_columns
 from calibcli.spec import normal, real
 
@@ -111,7 +111,7 @@ def predictions(
         if values <= 21 < len(c):
             notes.append(f"the confidence takes {values} values only: bins and curves see no more than these")
         verdict = named.correct or named.label
-        further = row_columns.columns(contents, sources, reading, n, keep, named.confidence, verdict, notes)
+        further = per_row.columns(contents, sources, reading, n, keep, named.confidence, verdict, notes)
         files = digests.files()
     counts = {str(k): int(rows) for k, rows in enumerate(np.bincount(y)) if rows and labelled}
     return Predictions(

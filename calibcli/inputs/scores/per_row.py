@@ -1,4 +1,4 @@
-"""A row's label as a code 0..K-1; what is wrong is said by row."""
+"""A row's label as a code 0..K-1, and the columns beside it; what is wrong is said by row."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.errors import InputError, nearest
-from calibcli.inputs.files.arrays import Column, Converted, Memory, blocks, texts_of, whole
+from calibcli.errors import InputError, UsageError, nearest
+from calibcli.inputs.files.arrays import Column, Contents, Converted, Memory, blocks, distinct, texts_of, whole
+from calibcli.inputs.files.names import IDS
+from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import MISSING, is_number
 from calibcli.inputs.opening import Reading
+from calibcli.inputs.scores import keys
 from calibcli.inputs.scores.keys import shape_text
+from calibcli.inputs.scores.row_weights import weights
 from calibcli.predictions import Array, Ints, Named
 
 HELD = 20_000_000  # labels beyond this many stay in the file
@@ -55,7 +59,13 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
     as_they_are = [str(i) for i in range(k)]
-    if classes and labels.dtype.kind in "iuf" and classes != as_they_are and all(map(WHOLE.match, classes)):
+    if (
+        classes
+        and not (how.event or label_base)
+        and labels.dtype.kind in "iuf"
+        and classes != as_they_are
+        and all(map(WHOLE.match, classes))
+    ):
         if labels.dtype.kind == "f":
             _whole_numbers(labels, name)
         labels = Converted(labels, _as_text, (), np.dtype("U20"))  # names, as in a table
@@ -281,3 +291,62 @@ def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:
 def _texts(block: Array) -> list[str]:
     """Objects one by one: an array of the longest text would be large."""
     return [str(text) for text in block.tolist()] if block.dtype.kind == "O" else texts_of(block).tolist()
+
+
+def columns(
+    contents: Sequence[Contents],
+    sources: Sequence[Source],
+    reading: Reading,
+    n: int,
+    keep: Ints | None,
+    score_name: str,
+    label_name: str,
+    notes: list[str],
+) -> dict[str, Any]:
+    """The fields of `Predictions` that are asked for, or found (ids), of the rows that are kept."""
+
+    def column(name: str, option: str) -> Array:
+        parts: list[Named] = [keys.column(c, name, option, s.name) for c, s in zip(contents, sources)]
+        array = parts[0] if len(parts) == 1 else Memory(np.concatenate([texts_of(whole(p)) for p in parts]))
+        return _per_row(array, name, option, n, keep)
+
+    def fits(array: Named) -> bool:
+        return array.shape == (n,) and array.dtype.kind in "iuUSO"
+
+    out: dict[str, Any] = {}
+    ids = reading.ids
+    if ids is None and len(contents) == 1 and n <= HELD:
+        ids = contents[0].ids or keys.first_of(contents[0], IDS, fits)
+        ids = None if ids in (score_name, label_name) else ids
+    if ids:
+        out["ids"] = column(ids, "--ids")
+        unique = distinct(out["ids"])
+        if unique < len(out["ids"]):
+            notes.append(f"ids '{ids}': {len(out['ids']) - unique:,} rows repeat an earlier id")
+    if reading.weights:
+        if reading.weight_kind not in ("sampling", "count"):
+            raise UsageError(f"--weight-kind {reading.weight_kind} is unknown", "choose sampling or count")
+        out["weights"] = weights(column(reading.weights, "--weights"), reading.weights, reading.weight_kind)
+        out["weight_kind"] = reading.weight_kind
+    if group := reading.group or contents[0].groups:
+        out["group_names"], codes = np.unique(column(group, "--group"), return_inverse=True)
+        out["groups"] = codes.astype(np.int64)
+    if reading.by:
+        found = {name: column(name, "--by") for name in reading.by}
+        kept = "fiu" if reading.numbers else ""
+        out["slices"] = {name: a if a.dtype.kind in kept else texts_of(a) for name, a in found.items()}
+    return out
+
+
+def _per_row(array: Named, name: str, option: str, n: int, keep: Ints | None) -> Array:
+    """One value per row, of the rows that are kept.
+
+    Raises:
+        InputError: another shape.
+    """
+    if len(array.shape) == 2 and array.shape[1] == 1:
+        array = Memory(whole(array)[:, 0])
+    if array.shape != (n,):
+        raise InputError(f"{option} {name} has shape {shape_text(array)} for {n:,} rows", "pass one value per row")
+    values = whole(array)
+    return values if keep is None else values[keep]

@@ -15,7 +15,8 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, event, keys, one_column, other_files, row_columns, score_columns, tasks
+from calibcli.inputs.scores import confidence, keys, one_column, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, read_labels
@@ -177,33 +178,31 @@ def _one(
     keys.refuse_verdicts(name, label_name, where, width)
     k, notes = max(width, 2), [remark for c in contents for remark in c.about]
     classes, confirmed = classes_of(first, reading, name, k)
-    of: event.Two | None = None
+    of: Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
         try:
-            if width > 2 and not reading.event:
-                of = event.Two(classes, raw_labels)
-            else:
-                of = event.two(reading, name, width, classes, raw_labels, label_name)
+            wide = width > 2 and not reading.event
+            of = Two(classes, raw_labels) if wide else two(reading, name, width, classes, raw_labels, label_name)
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
             if reading.need_labels:
                 raise
             notes.append(f"labels are not used: {error.problem}")
-            of = of or event.two(reading, name, width, classes, None, "")
+            of = of or two(reading, name, width, classes, None, "")
         classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
-        if not (said := kind_option(reading.kind) is not None):
+        if not (said := kind_option(reading.kind) is not None) and width == 1:
             one_column.refuse_top(found, rows, kind, first, name, label_name, classes[1] if classes else "")
         notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
             notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
-            notes += found.order.reversed(classes or ("y = 0", "y = 1"))
-        further = row_columns.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
+            notes += one_column.reversed_classes(found.order, classes or ("y = 0", "y = 1")) if k == 2 else []
+        further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
-        scores=keys.as_scores(rows.scores, kind, clip=reading.clip),
+        scores=keys.as_scores(rows.scores, kind, clip=reading.clip, best=found.top),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
@@ -218,7 +217,7 @@ def _one(
             "label_values": None if labels is None else _label_values(labels, of, k, reading.label_base or 0),
             "dtype": str(scores.dtype),
             "kind": kind,
-            "why": "given by --kind" if kind_option(reading.kind) else evidence(found, kind),
+            "why": "given by --kind" if said else evidence(found, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
             "repeated_rows": found.repeated.count,
@@ -230,7 +229,7 @@ def _one(
         },
         **further,
     )
-    return event.swapped(read) if of.first else read
+    return swapped(read) if of.first else read
 
 
 def _checked(
@@ -342,7 +341,7 @@ def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tup
     return names, given is not None
 
 
-def _label_values(labels: Labels, of: event.Two, k: int, base: int) -> list[Any]:
+def _label_values(labels: Labels, of: Two, k: int, base: int) -> list[Any]:
     """What the labels were in the file, by their codes."""
     numbers = list(range(base, base + k))
     return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers

@@ -12,16 +12,16 @@ import numpy as np
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Ties
-from calibcli.inputs.scores.row_sums import UNIT_HIGH, UNIT_LOW, Logs, Unit, Whole
+from calibcli.inputs.scores.mistakes import Impossible, Logs, Nonfinite, Order, Repeated, Spot, Ties, Whole
 from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
+UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
 FEWEST, PERCENT = 10, 20.0  # rows that look like shares, and log-odds which none of 1e8 would be wrong at
-WIDE = 1 << 20  # scores of many classes whose rows are looked at together
+WIDE = 1 << 21  # scores of many classes whose rows are looked at together
 Row = Callable[[int], int]
 
 
@@ -42,12 +42,63 @@ class Rows:
 
 
 @dataclass
+class Unit:
+    """Rows as probabilities.
+
+    Attributes:
+        tolerance: of their sums.  outside: rows with a value outside [0, 1].
+        off: rows in [0, 1] whose sum is not one, `off_sum` that of the first.  empty: rows of zeros.
+        worst: largest |sum - 1| seen in a row within [0, 1].
+        squashed: whether every probability lies where softmax of probabilities puts it.
+        spread: largest range of scores within a block.
+    """
+
+    k: int
+    tolerance: float
+    outside: int = 0
+    off: Spot = field(default_factory=Spot)
+    off_sum: float = math.nan
+    empty: Spot = field(default_factory=Spot)
+    worst: float = 0.0
+    squashed: bool = True
+    spread: float = 0.0
+
+    @property
+    def others(self) -> int:
+        return self.outside + self.off.count
+
+    @property
+    def softmaxed_twice(self) -> tuple[float, float]:
+        """Softmax of numbers in [0, 1] gives e^a / sum e^b, which lies in [1 / (e + K - 1), e / (e + K - 1)]."""
+        return 1 / (math.e + self.k - 1), math.e / (math.e + self.k - 1)
+
+    def add(self, rows: Piece, low: float, high: float, row: Row) -> None:
+        inside = np.ones(len(rows), bool)
+        if low < UNIT_LOW or high > UNIT_HIGH:
+            inside = (rows.least >= UNIT_LOW) & (rows.top <= UNIT_HIGH)
+            self.outside += int((~inside).sum())
+        sums = rows.sums
+        gap = np.abs(sums - 1)
+        off = np.flatnonzero(inside & (gap > self.tolerance))
+        if len(off) and not self.off.count:
+            self.off_sum = float(sums[off[0]])
+        self.off.add(off, row)
+        self.empty.add(np.flatnonzero(inside & (sums <= 0)), row)
+        if inside.any():
+            self.worst = max(self.worst, float(gap[inside].max()))
+        (least, most), slack = self.softmaxed_twice, 1e-6 + self.tolerance * 0.01
+        self.squashed &= low >= least - slack and high <= most + slack
+        self.spread = max(self.spread, high - low)
+
+
+@dataclass
 class Scan:
     """What the rows look like. Rows that are not finite are counted apart and leave the other numbers alone.
 
     Attributes:
         n, k: shape.  low, high: range of the finite scores.
         unit, logs: as probabilities and log-probabilities.
+        best: class of the largest score of the rows of each piece; empty of few classes, which are quick to look at.
         nonfinite, impossible, ties, order, repeated: what may be wrong with the rows.
     """
 
@@ -63,6 +114,12 @@ class Scan:
     ties: Ties = field(default_factory=Ties)
     order: Order = field(default_factory=Order)
     repeated: Repeated = field(default_factory=Repeated)
+    best: list[Ints] = field(default_factory=list)
+
+    @property
+    def top(self) -> Ints | None:
+        """(n,) class of the largest score, where it was found on the way."""
+        return np.concatenate(self.best) if self.best and not self.nonfinite.count else None
 
     @property
     def finite(self) -> int:
@@ -84,8 +141,8 @@ class Scan:
             return "log_probabilities"
         return None if self.in_unit else "logits"
 
-    def add(self, rows: Piece, labels: Array | None, start: int) -> None:
-        """Look at the rows from `start` on."""
+    def add(self, rows: Piece, labels: Array | None, start: int, compare: bool) -> None:
+        """Look at the rows from `start` on; `compare` their predicted classes with the labels too."""
         places = np.empty(0, np.int64)
         low, high = rows.range
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -93,7 +150,7 @@ class Scan:
             keep = self.nonfinite.usable(block, start)
             block = block[keep]
             labels = None if labels is None else labels[keep]
-            rows, places = Piece(block, rows.ranked), np.flatnonzero(keep) + start
+            rows, places = Piece(block), np.flatnonzero(keep) + start
             if len(block) == 0:
                 return
             finite = block[np.isfinite(block)]
@@ -121,7 +178,7 @@ class Scan:
             self.impossible.add(np.flatnonzero((at_label == -np.inf) | ((at_label <= 0) & (low >= UNIT_LOW))), row)
         if self.n <= HASHED:
             self.repeated.add(rows, at_label, labels)
-        if rows.ranked:
+        if compare:
             self.order.add(rows, labels)
 
 
@@ -154,26 +211,26 @@ def scan(
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
-            for at, part in _pieces(scores, start, min(start + step, n), height, every):
+            for at, part in _pieces(scores, start, min(start + step, n), height):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                found.add(part, known, at)
+                if not part.narrow:
+                    found.best.append(part.best)
+                found.add(part, known, at, compare=at // height % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     return found
 
 
-def _pieces(scores: Named, start: int, stop: int, height: int, every: int) -> Iterator[tuple[int, Piece]]:
-    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device. Of one in `every`
-    the predicted classes will be compared with the labels.
-    """
+def _pieces(scores: Named, start: int, stop: int, height: int) -> Iterator[tuple[int, Piece]]:
+    """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device."""
     if isinstance(scores, TensorScores):
-        yield start, TensorPiece(scores.part(slice(start, stop)), start // height % every == 0)
+        yield start, TensorPiece(scores.part(slice(start, stop)))
         return
     block = scores.read(start, stop)
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
     for at in range(0, len(block), height):
-        yield start + at, Piece(block[at : at + height], (start + at) // height % every == 0)
+        yield start + at, Piece(block[at : at + height])
 
 
 def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:

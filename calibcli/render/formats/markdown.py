@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from calibcli.render import sheet, stream
-from calibcli.render.drawing import diagrams
+from calibcli.render.formats.table import diagrams
 from calibcli.render.sheet import Column, Sheet
 from calibcli.result import Result
 

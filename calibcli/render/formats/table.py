@@ -19,22 +19,21 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from calibcli.plots import Plot
-from calibcli.render import beside, sheet, stream
-from calibcli.render.drawing import BINS, diagrams
+from calibcli.render import beside, canvas, room, sheet, stream
 from calibcli.render.sheet import Detail, Sheet
 from calibcli.result import Result
 
 SUFFIXES = (".txt",)
+MOST = 3  # diagrams in one table
+BINS = 30  # rows of a reliability diagram; more bins are merged
+LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
+LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
+FEW_LINES = 8  # of a curve among few numbers
 WIDTH = 80  # of a diagram where there is no terminal to ask
 STYLES = {"title": "bold", "head": "bold", "code": "", "faint": "dim", "": ""}
 STYLES |= {"good": "black on green", "bad": "bold bright_white on red", "warn": "black on yellow"}
 """With a ground of their own: as letters, green, yellow and cyan are pale on white, red is dark on black."""
-ROWS = 60  # of a table beside the estimates on a terminal
-LINES, LEAST_ROWS = 40, 3  # of a first screen; of a table of it
-FEW_BINS, FEWER_BINS = (
-    10,
-    (8, 5),
-)  # where few numbers are shown, of two diagrams or in little room; where that is too long
+FEW_BINS = 10  # where few numbers are shown, of two diagrams or in little room
 GAIN = "temperature_gain"
 FEW = {"accuracy", "error", "nll", "ece", GAIN, "temperature", "gamma"}
 EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
@@ -158,9 +157,18 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         say(opening, "bold")
     if said_first:
         console.print()
-    for fact in _known(result, detail, width):
+    known = [line for one in _flowing(facts(result, detail), width, detail) for line in stream.prose(one, width)]
+    for fact in known:
         say(fact, "dim")
-    made, blocks = _in_room(result, detail, width, encoding)
+    drawn = dataclasses.replace(result, plots=plots(result, detail))
+    made, blocks = room.fitted(
+        tables(result, detail),
+        lambda most: diagrams(drawn, min(100, width), encoding, most),
+        _bins(result, detail, width),
+        _taken(result, known, said_first, width) if detail == "few" and result.command in FIRST else None,
+        width,
+        encoding,
+    )
     for s, more in made:
         console.print()
         for line in stream.lines(s, encoding, width):
@@ -183,66 +191,11 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         say(said, STYLES[tone])
 
 
-def _in_room(
-    result: Result, detail: Detail, width: int, encoding: str
-) -> tuple[list[tuple[Sheet, int]], list[list[str]]]:
-    """The tables, each with the number of rows that are left out, and the pictures.
-
-    A first screen has `LINES`: bins become fewer, then the picture is left out, then rows of the longest table.
-    """
-    drawn = dataclasses.replace(result, plots=plots(result, detail))
-    usual = _bins(result, detail, width)
-
-    def pictures(most: int) -> list[list[str]]:
-        return diagrams(drawn, min(100, width), encoding, most)
-
-    made = [_clipped(s) for s in tables(result, detail)]
-    if detail != "few" or result.command not in FIRST:
-        return made, pictures(usual)
-    said, closing = wrapped_sentence(result, width), len(result.artefacts)
-    room = LINES - len(stream.prose(heading(result), width)) - len(said) - bool(said)
-    room -= len(_known(result, detail, width))
-    room -= closing + bool(closing) + 2 * bool(result.checks)
-    lengths = [_length(*one, encoding, width) for one in made]
-    blocks: list[list[str]] = []
-    for most in (usual, *(m for m in FEWER_BINS if m < usual), 0):
-        blocks = pictures(most) if most else [["(the picture with -v or -o FILE.png)"]] * bool(drawn.plots)
-        if sum(lengths) + sum(1 + len(block) for block in blocks) <= room:
-            return made, blocks
-    room -= sum(1 + len(block) for block in blocks)
-    while sum(lengths) > room and max((len(s.rows) for s, _ in made), default=0) > LEAST_ROWS:
-        i = max(range(len(made)), key=lambda i: len(made[i][0].rows))
-        made[i] = _without_one(*made[i])
-        lengths[i] = _length(*made[i], encoding, width)
-    return made, blocks
-
-
-def _known(result: Result, detail: Detail, width: int) -> list[str]:
-    return [line for one in _flowing(facts(result, detail), width, detail) for line in stream.prose(one, width)]
-
-
-def _clipped(s: Sheet) -> tuple[Sheet, int]:
-    more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
-    return dataclasses.replace(s, rows=s.rows[: len(s.rows) - more]), more
-
-
-def _length(s: Sheet, more: int, encoding: str, width: int) -> int:
-    """Lines, with the empty one before."""
-    return 1 + len(stream.lines(s, encoding, width)) + bool(more)
-
-
-def _without_one(s: Sheet, more: int) -> tuple[Sheet, int]:
-    """Without the row that says least: the last that passes, else that did not run, else that is undecided."""
-    tones = s.tones or [""] * len(s.rows)
-    order = {"good": 0, "": 1, "warn": 3, "bad": 4}
-    at = min(reversed(range(len(s.rows))), key=lambda i: 2 if s.rows[i][0].startswith("NOT RUN") else order[tones[i]])
-    kept = [i for i in range(len(s.rows)) if i != at]
-
-    def moved(marks: frozenset[int]) -> frozenset[int]:
-        return frozenset(new for new, old in enumerate(kept) if old in marks)
-
-    rows, left = [s.rows[i] for i in kept], [s.tones[i] for i in kept] if s.tones else ()
-    return dataclasses.replace(s, rows=rows, tones=left, breaks=moved(s.breaks), musts=moved(s.musts)), more + 1
+def _taken(result: Result, known: list[str], said: list[str], width: int) -> int:
+    """Lines above and below the tables and pictures."""
+    closing = len(result.artefacts)
+    above = len(stream.prose(heading(result), width)) + len(said) + bool(said) + len(known)
+    return above + closing + bool(closing) + 2 * bool(result.checks)
 
 
 def _bins(result: Result, detail: Detail, width: int) -> int:
@@ -317,3 +270,80 @@ def _few(result: Result) -> Result:
         return result
     tables = [t for t in result.tables if not t.name.startswith(PARTS)]
     return dataclasses.replace(result, estimates=kept, tables=tables)
+
+
+def diagrams(result: Result, width: int, encoding: str = "utf-8", most: int = BINS) -> list[list[str]]:
+    """The first figures of a result, one block of lines each; small multiples only where there is nothing else."""
+    strips = {p.under: p for p in result.plots if p.under}
+    panels = sorted((p for p in result.plots if not p.under), key=lambda p: bool(p.group))
+    blocks: list[list[str]] = []
+    for plot in panels:
+        if (
+            len(blocks) < MOST
+            and not (plot.group and blocks)
+            and (b := diagram(plot, strips.get(plot.name), width, most))
+        ):
+            blocks.append(b)
+    if len(panels) > len(blocks):
+        more = len(panels) - len(blocks)
+        blocks.append([f"{more} more figure{'s' * (more > 1)} with -o FILE.png (or .svg, .pdf)"])
+    return [[stream.fold(line, encoding) for line in block] for block in blocks]
+
+
+def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> list[str]:
+    """One panel; nothing when it has nothing to draw."""
+    if plot.kind == "heat":
+        body = canvas.heat(plot, width)
+    elif sheet.bins(plot):
+        body = reliability(plot, strip, width, most)
+    elif plot.labels:
+        body = canvas.rows(plot, width)
+    else:
+        body = canvas.xy(plot, width, canvas.HEIGHT if most >= BINS else FEW_LINES)
+    return [stream.clean(plot.title or plot.name), *body] if body else []
+
+
+def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BINS) -> list[str]:
+    """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
+    bins = sheet.fewer(sheet.bins(plot, strip), most_bins)
+    across = max(10, width - 42)
+    title = stream.clean(plot.ylabel or "accuracy")
+    axis = "0" + title.center(across - 2) + "1" if len(title) <= across - 4 else "0" + " " * (across - 2) + "1"
+    most = max((b.count or 0 for b in bins), default=0)
+    top = title == "accuracy"  # else the probability of one class, and how often it was the label
+    heads = ("acc.", "conf.") if top else ("share", "mean p")
+    lines = [f"{'bin':<9} {'rows':>7}   {heads[0]:>6} {heads[1]:>6} {'gap':>6}  {axis}"]
+    outside = False
+    empty = 0
+    for i, b in enumerate(bins):
+        if b.accuracy is None or b.confidence is None:
+            empty += 1
+            if i + 1 == len(bins) or bins[i + 1].accuracy is not None:
+                edges = f"{bins[i - empty + 1].left:.2f}–{b.right:.2f}"
+                lines.append(f"{edges:<9} {0:>7}")
+                empty = 0
+            continue
+        gap = b.confidence - b.accuracy
+        count = "" if b.count is None else f"{b.count:.0f}" if b.count < 1e7 else f"{b.count:.1e}"
+        flag = "*" if b.low is not None and b.high is not None and not b.low <= b.accuracy <= b.high else " "
+        outside = outside or flag == "*"
+        size = stream.eighth(b.count / most) if b.count and most else " "
+        sign = "+" if gap >= 0 else "−"
+        head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {b.accuracy:6.3f} {b.confidence:6.3f}"
+        lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(b.accuracy, b.confidence, across)}")
+    lines += stream.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
+    if outside:
+        band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
+        what = heads[0] if not top else title
+        lines.append(f"* {what} outside the band: {stream.clean(band) or 'what a calibrated model shows'}")
+    return lines
+
+
+def _bar(accuracy: float, confidence: float, room: int) -> str:
+    """Filled up to accuracy, shaded between accuracy and confidence, a mark at confidence."""
+    lower, upper = sorted((accuracy, confidence))
+    shade = "░" if confidence > accuracy else "▒"
+    solid, end = (round(min(max(v, 0.0), 1.0) * (room - 1)) for v in (lower, upper))
+    cells = ["█"] * solid + [shade] * (end - solid) + [" "] * (room - end)
+    cells[end if confidence >= accuracy else solid] = "◆"
+    return "".join(cells).rstrip()
