@@ -185,6 +185,10 @@ class Order:
         right = int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
         return Ties(tied, tied, right), len(score)
 
+    def remarks(self, k: int, classes: Sequence[str] | None, confirmed: bool) -> list[str]:
+        """Of `notes` and `reversed`."""
+        return [*self.notes(k, classes, confirmed), *self.reversed(classes or ("y = 0", "y = 1"))]
+
     def notes(self, k: int, classes: Sequence[str] | None, confirmed: bool) -> list[str]:
         """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one.
 

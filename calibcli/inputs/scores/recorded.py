@@ -181,7 +181,7 @@ def _one(
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {keys.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
-    count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
+    count = None if raw_labels is None or not reading.need_labels else raw_labels.shape[0]
     scores = keys.held(keys.two_dimensional(raw, name, where, count))
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     keys.refuse_verdicts(name, label_name, where, width)
@@ -207,8 +207,7 @@ def _one(
             one_column.refuse_top(found, rows, kind, first, name, label_name, classes[1] if classes else "")
         notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
-            notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
-            notes += found.order.reversed(classes or ("y = 0", "y = 1"))
+            notes += found.order.remarks(k, classes, (confirmed and not labels.names) or not reading.need_labels)
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
@@ -227,7 +226,7 @@ def _one(
             "label_values": None if labels is None else _label_values(labels, of, k, reading.label_base or 0),
             "dtype": str(scores.dtype),
             "kind": kind,
-            "why": "given by --kind" if kind_option(reading.kind) else evidence(found, kind),
+            "why": "given by --kind" if said else evidence(found, kind),
             "columns": width,
             "class_rows": {} if labels is None else {str(c): count for c, count in labels.counts.items()},
             "repeated_rows": found.repeated.count,
