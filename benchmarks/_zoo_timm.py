@@ -83,11 +83,10 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "mobilenetv3": ("lcnet_035", 32, {}),
     "mobilenetv5": ("mobilenetv5_base", 32, {"channel_multiplier": 0.1, "num_features": 64}),
     "mobilevit": ("mobilevit_xxs", 32, {"img_size": 32, "width_factor": 0.25, "num_features": 64}),
-    "mvitv2": ("mvitv2_tiny", 32, {"img_size": 32}),
     "naflexvit": ("naflexvit_base_patch16_parfac_gap", 32, {**TOKENS}),
-    "nasnet": ("nasnetalarge", 32, {}),
+    "nasnet": ("nasnetalarge", 32, {"stem_size": 8, "num_features": 384}),
     "nest": ("nest.Nest", 32, {"img_size": 32, "embed_dims": (8, 8, 16), "num_heads": (2,) * 3, "depths": (1,) * 3}),
-    "nextvit": ("nextvit_small", 32, {}),
+    "nextvit": ("nextvit_small", 32, {"stem_chs": (8, 8, 8), "depths": (1, 1, 5, 1)}),
     "nfnet": (
         "test_nfnet",
         32,
@@ -106,7 +105,6 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "resnet": ("resnet10t", 32, {"channels": (8, 16, 16, 16), "stem_width": 8}),
     "resnetv2": ("resnetv2_18", 32, {"layers": (1, 1, 1), "width_factor": 0.25, "channels": (8, 16, 16, 16)}),
     "rexnet": ("rexnet_100", 32, {"width_mult": 0.25}),
-    "selecsls": ("selecsls42", 32, {}),
     "senet": ("legacy_seresnet18", 32, {"layers": (1, 1, 1, 1)}),
     "sequencer": ("sequencer2d_s", 32, {"img_size": 32, "layers": (1, 1, 1, 1), "embed_dims": (8, 8, 16, 16)}),
     "shvit": ("shvit_s1", 32, {"embed_dim": (16, 32, 48), "depth": (1,) * 3, "partial_dim": (4, 8, 12)}),
@@ -120,7 +118,7 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "tnt": ("tnt_s_legacy_patch16_224", 32, {"img_size": 32, "depth": 2, "embed_dim": 24}),
     "tresnet": ("tresnet_m", 32, {"layers": (1, 1, 1, 1), "width_factor": 0.25}),
     "twins": ("twins_svt_small", 32, {"img_size": 32, **STAGES, "num_heads": (1, 1, 2, 2)}),
-    "vgg": ("vgg11", 32, {}),
+    "vgg": ("vgg.VGG", 32, {"cfg": [8, "M", 16, "M"], "mlp_ratio": 0.01}),
     "visformer": ("visformer_tiny", 32, {**TOKENS}),
     "vision_transformer": ("test_vit", 32, {**TOKENS}),
     "vision_transformer_hybrid": ("vit_tiny_r_s16_p8_224", 32, {**TOKENS}),
@@ -153,7 +151,7 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
 """Name, size of the pictures and options by family; module and class where the named one cannot be made smaller.
 `deepseek_vit` starts at 412 M parameters and is left out."""
 
-LARGE = {"inception_resnet_v2", "inception_v4", "nasnet", "nextvit", "pnasnet", "selecsls", "vgg"}
+LARGE = {"inception_resnet_v2", "inception_v4", "pnasnet"}
 """Families that stay above 25 M parameters: measured when they are named."""
 
 
@@ -168,4 +166,20 @@ def timm() -> dict[str, Maker]:
             size, 2
         )
 
-    return {family: lambda given=given: made(*given) for family, given in SMALL.items()}
+    found: dict[str, Maker] = {family: lambda given=given: made(*given) for family, given in SMALL.items()}
+    return {**found, "mvitv2": _mvitv2, "selecsls": _selecsls}
+
+
+def _mvitv2() -> Made:
+    from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
+
+    small = MultiScaleVitCfg(depths=(1, 1, 1, 1), embed_dim=8)
+    return MultiScaleVit(small, (64, 64), num_classes=K), images(64, 2)
+
+
+def _selecsls() -> Made:
+    from timm.models.selecsls import SelecSls, SelecSlsBlock
+
+    blocks = [(32, 0, 8, 8, True, 2), (8, 8, 8, 16, False, 1)]
+    small = {"block": SelecSlsBlock, "features": blocks, "head": [(16, 16, 3, 2)], "num_features": 16}
+    return SelecSls({**small, "feature_info": []}, num_classes=K), images(32, 2)

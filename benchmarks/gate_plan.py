@@ -18,7 +18,8 @@ import calibcli
 from calibcli.gate.check import check
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.input_files import Baselines
-from calibcli.gate.planning import Assumptions, plan
+from calibcli.gate.planning import plan
+from calibcli.gate.request import Assumptions
 from calibcli.gate.sources import Scores
 from calibcli.predictions import Predictions
 

@@ -35,6 +35,7 @@ RUNS = {
     "curvature-coverage": ["curvature_coverage.py"],
     "claims": ["claims.py", "--save", "{out}/claims.jsonl"],
     "study-kills": ["study_kills.py"],
+    "studies": ["studies.py"],
     "derivatives": ["derivatives.py"],
     "zoo": ["zoo.py"],
 }
@@ -50,6 +51,7 @@ SHORT = {
     "curvature-coverage": ["--seeds", "2", "--samples", "2"],
     "claims": ["--short"],
     "study-kills": ["--kills", "2", "--epochs", "20"],
+    "studies": ["--only", "focal-shape", "--again", "0"],
     "derivatives": ["--rounds", "1"],
     "zoo": ["plain.*"],
 }

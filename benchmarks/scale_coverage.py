@@ -1,4 +1,4 @@
-"""Coverage of the intervals of T: temperature and focal temperature, independent rows and groups of unequal sizes.
+"""Coverage of the intervals of T and γ: temperature and focal temperature, independent rows, groups of unequal sizes.
 
     python benchmarks/scale_coverage.py             every cell, 1,000 runs each
     python benchmarks/scale_coverage.py --runs 200  a rough table
@@ -50,35 +50,38 @@ def draw(n: int, groups: int, kind: str, focal: bool, rng: np.random.Generator) 
     return Predictions.of(1.6 * z, y, groups=member)
 
 
-def truth(kind: str, groups: int, focal: bool) -> float:
+def truth(kind: str, groups: int, focal: bool) -> list[float]:
+    """T, and γ of focal temperature."""
     rng = np.random.default_rng(99)
     p = draw(400_000 if not focal else 100_000, 100_000 if groups else 0, kind, focal, rng)
     if not focal:
-        return fit_beta(p.logits, p.labels).temperature
+        return [fit_beta(p.logits, p.labels).temperature]
     surface = Surface(p.logits, p.labels)
-    return surface.optimum(surface.profile(np.arange(-2, 21) / 4, -0.5)).temperature
+    best = surface.optimum(surface.profile(np.arange(-2, 21) / 4, -0.5))
+    return [best.temperature, best.gamma]
 
 
-def cell(kind: str, n: int, groups: int, focal: bool, runs: int, t: float) -> tuple[int, int]:
-    """Runs with an interval, and those in which it covers."""
+def cell(kind: str, n: int, groups: int, focal: bool, runs: int, truths: list[float]) -> list[tuple[int, int]]:
+    """Runs with an interval, and those in which it covers, of each parameter."""
     spec = "focal_temperature" if focal else "temperature"
-    given = inside = 0
+    counts = np.zeros((len(truths), 2), int)
     for run in range(runs):
         p = draw(n, groups, kind, focal, np.random.default_rng([run, n, groups]))
-        estimate = scalers.fit(spec, p).estimates[0]
-        if estimate.low is None:
-            continue
-        given += 1
-        inside += estimate.low <= t <= (math.inf if estimate.high is None else estimate.high)
-    return given, inside
+        for count, estimate, t in zip(counts, scalers.fit(spec, p).estimates, truths, strict=False):
+            if estimate.low is not None:
+                count += 1, estimate.low <= t <= (math.inf if estimate.high is None else estimate.high)
+    return [(int(given), int(inside)) for given, inside in counts]
 
 
-def cells(runs: int, focal: bool, kinds: list[str], rows: list[int]) -> Iterator[tuple[str, int, int, int, int]]:
+def cells(
+    runs: int, focal: bool, kinds: list[str], rows: list[int]
+) -> Iterator[tuple[str, str, int, int, tuple[int, int]]]:
     for kind in kinds:
         for groups in GROUPS:
-            t = truth(kind, groups, focal)
+            truths = truth(kind, groups, focal)
             for n in rows:
-                yield (kind, n, groups, *cell(kind, n, groups, focal, runs, t))
+                found = cell(kind, n, groups, focal, runs, truths)
+                yield from ((name, kind, n, groups, one) for name, one in zip("Tγ", found, strict=False))
 
 
 def main() -> int:
@@ -92,15 +95,17 @@ def main() -> int:
     for spec in ("temperature", "focal_temperature"):
         if args.only in (None, spec):
             print(
-                f"\n{spec}, {args.runs} runs\n{'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}"
+                f"\n{spec}, {args.runs} runs\n"
+                f"  {'population':14}{'rows':>6}{'groups':>8}{'none %':>8}{'coverage %':>12}"
             )
-            for kind, n, groups, given, inside in cells(args.runs, spec != "temperature", args.kinds, args.rows):
+            for name, kind, n, groups, found in cells(args.runs, spec != "temperature", args.kinds, args.rows):
+                given, inside = found
                 share = inside / given if given else float("nan")
                 error = 3 * (0.05 * 0.95 / max(given, 1)) ** 0.5
                 bad = given > 0.02 * args.runs and not 0.92 - error <= share <= 0.98 + error
                 wrong += bad
                 none = 100 * (1 - given / args.runs)
-                line = f"{kind:14}{n:6}{groups or '-':>8}{none:8.1f}{100 * share:12.1f}{'  !' if bad else ''}"
+                line = f"{name} {kind:14}{n:6}{groups or '-':>8}{none:8.1f}{100 * share:12.1f}{'  !' if bad else ''}"
                 print(line, flush=True)
     print(f"\n{wrong} cells outside 92 to 98 % beyond the error of simulation; {time.process_time():.0f} CPU s")
     return int(wrong > 0)

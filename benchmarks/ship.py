@@ -2,6 +2,7 @@
 
     python benchmarks/ship.py                  pairs of digits (100 classes), and two groups of them
     python benchmarks/ship.py --data FILE|DIR  recorded scores of 100 classes, and two groups of them
+    python benchmarks/ship.py --classes 3,10   other numbers of groups
     python benchmarks/ship.py --only onnx      one target
 
 Each method is fitted on one half of the rows and exported with 1,000 of the other, fifty of them with a class of
@@ -62,9 +63,13 @@ def recorded(place: str | None) -> tuple[Any, Any, str]:
     return (z[i][:, :, None] + z[j][:, None, :]).reshape(4 * ROWS, 100), 10 * y[i] + y[j], "pairs of test.npz"
 
 
-def grouped(z: Any, y: Any) -> tuple[Any, Any]:
-    """The same rows of two classes: the first fifty and the others."""
-    return np.stack([np.logaddexp.reduce(part, axis=1) for part in np.split(z, 2, axis=1)], axis=1), y // 50
+def grouped(z: Any, y: Any, k: int) -> tuple[Any, Any]:
+    """The same rows of k classes, each a range of the hundred."""
+    if k == z.shape[1]:
+        return z, y
+    ranges = np.array_split(np.arange(z.shape[1]), k)
+    which = np.repeat(np.arange(k), [len(one) for one in ranges])
+    return np.stack([np.logaddexp.reduce(z[:, one], axis=1) for one in ranges], axis=1), which[y]
 
 
 def network(folder: Path, k: int, z: Any, dtype: str) -> tuple[Path, Path]:
@@ -172,12 +177,14 @@ def table(name: str, z: Any, y: Any, only: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data")
+    parser.add_argument("--classes", default="2,100")
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     start = time.monotonic()
     z, y, where = recorded(given.data)
-    bad = table(f"2 classes ({where})", *grouped(z, y), given.only)
-    bad += table(f"100 classes ({where})", z, y, given.only)
+    bad = sum(
+        table(f"{k} classes ({where})", *grouped(z, y, k), given.only) for k in map(int, given.classes.split(","))
+    )
     print(f"\n{bad} wrong; {time.monotonic() - start:.0f} s")
     return bool(bad)
 

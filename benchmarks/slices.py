@@ -23,7 +23,8 @@ from scipy import stats
 
 from calibcli.numerics import clopper_pearson
 from calibcli.predictions import Predictions
-from calibcli.slices.find import Search, find
+from calibcli.slices import Search
+from calibcli.slices.find import find
 from calibcli.slices.literals import columns_of
 from calibcli.slices.tried import Evidence, ranked
 
@@ -71,7 +72,7 @@ def false_findings(runs: int) -> bool:
                 p = rows(n, np.random.default_rng([seed, n]), kind=kind)
                 for i, asked in enumerate(({}, {"confirm": "all"}, {"find": "error"})):
                     if i == 0 or seed < few:
-                        counts[i] += find(p, Search(seed=seed, least=LEAST, **asked)).facts["confirmed"] > 0  # type: ignore[arg-type]
+                        counts[i] += find(p, Search(seed=seed, min_n=LEAST, **asked)).facts["confirmed"] > 0  # type: ignore[arg-type]
                 if seed < few:
                     counts[3] += welch(p) > 0
             of = (runs, few, few, few)
@@ -91,7 +92,7 @@ def power(runs: int) -> None:
         counts, stated = np.zeros(3), 0.0
         for seed in range(runs):
             p = rows(n, np.random.default_rng([seed, n, 1]), gap)
-            one, every = (find(p, Search(seed=seed, least=LEAST, confirm=c)) for c in ("split", "all"))  # type: ignore[arg-type]
+            one, every = (find(p, Search(seed=seed, min_n=LEAST, confirm=c)) for c in ("split", "all"))  # type: ignore[arg-type]
             counts += [
                 any(rule["by"] == PLANTED for rule in one.facts["rules"]),
                 any(rule["by"] == PLANTED for rule in every.facts["rules"]),

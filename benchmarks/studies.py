@@ -1,10 +1,11 @@
 """What the small sizes of all studies cost, and whether the same command twice gives the same bytes.
 
-    python benchmarks/studies.py [--only NAME ...] [--twice NAME ...] [--save DIR]
+    python benchmarks/studies.py [--only NAME ...] [--again SEEDS] [--save DIR]
 
 CPU seconds are of all processes of a study, from its start to its report, on one thread, the system's included; wall
-time would be that of whatever else the machine does. Of the studies named after --twice everything in both folders is
-compared but times: of runs `seconds`, of the result `spent` and where and when it was written.
+time would be that of whatever else the machine does. Each is done again with fewer seeds, and every file of that folder
+is compared with one of the first, judged at as many seeds: all but times, which are of runs `seconds`, of the result
+`spent` and where and when it was written.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,21 @@ TIMES = {"seconds", "spent", "provenance"}
 LIMIT = 20  # CPU minutes of all together
 
 
-def run(name: str, save: Path) -> float:
-    """CPU seconds of `calib study NAME --save SAVE`."""
+def run(name: str, save: Path, *more: str) -> float:
+    """CPU seconds of `calib study NAME --save SAVE`; what it says is kept there too."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    save.mkdir(parents=True)
-    line = [sys.executable, "-m", "calibcli", "study", name, "--save", str(save), "-q"]
-    subprocess.run(line, env=environment, check=True, stdout=subprocess.DEVNULL)
+    save.mkdir(parents=True, exist_ok=True)
+    line = [sys.executable, "-m", "calibcli", "study", name, "--save", str(save), "-q", "--json", *more]
+    with (save / "said.json").open("w") as said:
+        subprocess.run(line, env=environment, check=True, stdout=said)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def beyond(seeds: int, _: str, names: list[str]) -> list[str]:
+    """Folders of runs with further seeds."""
+    return [name for name in names if name.startswith("seed-") and int(name.removeprefix("seed-")) >= seeds]
 
 
 def without_times(found: Any) -> Any:
@@ -56,22 +65,28 @@ def contents(save: Path) -> dict[str, str]:
     return found
 
 
+def again(name: str, save: Path, seeds: int) -> tuple[int, list[str]]:
+    """How many files there are of the study with fewer seeds, and which differ from the first one's."""
+    run(name, save / f"{name}-again", "--seeds", str(seeds))
+    shutil.copytree(save / name, save / f"{name}-fewer", ignore=partial(beyond, seeds))
+    run(name, save / f"{name}-fewer", "--seeds", str(seeds), "--report-only")
+    one, other = contents(save / f"{name}-fewer"), contents(save / f"{name}-again")
+    return len(other), sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=built_in())
-    parser.add_argument("--twice", nargs="*", default=[])
+    parser.add_argument("--again", type=int, default=2, help="seeds of the second time; 0 for none")
     parser.add_argument("--save", type=Path, help="keep the folders there")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        save, total = args.save or Path(temporary), 0.0
-        print("| study | CPU seconds |\n|---|---|", flush=True)
+        save, total, wrong = args.save or Path(temporary), 0.0, 0
+        print("| study | CPU seconds | files, done again | differ |\n|---|---|---|---|", flush=True)
         for name in args.only:
             total += (seconds := run(name, save / name))
-            print(f"| `{name}` | {seconds:.0f} |", flush=True)
-        print(f"| together | {total:.0f}: {total / 60:.1f} minutes, of {LIMIT} |\n", flush=True)
-        for name in args.twice:
-            run(name, save / f"{name}-again")
-            one, other = contents(save / name), contents(save / f"{name}-again")
-            differ = sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
-            print(f"`{name}` twice: {len(one)} files, {len(differ)} differ {differ[:5] or ''}", flush=True)
-    raise SystemExit(total > 60 * LIMIT)
+            files, differ = again(name, save, args.again) if args.again else (0, [])
+            print(f"| `{name}` | {seconds:.0f} | {files} | {len(differ)} {' '.join(differ[:5])} |", flush=True)
+            wrong += len(differ)
+        print(f"| together | {total:.0f}: {total / 60:.1f} minutes, of {LIMIT} | | {wrong} |")
+    raise SystemExit(total > 60 * LIMIT or wrong > 0)

@@ -2,9 +2,9 @@
 
     python benchmarks/study_kills.py [--kills 20] [--folder DIR]
 
-Two workers share the runs; at random shares of all epochs one of them is killed with SIGKILL and another takes its
-place. Then both are let finish. A study that ends before so many kills has failed too: raise --epochs. Also printed:
-the wall time of two workers over that of one.
+Two workers share the runs, a third joins after half of the kills; at random shares of all epochs one of them is killed
+with SIGKILL and another takes its place. Then all are let finish. A study that ends before so many kills has failed
+too: raise --epochs. Compared are weights, logits and logs of all runs, and the result but for its times.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from studies import contents
 
 ROOT = Path(__file__).parent.parent
 SEEDS = 6
@@ -59,13 +61,6 @@ def ended(process: subprocess.Popen[bytes]) -> None:
         raise SystemExit(f"a worker ended with {process.returncode}: {error.decode()}")
 
 
-def kept(folder: Path) -> dict[str, bytes]:
-    """Weights and logits of all runs."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.npz")} | {
-        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")
-    }
-
-
 def progress(folder: Path, epochs: int) -> float:
     """The share of all epochs that are logged; what a killed worker did since its last saved state is done again."""
     lines = sum(len(log.read_bytes().splitlines()) for log in folder.rglob("log.jsonl"))
@@ -83,32 +78,30 @@ def main() -> int:
         folder = args.folder or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "recipe.toml").write_text(RECIPE.format(epochs=args.epochs, seeds=SEEDS))
-        spent = {}
-        for jobs in (1, 2):
-            start = time.monotonic()
-            ended(worker(folder, f"jobs-{jobs}", "--jobs", str(jobs)))
-            spent[jobs] = time.monotonic() - start
-        both = [worker(folder, "killed"), worker(folder, "killed")]
+        ended(worker(folder, "alone"))
+        workers = [worker(folder, "killed"), worker(folder, "killed")]
         done = 0
         for share in sorted(rng.uniform(0, 0.9) for _ in range(args.kills)):
-            while progress(folder / "killed", args.epochs) < share and any(one.poll() is None for one in both):
+            while progress(folder / "killed", args.epochs) < share and any(one.poll() is None for one in workers):
                 time.sleep(0.02)
-            which = rng.randrange(2)
-            if both[which].poll() is None:
-                both[which].send_signal(signal.SIGKILL)
-                both[which].communicate()
-                both[which] = worker(folder, "killed")
+            which = rng.randrange(len(workers))
+            if workers[which].poll() is None:
+                workers[which].send_signal(signal.SIGKILL)
+                workers[which].communicate()
+                workers[which] = worker(folder, "killed")
                 done += 1
-        for one in both:
+            if done == args.kills // 2 and len(workers) == 2:
+                workers.append(worker(folder, "killed"))
+        for one in workers:
             ended(one)
-        whole = kept(folder / "jobs-1")
-        differing = [name for name, data in kept(folder / "killed").items() if whole.get(name) != data]
-        same = kept(folder / "killed").keys() == whole.keys() and not differing and kept(folder / "jobs-2") == whole
-        locks = len(list((folder / "killed").rglob("run.lock*")))
-    told = "the same bytes" if same else f"DIFFERENT: {differing}"
-    print(f"{done} kills of {args.kills}, {len(whole)} files: {told}, {locks} locks left")
-    print(f"wall time of two workers over one: {spent[2] / spent[1]:.2f}; {time.monotonic() - begun:.0f} s in all")
-    return int(not same or locks > 0 or done < args.kills)
+        one, other = contents(folder / "alone"), contents(folder / "killed")
+        left = [path for path in other if ".lock" in path]
+    paths = {path for path in one.keys() | other.keys() if not path.endswith("steps.jsonl")}  # tells who began where
+    differ = sorted(path for path in paths if one.get(path) != other.get(path))
+    told = "the same bytes but for times" if not differ else f"{len(differ)} DIFFER: {differ[:5]}"
+    print(f"{done} kills of {args.kills}, {len(workers)} workers, {len(one)} files: {told}, {len(left)} locks left")
+    print(f"{time.monotonic() - begun:.0f} s in all")
+    return int(bool(differ) or done < args.kills)
 
 
 if __name__ == "__main__":

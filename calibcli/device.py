@@ -202,6 +202,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (isinstance(error, RuntimeError) and said)
 
 
+def of_dtype(error: BaseException, dtype: torch.dtype) -> InputError | None:
+    """What to say of a model's error, if it is that its forward pass asks for another precision than `dtype`."""
+    said = str(error).splitlines()[-1:]
+    if not said or not any(word in str(error) for word in ("dtype", "scalar type", "Double")):
+        return None
+    has = str(dtype).removeprefix("torch.")
+    other, call = ("float32", "float()") if has == "float64" else ("float64", "double()")
+    return InputError(
+        f"the model does not run in {has} ({said[0]})",
+        f"pass --dtype {other}, or take {call}, dtype= and constants in {other} out of its forward pass",
+    )
+
+
 @contextlib.contextmanager
 def unchanged_rng(device: torch.device | None = None) -> Iterator[None]:
     """Leave torch's global random state (CPU and the given CUDA device) as it was found."""
@@ -280,9 +293,13 @@ def like(found: Any, given: Any) -> Any:
     tensor = tensor_of(given)
     if tensor is None:
         return found
-    torch = sys.modules["torch"]
-    kind = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    return torch.from_numpy(found).to(kind).to(tensor.device)
+    return sys.modules["torch"].from_numpy(found.astype(precision(given), copy=False)).to(tensor.device)
+
+
+def precision(given: Any) -> str:
+    """The dtype of what `like` gives."""
+    tensor = tensor_of(given)
+    return "float64" if tensor is None or tensor.dtype == sys.modules["torch"].float64 else "float32"
 
 
 def array(given: Any) -> Any:

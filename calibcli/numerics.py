@@ -217,6 +217,14 @@ def normals(shape: tuple[int, ...], seed: int) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
+def scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64 finaliser: a fixed permutation that looks random, so that no period of the rows matters."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 def log_sigmoid(m: Floats) -> Floats:
     """log(1 / (1 + exp(-m))), where that is 0 or -∞ in float64 too."""
     result: Floats = np.minimum(m, 0) - np.log1p(np.exp(-np.abs(m)))

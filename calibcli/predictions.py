@@ -43,9 +43,14 @@ class Scores(Named, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ArrayScores:
-    """Scores that lie in memory."""
+    """Scores that lie in memory.
+
+    Attributes:
+        best: (N,) class of the largest of each row, where that is known and the array is nobody else's to change.
+    """
 
     array: Array
+    best: Ints | None = None
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -180,7 +185,7 @@ class Predictions:
         """What is predicted and how, as facts of a result: classes, the event of two, the kind of scores."""
         if self.top_only:
             return {"event": self.event, "kind": "confidence"}
-        return {"classes": self.k, **self.event_fact, "kind": self.kind.replace("_", "-")}
+        return {"classes": self.k, **self.event_fact, "kind": words(self.kind)}
 
     @property
     def event_fact(self) -> dict[str, str]:
@@ -265,6 +270,11 @@ def notes_of(*inputs: Predictions) -> list[str]:
     if len(inputs) == 1:
         return list(found)
     return [f"{', '.join(dict.fromkeys(sources))}: {note}" for note, sources in found.items()]
+
+
+def words(kind: str) -> str:
+    """A kind of scores as people write it: `log-probabilities`."""
+    return kind.replace("_", "-")
 
 
 def two_columns(score: Floats, kind: Kind) -> Floats:

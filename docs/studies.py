@@ -29,9 +29,14 @@ def tables(result: Result) -> str:
     return "\n\n".join([*parts, *again, cite]) + "\n"
 
 
+def shown(name: str) -> bool:
+    """Whether a page has the column: not numbers of the log, and of the ways to choose a temperature the ECE alone."""
+    return not name.endswith("%") and (" after temperature:" not in name or name.startswith("ece "))
+
+
 def markdown(table: Table) -> str:
     """A table with its title."""
-    kept = [i for i, name in enumerate(table.columns) if name not in LEFT_OUT and not name.endswith("%")]
+    kept = [i for i, name in enumerate(table.columns) if name not in LEFT_OUT and shown(name)]
     lines = [table.columns, ["---"] * len(table.columns), *table.rows]
     text = "\n".join("| " + " | ".join(str(line[i]) for i in kept) + " |" for line in lines)
     return f"{table.title or table.name}:\n\n{text}"

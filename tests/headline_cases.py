@@ -97,7 +97,7 @@ def _metrics() -> dict[str, Result]:
     sites = [ece(0.20, 0.16, 0.24, 0.05, "site=A"), gap(0.2, 0.16, 0.24, "site=A")]
     sites += [ece(0.03, 0.0, 0.06, 0.05, "site=B"), gap(0.0, -0.02, 0.02, "site=B")]
     labels = [ece(0.1, 0.06, 0.14, 0.02, "label=cat"), ece(0.02, 0, 0.05, 0.04, "label=dog")]
-    mean = number("ece", 0.04, None, None, scope="mean of tasks")
+    mean = number("ece", 0.065, None, None, scope="mean of tasks")
     return {
         "overconfident": metrics(*over, gain(0.198, 0.115, 0.451)),
         "underconfident": metrics(ece(0.315, 0.289, 0.336, 0.035), gap(-0.315, -0.335, -0.295), gain(0.32, 0.29, 0.35)),
@@ -111,7 +111,9 @@ def _metrics() -> dict[str, Result]:
         "saturated": metrics(
             number("nll", 107.7, 80.4, 154.4, unit="nats"), *over, gain(107.2, 75.9, 154.0), classes=5
         ),
-        "reversed labels": metrics(number("accuracy", 0.02, 0.01, 0.04), *over),
+        "reversed labels": metrics(
+            number("accuracy", 0.02, 0.01, 0.04), ece(0.955, 0.944, 0.964, 0.0142), gap(0.955, 0.946, 0.964)
+        ),
         "two classes, too high": metrics(
             ece(0.09, 0.06, 0.12, 0.02), gap(0.07, 0.04, 0.10), gain(0.04, 0.02, 0.08), **event
         ),
@@ -122,6 +124,11 @@ def _metrics() -> dict[str, Result]:
             gain(0.04, 0.02, 0.08),
             **event,
         ),
+        "slope alone, within chance": metrics(
+            ece(0.0263, 0.0, 0.04, 0.0306), none, number("cox_slope", 1.4, 1.1, 1.8), low, **event
+        ),
+        "gain alone, within chance": metrics(ece(0.0263, 0.0, 0.04, 0.0306), none, gain(0.02, 0.004, 0.05)),
+        "another level": metrics(Estimate(**{**vars(over[1]), "level": 0.99})),
         "confidences alone": metrics(*over, kind="confidence", event="the prediction is right", classes=None),
         "slices": metrics(*over, *sites),
         "slices, none shown": metrics(*fine, *sites[2:]),
@@ -161,7 +168,7 @@ def _gates() -> dict[str, Result]:
         number("n", 4622, scope="ece <= 0.02", how="PASS with a chance of 80%; x", detail={"truth": 0.0}, unit="rows")
     ]
     rows += [number("n", 1566, scope="accuracy >= 0.85", how="PASS with a chance of 80%; x", unit="rows")]
-    never = number("n", None, scope="ece <= 0", reason="more than 10⁹ rows")
+    never = number("n", None, scope="ece <= 0", how="PASS with a chance of 80%; x", reason="more than 10⁹ rows")
     return {
         "PASS": check(passed),
         "PASS of three": check(passed, rule("pass", low, 0.04), rule("pass", low, 0.03)),
@@ -194,7 +201,7 @@ def _models() -> dict[str, Result]:
     runs = [t(1.3, 0.9, 2.0, "ce"), *trained(0.30, "ce before"), *trained(0.28, "ce after")]
     other = [t(0.8, 0.6, 1.0, "brier"), *trained(0.35, "brier before"), *trained(0.29, "brier after")]
     apart = [t(0.8, 0.6, 1.0, "brier"), *trained(0.5, "brier before"), *trained(0.4, "brier after")]
-    one = [t(1.3, 0.9, 2.0), *trained(0.30, "before"), *trained(0.28, "after")]
+    one = [t(1.3, 1.1, 1.6), *trained(0.30, "before"), *trained(0.28, "after")]
     one.append(number("nll", -0.02, -0.03, -0.01, unit="nats", better="lower", scope="after minus before"))
     return {
         "better": compare((nll, "new is better"), (near, "not shown")),
@@ -203,7 +210,7 @@ def _models() -> dict[str, Result]:
         "a gain is neither better nor worse": compare(
             (differs("temperature_gain", -0.122, -0.247, -0.063), "new is better"), (lost, "new is worse")
         ),
-        "shown alone, not among many": compare((nll, "not shown")),
+        "shown alone, not among many": compare((differs("nll", -0.0210, -0.0405, -0.0015), "not shown")),
         "curvature": curvature(eigenvalue(15.7, 9.8, 24.5), eigenvalue(73.0, 60.4, 88.3, name="trace")),
         "two losses, open": curvature(eigenvalue(15.7, 9.8, 24.5), eigenvalue(18.4, 10, 32, beside), losses=focal),
         "two losses, apart": curvature(eigenvalue(15.7, 9.8, 24.5), eigenvalue(2.1, 1.5, 3.0, beside), losses=focal),
@@ -221,9 +228,10 @@ def _files() -> dict[str, Result]:
     labelled = [Table(name="labels", columns=["class"], rows=[[0]])]
     calibrator = {"what": "a calibrator", "spec": "temperature", "used_by": "apply (first argument)"}
     applied = {"written": "997 rows of 10 probabilities, float32", "method": "vector", "n": 997}
+    unlabelled = {**outputs, "used_by": "apply, ood; with --labels FILE also metrics, scale"}
     return {
         "outputs": Result(command="inspect", facts=outputs, tables=labelled),
-        "outputs without labels": Result(command="inspect", facts=outputs),
+        "outputs without labels": Result(command="inspect", facts=unlabelled),
         "calibrator": Result(command="inspect", facts=calibrator, estimates=[t(3.26, 2.91, 3.65)]),
         "applied": Result(command="apply", facts={**applied, "predicted classes changed": 12}),
         "applied, kept": Result(command="apply", facts={**applied, "predicted classes changed": 0}),

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from populations import values
 
+import calibcli
 from calibcli.columns import SMALL, ClassBins, bin_index, columns
+from calibcli.inputs.scores.from_arrays import checked
 from calibcli.predictions import MappedScores, Predictions
 
 
@@ -159,3 +161,20 @@ def test_votes_lie_on_the_edges_of_bins_in_single_precision_too(k: int) -> None:
         assert np.abs(one - two).max() < 1e-2 * (name == "sum_p") + 1e-9
     ece = [values(Predictions.of(z, y), ["ece"])["ece"] for z in (logs.astype(np.float32), logs)]
     assert ece[0] == pytest.approx(ece[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3, -1e3])
+def test_the_largest_score_is_looked_for_once(shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = sample(200, 50)
+    z, searches, argmax = z.astype(np.float32) + np.float32(shift), [], np.argmax
+    monkeypatch.setattr(np, "argmax", lambda *args, **how: searches.append(1) or argmax(*args, **how))
+    once, private = columns(checked(z, y, {"kind": "logits"})), len(searches)
+    public = calibcli.from_arrays(z, y, kind="logits")
+    twice = columns(public)
+    assert private == 0 < len(searches)
+    for name in ("confidence", "nll", "most", "entropy", "predicted"):
+        assert np.array_equal(getattr(once, name), getattr(twice, name)), name
+    d = z.astype(np.float64) - z.max(axis=1, keepdims=True)
+    assert np.allclose(once.most, np.log(np.exp(d).sum(axis=1)) - d.min(axis=1), rtol=1e-12)
+    z[:, 7] = 2e3  # whoever owns the memory may change it
+    assert (columns(public).predicted == 7).all()

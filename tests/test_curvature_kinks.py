@@ -8,8 +8,26 @@ from curvature_models import Wrong, dense
 from torch import Tensor, nn
 
 from calibcli.errors import InputError
-from calibcli.hessian import measure
+from calibcli.hessian import measure, selftest
 from calibcli.losses import CrossEntropy
+
+
+class Cancelling(nn.Module):
+    """h² from large numbers that nearly cancel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e5 * ((1 + 1e-6) * x).square() - 1e5 * x.square()
+
+
+class Faint(nn.Module):
+    """Logits whose parameters add a constant, or next to nothing, along the directions of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.faint = nn.Parameter(torch.tensor([0.3, -0.2, 0.1])), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias + 1e-5 * self.faint
 
 
 class Layer(nn.Module):
@@ -62,3 +80,26 @@ def test_units_that_lie_near_a_kink() -> None:
     found = measure(net, (x, y), "grad_norm")
     assert found.facts["self_test"]["difference"] < 1e-3
     assert not any("kink" in note for note in found.notes)
+
+
+@pytest.mark.finding
+def test_rounding_is_told_from_a_wrong_derivative() -> None:
+    """A fresh Xception in float32 was said to have a backward pass that cannot be differentiated."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3), Cancelling())
+    data = torch.randn(4, 4), torch.arange(4) % 3
+    with pytest.raises(InputError, match="products in float32 are rounded to") as caught:
+        measure(net, data, "lambda_max")
+    assert "--dtype float64" in caught.value.fix
+    assert measure(net, data, "lambda_max", dtype=torch.float64)["lambda_max"].value
+
+
+@pytest.mark.finding
+def test_directions_along_which_there_is_no_curvature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was called not symmetric was rounding of two products that are next to 0 by chance."""
+    both = [torch.ones(2, 3), torch.tensor([[1.0, -1, 1], [1, 1, -1]])]
+    monkeypatch.setattr(selftest, "_directions", lambda problem, moved: both)
+    torch.manual_seed(0)
+    found = measure(Faint(), (torch.randn(8, 3), torch.arange(8) % 3), "lambda_max")
+    assert found.facts["self_test"]["asymmetry"] > selftest.SYMMETRIC
+    assert found["lambda_max"].value

@@ -25,7 +25,7 @@ PAGES = sorted(
 )
 NO_COMMANDS = ("CONTRIBUTING.md", "RESULTS.md")  # of what is not there yet; tables of times
 OTHERS = [ROOT / "sample_data" / "demo.sh", *sorted(ROOT.glob("examples/ci/*.yml"))]
-SPECS = {"--metric": "metrics", "--method": "methods", "--what": "quantities"}
+SPECS = {"--metric": "metrics", "--method": "methods", "--quantity": "quantities"}
 named = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 

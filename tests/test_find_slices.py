@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import sys
@@ -17,8 +18,9 @@ import calibcli
 from calibcli.cli.app import main
 from calibcli.errors import CalibError, InputError, UsageError
 from calibcli.gate.conditions import Condition, parsed, rows_of, text_of
+from calibcli.slices import Search
 from calibcli.slices.confirmed import chance, fisher, halves
-from calibcli.slices.find import Search, find
+from calibcli.slices.find import find
 from calibcli.slices.literals import columns_of
 from calibcli.slices.tried import Evidence, ranked
 
@@ -189,7 +191,7 @@ def test_a_calibrated_model_has_no_slices(bench: Any, kind: str, confirm: str) -
     wrong = 0
     for seed in range(40):
         p = bench.rows(2000, np.random.default_rng([seed, 77]), kind=kind)
-        wrong += find(p, Search(seed=seed, least=100, confirm=confirm)).facts["confirmed"] > 0  # type: ignore[arg-type]
+        wrong += find(p, Search(seed=seed, min_n=100, confirm=confirm)).facts["confirmed"] > 0  # type: ignore[arg-type]
     assert wrong < 8
 
 
@@ -205,7 +207,7 @@ def test_what_is_planted_is_found(bench: Any) -> None:
     confirmed = first = 0
     for seed in range(8):
         p = bench.rows(10_000, np.random.default_rng([seed, 5]), 0.14)
-        found = find(p, Search(seed=seed, least=100))
+        found = find(p, Search(seed=seed, min_n=100))
         confirmed += any(rule["by"] == bench.PLANTED for rule in found.facts["rules"])
         first += found.estimates[0].scope == bench.PLANTED
         assert "c0=1 & c1=2" in found.facts["headline"] or not found.facts["rules"]
@@ -234,6 +236,20 @@ def test_more_errors_than_elsewhere() -> None:
     assert find(_rows(n, about), Search(find="error", seed=1)).facts["confirmed"] == 0
 
 
+@pytest.mark.parametrize("search", [Search(), Search(find="error", confirm="all")])
+def test_a_column_that_was_made_from_the_labels_is_named(search: Search) -> None:
+    n = 4000
+    site = RNG.choice(list("ABC"), n)
+    p = _rows(n, {"site": site}, 0.25 * (site == "B"))
+    right = p.logits.argmax(axis=1) == p.labels
+    for leak in (np.where(right, "ok", "failed"), right + RNG.normal(0, 0.01, n)):
+        given = dataclasses.replace(p, slices={"site": site, "leak": leak})
+        assert any("'leak' was made from the labels" in note for note in find(given, search).notes)
+    found = find(p, search)
+    assert not any("made from the labels" in note for note in found.notes)
+    assert ("not searched" in found.plots[0].title) == (search.confirm == "split")
+
+
 def test_groups_that_fail_together_are_no_slice() -> None:
     """Sites differ by chance: each patient has an error of its own, and their rows belong together."""
     groups = np.repeat(np.arange(120), 25)
@@ -242,7 +258,7 @@ def test_groups_that_fail_together_are_no_slice() -> None:
     shown = {}
     for name, more in (("together", {"group": groups}), ("apart", {})):
         p = _rows(3000, {"site": site}, own, **more)
-        result = find(p, Search(least=100))
+        result = find(p, Search(min_n=100))
         shown[name] = [e.detail["p_value"] for e in result.estimates]
     assert min(shown["together"]) > min(shown["apart"])
 

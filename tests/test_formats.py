@@ -70,7 +70,7 @@ def torch_file(path: Path, logits: np.ndarray, labels: np.ndarray) -> None:
     torch.save({"logits": torch.from_numpy(logits), "labels": torch.from_numpy(labels)}, path)
 
 
-# format: how another program writes logits (N, 3) and labels (N,) to a file of it
+# format: how another program writes logits (N, 3), with all their digits, and labels (N,) to a file of it
 READ: dict[str, Callable[[Path, np.ndarray, np.ndarray], None]] = {
     "arrow": feather,
     "eval": log_of_inspect,

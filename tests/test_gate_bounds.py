@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from populations import ece_bounds
 
+import calibcli
 from calibcli.columns import bin_index
 
 Z = 1.6448536269514722
@@ -191,3 +192,16 @@ def test_sharp_coverage_where_it_is_hardest(times: float) -> None:
         above += bounds.lower > ece
         below += bounds.upper < ece
     assert max(above, below) <= 0.05 * runs + 3 * (0.05 * 0.95 * runs) ** 0.5
+
+
+def test_chance_level_of_rows_in_groups_is_that_of_the_groups() -> None:
+    """Rows that are written ten times each tell no more than once."""
+    rng = np.random.default_rng(7)
+    logits = rng.normal(size=(200, 10)) * 2
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels, many = (shares.cumsum(axis=1) > rng.random((200, 1))).argmax(axis=1), np.repeat(np.arange(200), 10)
+    once = calibcli.measure(logits, labels, "ece")["ece"]
+    often = calibcli.measure(logits[many], labels[many], "ece", group=many)["ece"]
+    assert once.null_high is not None
+    assert often.null_high == pytest.approx(once.null_high, rel=0.1)
+    assert calibcli.measure(logits[many], labels[many], "adaece", group=many)["adaece"].null is None

@@ -34,11 +34,17 @@ TEST = FILES["TEST"]
 COMMANDS = {
     "metrics": "metrics TEST",
     "metrics of two classes": "metrics two.npz",
+    "metrics of each class": "metrics TEST --per-class",
+    "metrics by a column": "metrics TEST --by ink",
     "scale": "scale VALIDATION --test TEST --save t.safetensors",
     "scale --method all": "scale VALIDATION --method all",
+    "scale --method vector": "scale VALIDATION --method vector --test TEST",
+    "scale of two classes": "scale two.npz --method isotonic",
     "check": "check TEST --max ece=0.05 --min accuracy=0.85 --max nll=0.3",
+    "check of parts": "check TEST --max ece=0.05 --min accuracy=0.85 --max nll=0.3 --by ink",
     "compare": "compare TEST half.npz",
     "curvature": "curvature MODEL --train-loss focal:gamma=3 --device cpu",
+    "ood --with": "ood TEST half.npz --with t.safetensors",
 }
 OTHERS = {
     "metrics of parts": "metrics TEST --partial state.npz",
@@ -64,7 +70,7 @@ OTHERS = {
 NEEDS = {
     "merge": "metrics of parts",
     "verify": "export",
-    **dict.fromkeys(("apply", "export", "inspect of a calibrator"), "scale"),
+    **dict.fromkeys(("apply", "export", "inspect of a calibrator", "ood --with"), "scale"),
 }
 STUDIES = ("focal-map", "focal-shape", "focal-toy", "fts", "overfit", "step-size")
 WIDTHS = (60, 80, 120)

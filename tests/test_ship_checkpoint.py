@@ -339,6 +339,31 @@ def test_classes_in_another_order_are_refused(target: str, tmp_path: Path) -> No
     calibcli.export(dataclasses.replace(one, classes=("x", "y", "z")), target, model=model, data=rows, save=path)
 
 
+@pytest.mark.parametrize("names", [None, ["no", "yes"]])
+def test_classes_that_event_exchanged_are_not_taken_for_those_of_a_network(names: Any, tmp_path: Path) -> None:
+    """The map would be right and its classes the other way round, which no comparison with itself shows."""
+    model, rows = network(tmp_path, 2)
+    rng = np.random.default_rng(0)
+    z, y = rng.standard_normal((400, 2)), rng.integers(0, 2, 400)
+    named = {} if names is None else {"classes": np.array(names)}
+    np.savez(tmp_path / "scores.npz", logits=z, labels=y, **named)
+    for event in (names or ["0", "1"])[::-1]:
+        save(calibcli.fit_scaler(tmp_path / "scores.npz", spec="platt", event=event).scaler, tmp_path / "c.safetensors")
+        given = {"model": model, "data": rows, "save": tmp_path / f"{event}.safetensors"}
+        first = event == (names or ["0"])[0]
+        if not first:  # the second class is the event anyhow
+            calibcli.export(tmp_path / "c.safetensors", "checkpoint", **given)
+            continue
+        with pytest.raises(InputError, match="second of the two classes") as refused:
+            calibcli.export(tmp_path / "c.safetensors", "checkpoint", **given)
+        assert "fit it without event=" in refused.value.fix
+        with pytest.raises(InputError, match=r"second of the two classes|in another order"):
+            calibcli.export(tmp_path / "c.safetensors", "json", data=tmp_path / "scores.npz", save=tmp_path / "c.json")
+        line = ["apply", str(tmp_path / "c.safetensors"), str(tmp_path / "scores.npz"), "-q"]
+        assert main([*line, "--save", str(tmp_path / "o.npz")]) == 4
+        assert main([*line, "--save", str(tmp_path / "o.npz"), "--event", event]) == 0
+
+
 def test_a_foreign_checkpoint_keeps_what_it_held(tmp_path: Path) -> None:
     """Other metadata and other tensors of the file stay; the suffix decides nothing."""
     model, rows = network(tmp_path, 4)
@@ -352,6 +377,20 @@ def test_a_foreign_checkpoint_keeps_what_it_held(tmp_path: Path) -> None:
     with safe_open(made, framework="pt") as file:
         assert set(file.keys()) == {f"module.{k}" for k in tensors}
         assert file.metadata()["format"] == "pt"
+
+
+def test_copies_of_the_weights_stay_and_are_named(tmp_path: Path) -> None:
+    model, rows = network(tmp_path, 4)
+    held = load_file(model)
+    average = {name: tensor * 0.9 for name, tensor in held.items()}
+    torch.save({"model": held, "ema": {"module": average}, "optimizer": {"state": {}}}, tmp_path / "net.pt")
+    given = {"arch": f"mlp:inputs={INPUTS},hidden=16,classes=4", "data": rows, "save": tmp_path / "made.pt"}
+    found = calibcli.export(scaler("vector", 4), "checkpoint", model=tmp_path / "net.pt", **given)
+    head = next(name for name in reversed(held) if held[name].ndim == 2 and len(held[name]) == 4)
+    assert any("averaged weights are in 'ema'" in note for note in found.notes)
+    again = torch.load(tmp_path / "made.pt")
+    assert torch.equal(again["ema"]["module"][head], average[head])
+    assert not torch.equal(again["model"][head], held[head])
 
 
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,23 @@ def test_two_classes_in_one_column_or_in_none(spec: str, end: tuple[str, ...], o
     assert calibcli.verify(made, fit, before=tmp_path / "net.onnx", **given).verdict == "pass"
 
 
+def test_one_column_between_0_and_1_that_no_sigmoid_gives(tmp_path: Path) -> None:
+    """Probabilities, or narrow logits: of a calibrator of logits nothing says which."""
+    data, _ = rows(tmp_path, 2)
+    path = network(tmp_path, 1, name="narrow")
+    model = onnx.load(str(path))
+    for one, factor in zip(model.graph.initializer, (0.01, 0.0), strict=True):
+        one.CopyFrom(numpy_helper.from_array(factor * numpy_helper.to_array(one) + (0 if factor else 0.5), one.name))
+    onnx.save(model, str(path))
+    rng = np.random.default_rng(5)
+    p, y = rng.uniform(0, 1, 500), rng.integers(0, 2, 500)
+    given: dict[str, Any] = {"model": path, "data": data, "save": tmp_path / "m.onnx"}
+    with pytest.raises(InputError, match="no Sigmoid gives them; the calibrator was fitted on logits"):
+        calibcli.export(calibcli.fit_scaler(np.log(p / (1 - p)), y, "platt", kind="logits"), "onnx", **given)
+    assert not (tmp_path / "m.onnx").exists()
+    calibcli.export(calibcli.fit_scaler(p, y, "platt", kind="probabilities"), "onnx", **given)
+
+
 @pytest.mark.parametrize("opset", [11, 12, 13, 18, 21])
 @pytest.mark.parametrize("spec", ["isotonic", "platt", "vector", "focal_temperature", "isotonic_top"])
 def test_opsets(spec: str, opset: int, tmp_path: Path) -> None:
@@ -208,6 +225,12 @@ def test_half_precision(spec: str, end: tuple[str, ...], tmp_path: Path) -> None
     z = ran(network(tmp_path, 10, kind=HALF, name="raw"), x)
     out = ran(made, x)
     assert np.abs((out if end else softmax(out)) - np.exp(one.map(z))).max() <= found.facts["limit"]
+    before = network(tmp_path, 10, end, HALF)
+    again = calibcli.verify(made, one, data, before=before)
+    assert again.verdict == "pass"
+    assert again.facts["rounding alone costs"] == found.facts["rounding alone costs"]
+    other = calibcli.verify(made, scaler("platt", 10), data, before=before)
+    assert other.verdict == "fail"
 
 
 def test_double(tmp_path: Path) -> None:
@@ -254,6 +277,9 @@ def test_several_outputs(tmp_path: Path) -> None:
     assert np.abs(ran(tmp_path / "made.onnx", x, "t0") - np.exp(one.map(raw))).max() <= 1e-6
     assert np.array_equal(ran(tmp_path / "made.onnx", x, "also_Relu"), np.maximum(raw, 0))  # the others stay
     assert np.array_equal(ran(tmp_path / "made.onnx", x, "also_ArgMax")[:, 0], raw.argmax(1))
+    assert (
+        calibcli.verify(tmp_path / "made.onnx", one, data, before=model).verdict == "pass"
+    )  # of the output that it is on
 
 
 def test_weights_beside_the_model(tmp_path: Path) -> None:
@@ -338,12 +364,17 @@ def test_damaged_files(tmp_path: Path) -> None:
         calibcli.export(scaler("temperature", 5), "onnx", model=path, data=data, save=tmp_path / "made.onnx")
 
 
-def test_a_fixed_batch_size_shows(tmp_path: Path) -> None:
-    data, _ = rows(tmp_path, 5)
-    with pytest.raises(InputError, match="do not fit"):
-        calibcli.export(
-            scaler("temperature", 5), "onnx", model=network(tmp_path, 5, batch=4), data=data, save=tmp_path / "m.onnx"
-        )
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize("end", [(), ("Softmax",)], ids="-".join)
+def test_a_batch_size_that_is_written_in(batch: int, end: tuple[str, ...], tmp_path: Path) -> None:
+    data, x = rows(tmp_path, 5)
+    one, model = scaler("isotonic", 5), network(tmp_path, 5, end, batch=batch)
+    found = calibcli.export(one, "onnx", model=model, data=data, save=tmp_path / "m.onnx")
+    assert found["max_dp"].n == len(x)
+    raw = ran(network(tmp_path, 5, name="raw"), x[:batch])
+    out = ran(tmp_path / "m.onnx", x[:batch])
+    assert np.abs((out if end else softmax(out)) - np.exp(one.map(raw))).max() <= 1e-6
+    assert calibcli.verify(tmp_path / "m.onnx", one, data, before=model).verdict == "pass"
 
 
 def test_names_with_newlines(tmp_path: Path) -> None:

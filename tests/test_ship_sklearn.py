@@ -100,6 +100,22 @@ def test_around_a_classifier(base: str, binary: bool, spec: str, tmp_path: Path)
         assert bare.verdict == "fail"
 
 
+def test_a_classifier_that_works_in_float32(tmp_path: Path) -> None:
+    """One row of it differs from the same among many by rounding."""
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1200, 300)).astype(np.float32)
+    y = (x[:, :4] + rng.gumbel(size=(1200, 4))).argmax(axis=1)
+    model = LogisticRegression(max_iter=50).fit(x[:600], y[:600])
+    fit = calibcli.fit_scaler(model.decision_function(x[600:]), y[600:], "vector", kind="logits")
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    np.savez(tmp_path / "rows.npz", x=x[600:], labels=y[600:])
+    given: dict[str, Any] = {"data": tmp_path / "rows.npz", "trust": True}
+    found = calibcli.export(fit, "sklearn", model=tmp_path / "model.pkl", save=tmp_path / "made.pkl", **given)
+    assert found["max_dp"].value <= found.facts["limit"] == 1e-6
+
+
 @pytest.mark.extra
 def test_skops_without_trust(tmp_path: Path) -> None:
     """Estimators of scikit-learn and our own hold no code; others are named."""

@@ -7,6 +7,8 @@ import functools
 import itertools
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -27,7 +29,7 @@ from calibcli.inputs.dataset import made
 from calibcli.inputs.dataset.load import load
 from calibcli.links import log_softmax
 from calibcli.result import Result
-from calibcli.study import claims, experiment, panels, parsing, shapes, work
+from calibcli.study import again, claims, experiment, panels, parsing, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
 from calibcli.study.redraws import NAMES, draws, means, sums
@@ -224,13 +226,14 @@ def test_sums_are_the_metrics_and_draws_are_weights(k: int) -> None:
     for name in NAMES:
         spec = specs.get(name, name)
         flip = (lambda v: 1 - v) if name == "error" else (lambda v: v)
-        wanted = flip(calibcli.measure(logits, labels, spec)[spec].value)
-        assert sums(name, made).value == pytest.approx(wanted, rel=1e-10, abs=1e-13), name
+        value = calibcli.measure(logits, labels, spec)[spec].value
+        wanted = np.nan if value is None else flip(value)  # none where no row is so sure
+        assert sums(name, made).value == pytest.approx(wanted, rel=1e-10, abs=1e-13, nan_ok=True), name
         if name in ("adaece", "ece2_debiased"):  # the edges of equal mass move with the draw
             continue
         for drawn, weight in zip(sums(name, made).drawn(times), times, strict=True):
             again = calibcli.measure(logits, labels, spec, weights=weight, weight_kind="count")[spec].value
-            assert drawn == pytest.approx(flip(again), rel=1e-5), name
+            assert drawn == pytest.approx(np.nan if again is None else flip(again), rel=1e-5, nan_ok=True), name
 
 
 # recipes --------------------------------------------------------------------------------------------------------------
@@ -277,12 +280,70 @@ def test_the_studies_that_come_along_are_well_formed() -> None:
         ("[study]", "schema = 9\n[study]", "has schema 9"),
         (', b = "CE" }', " }", "claim nll lacks b"),
         ("epochs = 2", "device = 0", r"little.toml:12: device = 0"),
+        ("seeds = 2", 'seeds = "two"', r'little.toml:10: seeds = "two" in \[axes\]'),
+        ("seeds = 2", "seeds = 2.5", "seeds = 2.5"),
+        ('["mlp:hidden=8"]', '"mlp:hidden=8"', r'little.toml:9: arch = "mlp:hidden=8"'),
+        ('["mlp:hidden=8"]', '["mlp:hidden=8", "mpl"]', "unknown architecture 'mpl'"),
+        ('["mlp:hidden=8"]', '["mlp:hiden=8"]', "has no option 'hiden'"),
+        ('["error", "nll", "ece"]', '"ece"', 'metrics = "ece"'),
+        ("[measure]", "[measure]\nmoments = [0, 150]", r"moments = \[0, 150\] in \[measure\]"),
+        ('train = "digits#train"', "train = 3", "little.toml:5: train = 3"),
+        ('test = "digits#test"', 'test = "digits#test"\nsplit = "random"', 'split = "random"'),
+        ('loss = "ce"', 'loss = "ce"\nlr = "x"', "arm CE: lr = 'x' is of another kind"),
+        ('loss = "ce"', 'loss = "ce"\nprinted = { eec = 1 }', "'eec' is printed, and is not measured"),
+        ('loss = "ce"', 'loss = "ce"\nprinted = 3', "printed = 3"),
+        ("gamma = [1, 3]", "gamma = [1, 3]\nprinted = { nll = [1.0] }", "nll has 1 numbers for 2 arms"),
+        ("gamma = [1, 3]", "gamma = []", "no values for {gamma}"),
+        ("at = { gamma = 0 }", 'at = { gamma = "x" }', "at = "),
+        ('name = "CE"', "name = 3", r"little.toml:15: name = 3 in \[\[arm\]\]"),
+        ('id = "own"', 'id = "nll"', "two claims are called 'nll'"),
+        ("less = {", 'preserved = { margin = "x",', 'margin = "x"'),
+        (
+            'less = { metric = "nll", a = "FL-3", b = "CE" }',
+            'close_to = { metric = "nll", a = "CE", low = 1, high = 0 }',
+            "low is not below high",
+        ),
+        ("gamma = [1, 3]\n", "gamma = [3]\n", "fewer than 3 arms lie along"),
+        ("[study]", "[size]\nsmall = 3\n[study]", r"\[size.small\] is not a table"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match: str) -> None:
     assert old in LITTLE
+    text = LITTLE.replace("decreasing", "interior_minimum") if "fewer than" in match else LITTLE
     with pytest.raises(UsageError, match=match):
-        parsing.parse(LITTLE.replace(old, new, 1), "little.toml")
+        parsing.parse(text.replace(old, new, 1), "little.toml")
+
+
+def test_what_a_study_was_given_is_in_the_command_that_makes_it_again(tmp_path: Path) -> None:
+    def told(name: str, size: str, **given: Any) -> str:
+        return again.command(parsing.parse(*experiment.text_of(name), size, trust=True, **given), tmp_path)
+
+    assert told("step-size", "small") == "calib study step-size --size small"
+    assert told("step-size", "small", data="my.npz") == "calib study step-size --size small --data my.npz"
+    text = told("step-size", "medium", data="a b.npz", seeds=2, arch=["resnet:depth=8", "net:build"])
+    assert text.startswith(
+        "calib study step-size --size medium --data 'a b.npz' --arch resnet:depth=8 --arch net:build"
+    )
+    assert text.endswith("--seeds 2 --trust")
+    kept = f"calib study {tmp_path.as_posix()}/study.toml"
+    assert again.command(parsing.parse(LITTLE, "little.toml"), tmp_path) == kept
+    edited = experiment.text_of("step-size")[0].replace("lr = 0.05", "lr = 0.06")  # of the medium size
+    assert again.command(parsing.parse(edited, "x", "small"), tmp_path) == "calib study step-size --size small"
+    assert again.command(parsing.parse(edited, "x", "medium", "x.npz"), tmp_path) == kept
+
+
+def test_an_arm_for_each_value_of_an_option_and_metrics_that_are_added_later(tmp_path: Path) -> None:
+    text = LITTLE.replace('name = "FL-{gamma}"', 'name = "FL-{gamma} {optimizer} {lr}"').replace(
+        "gamma = [1, 3]", 'gamma = [3]\nlr = [0.1, 0.01]\noptimizer = ["sgd", "adam"]'
+    )
+    study = parsing.parse(text.replace("FL-3", "FL-3 adam 0.01").replace("[CE", "CE"), "grid.toml")
+    assert [arm.name for arm in study.arms] == ["CE", *(f"FL-3 {o} {r}" for r in (0.1, 0.01) for o in ("sgd", "adam"))]
+    assert study.arms[-1].options == {"lr": 0.01, "optimizer": "adam"}
+    assert study.arms[-1].at == {"gamma": 3, "lr": 0.01}
+    parsing.keep(study, tmp_path)
+    parsing.keep(dataclasses.replace(study, metrics=(*study.metrics, "mce")), tmp_path)  # of files that are there
+    with pytest.raises(UsageError, match="curvature differ"):
+        parsing.keep(dataclasses.replace(study, curvature=("trace",)), tmp_path)
 
 
 WIDE = (
@@ -291,6 +352,7 @@ WIDE = (
     .replace('loss = "ce"', 'loss = "ce"\nprinted = { nll = 0.4, "nll after" = 0.3 }', 1)
     .replace("gamma = [3]", "gamma = [3]\nprinted = { nll = [0.1] }")
     .replace("epochs = 2", "epochs = 4")
+    .replace('"nll", "ece"]', '"nll", "ece", "mce", "high_confidence_accuracy"]')
     .replace(
         'curvature = ["lambda_max"]',
         """scalers = ["focal"]
@@ -312,6 +374,10 @@ less = { metric = "ece after focal", a = "CE", b = "CE", than = "ece after" }
 id = "norms"
 text = "norms cross"
 crosses = { metric = "last_weight_norm", a = "CE", b = "FL-3", first = 25, last = 100 }
+[[claim]]
+id = "slope"
+text = "the NLL rises with how sure it is of its training rows"
+slope = { metric = "nll", against = "train_confidence_gap", along = "gamma" }
 """
 )
 
@@ -339,6 +405,11 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
     assert gaps["falls"] is not None
     wanted = np.mean([log[3]["nll"] - log[0]["nll"] for log in logs])
     assert gaps["falls"].value == pytest.approx(wanted)
+    nobody = found["high_confidence_accuracy", "CE"]  # is so sure after four epochs
+    assert nobody.value is None
+    assert "no rows" in nobody.reason
+    assert Result.from_json(found.to_json().encode()).facts == found.facts
+    assert found["mce", "CE"].how.endswith("these rows alone")
     assert panels.printed(study, study.claims[0]) == pytest.approx(0.1 - 0.4)
     diamond = next(c for plot in found.plots for c in plot.curves if c.role == "printed")
     assert diamond.y[0] == pytest.approx(-0.3)
@@ -349,7 +420,17 @@ def test_logs_maps_and_printed_numbers(tmp_path: Path) -> None:
 
     text = page.page(found)
     assert "CE, printed" in text
-    assert text.count("<svg") == 3  # the claims, and two numbers of the log
+    assert text.count("<svg") == 5  # claims, a metric along an axis and against another, two numbers of the log
+    points = {c.label: c for p in found.plots if p.name == "nll against train_confidence_gap" for c in p.curves}
+    model = tmp_path / work.Run(study.arms[0], study.arch[0], 0).folder / "model.safetensors"
+    assert (
+        main(["logits", str(model), "--data", f"{work.sample('digits')}#train", "--save", str(tmp_path / "t.npz")]) == 0
+    )
+    rows = calibcli.read(tmp_path / "t.npz")
+    sure = np.exp(log_softmax(rows.logits)).max(axis=1).mean() - (rows.logits.argmax(axis=1) == rows.labels).mean()
+    first = work.record(tmp_path, work.Run(study.arms[0], study.arch[0], 0))["train_confidence_gap"]
+    assert first == pytest.approx(sure, abs=1e-6)
+    assert points["CE"].x[0] == pytest.approx(found["train_confidence_gap", "CE"].value)
 
 
 def test_shapes_are_those_of_the_loss_itself() -> None:
@@ -391,6 +472,27 @@ def test_what_is_asked_on_the_command_line(capsys: pytest.CaptureFixture[str], t
     assert "40" in calib("step-size", "--dry-run", "--format", "json")[1]
     (tmp_path / "mine.toml").write_text(calib("step-size", "--print")[1])
     assert parsing.parse(*experiment.text_of(str(tmp_path / "mine.toml")), "small").name == "step-size"
+
+
+def test_the_plans_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight GPUs and a Slurm array, by a dry run of the same line."""
+    text = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    line, runs, hours = re.findall(r"(calib study .* --dry-run) +# runs: (\d+); of ([\d.]+) GPU hours each", text)[0]
+    assert main([*shlex.split(line)[1:], "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["facts"]
+    assert (planned["runs"], f"of {hours} GPU hours each" in planned["cost"]) == (int(runs), True)
+    (machine,) = re.findall(rf"{line.removesuffix(' --dry-run')} .*--jobs (\d+)\n", text)
+    (told,) = re.findall(r"Eight GPUs of one machine, a process for each, (\d+) hours", text)
+    assert int(machine) == 8
+    assert int(told) == round(int(runs) * float(hours) / 8)
+    (tasks,) = re.findall(r"--array=0-(\d+)\n", text)
+    (limit,) = re.findall(r"--time=(\d+):00:00", text)
+    (until,) = re.findall(r"--until (\d+) -q\n", text)
+    assert int(tasks) + 1 <= int(runs)
+    assert int(until) + 60 * float(hours) < 60 * int(limit)  # the last run that began ends
+    for more in (["--jobs", machine], ["--until", until, "-q"]):
+        assert main([*shlex.split(line)[1:], *more, "--save", "nowhere"]) == 0
+        assert not Path("nowhere").exists()
 
 
 def test_the_digits_are_those_that_travel_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,6 +637,21 @@ class Halved(torch.nn.Module):
 class Mean(torch.nn.Module):
     def forward(self, logits, labels):
         return torch.nn.functional.cross_entropy(logits, labels)
+
+def net():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+class Two(torch.nn.Module):
+    def forward(self, logits, labels):
+        margin = logits.gather(1, labels[:, None]) - logits.gather(1, 1 - labels[:, None])
+        return (1 - margin[:, 0]).clamp(min=0) ** 2
+
+def Weighted():
+    return torch.nn.CrossEntropyLoss(weight=torch.arange(1.0, 11.0), reduction="none")
+
+class Broken(torch.nn.Module):
+    def forward(self, logits, labels):
+        raise ValueError("never")
 """
 
 
@@ -557,6 +674,15 @@ def test_a_loss_of_ones_own_is_named_by_whoever_runs_it(tmp_path: Path, monkeypa
     logits, labels = torch.randn(7, 4), torch.arange(7) % 4
     wanted = torch.nn.functional.cross_entropy(logits, labels, reduction="none") / 2
     assert torch.allclose(losses.objective(study.arms[0].loss).loss(logits, labels), wanted)
+    alone = LITTLE.replace("mlp:hidden=8", "own_losses:net").replace("seeds = 2", "seeds = 1")
+    one = parsing.parse(alone, "own.toml", trust=True)
+    one = dataclasses.replace(one, arms=one.arms[:1])
+    work.work(one, tmp_path / "own", lambda fraction, text: None)  # its checkpoint names no architecture
+    assert work.record(tmp_path / "own", work.runs(one)[0])["lambda_max of ce"] > 0
+    for name in ("Two", "Weighted"):  # of their own number of classes
+        assert parsing.parse(text.replace("Halved", name), "own.toml", trust=True).arms[0].loss == f"own_losses:{name}"
+    with pytest.raises(InputError, match=r"fails \(ValueError: never"):
+        parsing.parse(text.replace("Halved", "Broken"), "own.toml", trust=True)
     with pytest.raises(InputError, match=r"gives \(\) for 3 rows"):
         parsing.parse(text.replace("Halved", "Mean"), "own.toml", trust=True)
     with pytest.raises(UsageError, match="has no 'Halve'"):

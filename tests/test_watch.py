@@ -436,7 +436,7 @@ def test_an_alarm_exits_1_and_stays_until_a_restart(nights: list[Path], tmp_path
     assert watch(state, nights[0], "--min", "accuracy=0.99", "--night", night(0)) == 1
     said = capsys.readouterr().out
     assert "Alarm after 1 night and 200 rows" in said
-    assert "surely beyond the limit since 2026-03-01" in said
+    assert "surely beyond the limit, known on 2026-03-01" in said
     assert watch(state) == 1
     assert watch(state, nights[1], "--night", night(1)) == 1
     assert watch(state, nights[1], "--min", "accuracy=0.5", "--night", night(1), "--restart") == 0
@@ -467,6 +467,14 @@ def test_rules_come_from_the_file_of_check(nights: list[Path], tmp_path: Path, c
     assert [r.rule for r in read(state).settings.rules] == ["ece <= 0.1"]
     config.write_text('[[gate]]\nmetric = "adaece"\nlimit = 0.1\n')
     assert watch(tmp_path / "t.json", nights[0], "--config", str(config)) == 2
+    capsys.readouterr()
+    config.write_text('[[gate]]\nmetric = "accuracy"\nmin = 0.5\nby = "ink"\n')
+    many = part(tmp_path / "many.npz", 0, 200, ink=np.array([f"u{i}" for i in range(200)]))
+    assert watch(tmp_path / "t.json", many, "--config", str(config)) == 2
+    said = capsys.readouterr().err
+    assert "'ink' has 200 values, and a state watches 100" in said
+    assert "choose a coarser column" in said
+    assert not (tmp_path / "t.json").exists()
 
 
 def test_no_rules_and_no_state() -> None:

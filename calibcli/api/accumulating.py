@@ -262,8 +262,8 @@ def merged(
     if save is not None:
         found.save(save)
     inputs = [Source(path).entry() for path in files]
-    count = f"{found.rows:,} rows in {len(files)} state{'s' * (len(files) != 1)}"
-    said = f"{headline.of(result)} Measured of {count}.".strip()
+    count = f"{len(files)} state file{'s' * (len(files) != 1)}, {found.rows:,} rows"
+    said = f"{headline.of(result)} Merged from {count}.".strip()
     return dataclasses.replace(
         result,
         command="merge",

@@ -88,7 +88,7 @@ def ood(
     if against is not None:
         second = Model("", read(against[0]), read(against[1]))
         files += [entry for p in second.files for entry in recorded.provenance(p)]
-        first, second, notes = _paired(first, second, _names(inside, against[0]))
+        first, second, notes = _paired(first, second, names_of([inside, against[0]]))
     elif calibrator is not None:
         scaler, file = opened(calibrator)
         within, beyond = (scalers.apply(scaler, rows) for rows in first.files)
@@ -96,11 +96,6 @@ def ood(
     result = report([first] if second is None else [first, second], options, progress)
     result = dataclasses.replace(result, notes=[*result.notes, *notes], provenance={"inputs": files, "seed": 0})
     return headline.headed(result)
-
-
-def _names(*inside: Scores) -> list[str]:
-    """Of two models, by their files."""
-    return names_of([one if isinstance(one, str | Path) else f"model {n}" for n, one in enumerate(inside, 1)])
 
 
 def _paired(first: Model, second: Model, names: Sequence[str]) -> tuple[Model, Model, list[str]]:

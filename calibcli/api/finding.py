@@ -17,7 +17,7 @@ from calibcli.inputs.scores.from_arrays import How
 from calibcli.inputs.scores.metadata import others
 from calibcli.predictions import Progress
 from calibcli.result import Result
-from calibcli.slices.find import Search
+from calibcli.slices import Search
 from calibcli.slices.find import find as search_in
 
 __all__ = ["find_slices"]
@@ -64,7 +64,7 @@ def find_slices(
         InputError: rows that are refused, or no column that can be searched.  UsageError: an option that cannot be.
     """
     asked: dict[str, Any] = {"depth": depth, "alpha": alpha, "seed": seed}
-    search = Search(find=find, confirm=confirm, least=min_n, **asked)
+    search = Search(find=find, confirm=confirm, min_n=min_n, **asked)
     by, file = how.get("by"), is_path(scores)
     more: dict[str, Any] = {key: value for key, value in how.items() if key != "by"}
     with_class = False

@@ -129,9 +129,7 @@ def compare(
         InputError: the rows are not the same.  UsageError: fewer than two models, or scores and results.
     """
     inputs = [first, *others]
-    named = list(
-        names or comparing.names_of([i if isinstance(i, str | Path) else f"model {n}" for n, i in enumerate(inputs, 1)])
-    )
+    named = list(names or comparing.names_of(inputs))
     if len(named) != len(inputs):
         raise UsageError(f"{len(inputs)} models, {len(named)} names", "name each model")
     kinds = {isinstance(i, Result) or (isinstance(i, str | Path) and Path(i).suffix == ".json") for i in inputs}

@@ -57,7 +57,12 @@ def apply_labels(
         Result(
             command="apply",
             notes=first.notes,
-            facts={"headline": f"{spec} of each label: {said}.", "method": spec, "written": said, "n": first.n},
+            facts={
+                "headline": f"Wrote {said}, by the method {spec} of each label.",
+                "method": spec,
+                "written": said,
+                "n": first.n,
+            },
             artefacts={"scores": str(path)},
             provenance={"inputs": [*files, *recorded.provenance(first)]},
         )

@@ -14,7 +14,7 @@ from calibcli import headline
 from calibcli.errors import check_keywords
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import multilabel, recorded
-from calibcli.inputs.scores.from_arrays import How, of_labels
+from calibcli.inputs.scores.from_arrays import How, checked, of_labels
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
 from calibcli.inputs.scores.from_arrays import of_confidence as from_confidence
 from calibcli.inputs.scores.recorded import read
@@ -81,7 +81,7 @@ def given(
         return read(path, progress=progress, need_labels=need_labels, labels=labels, **how)
     if labels is None and need_labels:
         raise TypeError(f"labels are missing: {name}(scores, labels)")
-    return from_arrays(cast(npt.ArrayLike, scores), labels, **how)
+    return checked(cast(npt.ArrayLike, scores), labels, how)
 
 
 @spread

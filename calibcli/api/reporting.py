@@ -12,7 +12,7 @@ from typing import Any
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import compare as comparing
 from calibcli.gate.input_files import read_result
-from calibcli.headline import FACT, headed
+from calibcli.headline import FACT, headed, listed
 from calibcli.result import WORST_FIRST, Cell, Result, Table
 
 __all__ = ["report"]
@@ -71,7 +71,8 @@ def _headline(held: Sequence[tuple[str, Result]]) -> str:
     judged = [(name, one.verdict) for name, one in held if one.verdict]
     count = f"{len(held)} result{'s' * (len(held) != 1)}"
     if not judged:
-        return f"{count}; no gate is among them, so there is no verdict."
+        names = listed((f"{one.command} of {name}" for name, one in held), 5)
+        return f"{count}: {names}. No gate is among them, so there is no verdict."
     failed = [f"{name} ({str(verdict).replace('_', ' ')})" for name, verdict in judged if verdict != "pass"]
     some = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
     passed = "every one passes" if len(judged) > 1 else "it passes"

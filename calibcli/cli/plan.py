@@ -7,9 +7,9 @@ from pathlib import Path
 
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.device import Seeded
-from calibcli.gate.request import LIMIT, MAX, MIN
+from calibcli.gate.request import LIMIT, MAX, MIN, Assumptions
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Accuracy, Alpha, Classes, Limit, Positive, Power, Rows, option
+from calibcli.spec import option
 
 PANEL = "Gate"
 
@@ -23,13 +23,7 @@ def command(
         (), "Loss against a baseline allowed: temperature_gain=0 (calib list metrics).", metavar=LIMIT
     ),
     pilot: Path | None = option(None, "Scores of a pilot; without it, a synthetic model.", "--from", metavar="FILE"),
-    truth: Limit | None = option(None, "True value of the metric. Default: the pilot's; ece without one: 0."),
-    accuracy: Accuracy = option(0.87, "Accuracy of the synthetic model."),
-    n_classes: Classes = option(10, "Classes of the synthetic model."),
-    logit_factor: Positive = option(1.3, "With --margin: factor on the new model's logits."),
-    slices: Rows = option(1, "Slices judged together (FAIL shares alpha)."),
-    power: Power = option(0.8, "Chance that the true verdict is reached."),
-    alpha: Alpha = option(0.05, "Error probability of each bound."),
+    assumed: Assumptions,
     seeded: Seeded,
     run: Run,
     reading: Reading,
@@ -51,17 +45,6 @@ def command(
         raise UsageError("no gate to plan", "write --max ece=0.02")
     run.claim([pilot, *named(reading)])
     found = None if pilot is None else recorded.read(pilot, **asked(reading.whole("plan")))
-    assumed = planning.Assumptions(
-        pilot=found,
-        accuracy=accuracy,
-        classes=n_classes,
-        truth=truth,
-        logit_factor=logit_factor,
-        alpha=alpha,
-        family=slices,
-        power=power,
-        seed=seeded.seed,
-    )
     read = [] if found is None else recorded.provenance(found)
-    planned = planning.plan(gates, assumed)
+    planned = planning.plan(gates, dataclasses.replace(assumed, pilot=found, seed=seeded.seed))
     return run.finish(dataclasses.replace(planned, provenance={"inputs": read, "seed": seeded.seed}))

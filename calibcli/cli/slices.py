@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from calibcli.cli.run import Run, asked, named, takes
 from calibcli.inputs.opening import Reading
-from calibcli.spec import Alpha, Depth, Rows, Seed, argument, option
+from calibcli.slices import Search
+from calibcli.spec import argument
 
 PANEL = "Inspect"
 
@@ -16,14 +16,7 @@ PANEL = "Inspect"
 def command(
     *,
     files: tuple[Path, ...] = argument("Scores with labels and columns; - is stdin."),
-    find: Literal["gap", "error"] = option("gap", "gap (miscalibration), or error (more errors than elsewhere)."),
-    confirm: Literal["split", "all"] = option(
-        "split", "split: search one half, confirm on the other; all: every rule on all rows."
-    ),
-    depth: Depth = option(2, "Conditions of a rule; 3 needs sliceline."),
-    min_n: Rows = option(200, "Rows of a rule at the least."),
-    alpha: Alpha = option(0.05, "Family-wise error probability of the rules that are confirmed."),
-    seed: Seed = option(0, "Seed of the halves."),
+    search: Search,
     run: Run,
     reading: Reading,
 ) -> int:
@@ -37,15 +30,4 @@ def command(
     from calibcli.api.finding import find_slices
 
     run.claim([*files, *named(reading)])
-    found = find_slices(
-        files,
-        find=find,
-        confirm=confirm,
-        depth=depth,
-        min_n=min_n,
-        alpha=alpha,
-        seed=seed,
-        progress=run.progress("searching"),
-        **asked(reading),
-    )
-    return run.finish(found)
+    return run.finish(find_slices(files, **vars(search), progress=run.progress("searching"), **asked(reading)))

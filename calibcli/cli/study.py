@@ -126,5 +126,5 @@ def _plan(study: Study) -> Result:
     return Result(
         command="study",
         tables=[Table(name="runs", columns=["arm", "network", "seed", "loss"], rows=rows)],
-        facts={"study": study.name, "runs": len(rows)},
+        facts={"study": study.name, "runs": len(rows), **({"cost": study.cost} if study.cost else {})},
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from calibcli.predictions import Array, Floats, Ints
 
-PIECE = 1 << 17  # float32 scores worked on at once: they and their exponentials about fill the second-level cache
+PIECE = 1 << 18  # float32 scores worked on at once: beyond, memory is waited for; below, calls take longer
 ROWS = 1 << 13  # rows at most whose numbers are worked out together
 ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
@@ -88,7 +88,7 @@ class Piece:
         """(n,) smallest score of each row."""
         if self.narrow:
             return np.asarray(self.by_class.min(axis=0))
-        return np.asarray(self.z[np.arange(len(self)), self.z.argmin(axis=1)])  # faster than `min` of each row
+        return _least(self.z)
 
     @property
     def sums(self) -> Floats:
@@ -120,6 +120,7 @@ class Block:
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.
+        best: the same as `top`, where it is known before.
         lean: nothing but `confidence` and `rest` is asked for.
         found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
@@ -134,7 +135,9 @@ class Block:
         out: Mapping[str, Floats],
         weights: Floats | None,
         masked: bool = True,
+        best: Ints | None = None,
     ) -> None:
+        self.best = best
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
         self.found: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
@@ -188,7 +191,7 @@ class Block:
 
     def _wide(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
-        self.top = np.empty(n, np.int64)
+        self.top = np.empty(n, np.int64) if self.best is None else self.best
         sums, gap, deep = np.empty((5, n), z.dtype), np.empty(n), np.empty(n)
         listed: list[tuple[Ints, Array]] = []
         step = max(1, self.buffer.piece // k)
@@ -217,13 +220,13 @@ class Block:
         e = buffer.scores[: n * k].reshape(n, k)
         flat, z_flat, here = e.reshape(-1), z.reshape(-1), buffer.starts[:n]
         r, squares, first, own, shift = sums
-        np.argmax(z, axis=1, out=top)
+        if self.best is None:
+            np.argmax(z, axis=1, out=top)
         at_top = here + top
         z_top = z_flat[at_top]
         np.subtract(z_top, z_flat[here + self.labels[rows]], out=gap, dtype=np.float64)
         if not self.lean:
-            lowest = z_flat[here + z.argmin(axis=1)]  # several times as fast as `min` over few classes
-            np.subtract(z_top, lowest, out=deep, dtype=np.float64)
+            np.subtract(z_top, _least(z), out=deep, dtype=np.float64)
         if z_top.min() >= -SAFE and z_top.max() <= SAFE:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
@@ -289,6 +292,18 @@ class Block:
         row = found if self.weights is None else found - col * n
         self.found.append((row, col, p.reshape(-1)[found].astype(np.float64)))
         self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
+
+
+def _least(z: Array) -> Array:
+    """(n,) smallest score of each row.
+
+    Where every row has a score with a sign, it is that whose bits are the largest number. Numbers are compared without
+    the branches that `argmin` mispredicts.
+    """
+    found: Array = z.view(f"u{z.itemsize}").max(axis=1).view(z.dtype)
+    if np.signbit(found).all():
+        return found
+    return np.asarray(z.reshape(-1)[np.arange(0, z.size, z.shape[1]) + z.argmin(axis=1)])
 
 
 def _first_moment(z: Array, top: Ints) -> Floats:

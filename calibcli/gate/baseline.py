@@ -167,7 +167,7 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
     salt = salt or secrets.token_hex(8)
     gain, beta, cost = np.full(predictions.n, np.nan), np.ones(predictions.n), 0.0
     if np.isfinite(columns.nll).all():
-        fold = np.unique(folds_of(predictions), return_inverse=True)[1]
+        fold = np.unique(folds_of(predictions, nll=columns.nll), return_inverse=True)[1]
         if fold.max() > 0:
             gains, fits = cross_fit_beta(predictions.logits, predictions.labels, fold, predictions.weights)
             if all(fit.status == "ok" for fit in fits):

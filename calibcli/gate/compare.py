@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,13 +175,13 @@ def _forest(differences: Sequence[Difference]) -> list[Plot]:
     return plots
 
 
-def names_of(paths: Sequence[Any]) -> list[str]:
-    """Short names that tell the inputs apart.
+def names_of(inputs: Sequence[Any]) -> list[str]:
+    """Short names that tell the inputs apart: of files, numbers of what else there is.
 
     Raises:
         UsageError: fewer than two, or the same one twice.
     """
-    texts = [str(p) for p in paths]
+    texts = [str(one) if isinstance(one, str | Path) else f"model {n}" for n, one in enumerate(inputs, 1)]
     if len(texts) < 2:
         raise UsageError("one input to compare", "name two or more: calib compare a.npz b.npz")
     if len(set(texts)) < len(texts):

@@ -16,6 +16,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline, limits
 from calibcli.gate.config import MIN_N, Gate
 from calibcli.gate.plan import EcePopulation, Power, mean_power, rows_for, synthetic_logits
+from calibcli.gate.request import Assumptions
 from calibcli.gate.verdict import Side, rule
 from calibcli.links import fit_beta, nll_rows
 from calibcli.metrics import Sample, choose, columns_of, estimates
@@ -30,29 +31,6 @@ POINTS = 40
 PILOTS, QUICK = 25, 500  # other pilots that are tried, and the draws of their chances
 NINTH = 1.2815515655446004  # normal quantile of .9
 CROSS_FITTED = 1.14  # the temperatures that gains are measured with are fitted too: more rows needed, by simulation
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assumptions:
-    """What the future evaluation is taken to be like.
-
-    Attributes:
-        pilot: rows of it, or None for a synthetic model.
-        accuracy, classes: of the synthetic model.
-        truth: the population value of the metric; None for the pilot's own (ECE without a pilot: 0, calibrated).
-        logit_factor: factor on the logits of the new model in a comparison with a baseline.
-        alpha, family, power: error of each bound, slices judged together, chance of the verdict.
-    """
-
-    pilot: Predictions | None = None
-    accuracy: float = 0.87
-    classes: int = 10
-    truth: float | None = None
-    logit_factor: float = 1.3
-    alpha: float = 0.05
-    family: int = 1
-    power: float = 0.8
-    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +91,7 @@ def plan(gates: Sequence[Gate], a: Assumptions) -> Result:
     heads = ["rule", "verdict", "truth", *(f"{p:.0%}" for p in POWERS)]
     title = "Rows by the chance of the verdict that is true"
     table = Table(name="power", title=title, columns=heads, rows=rows)
-    facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.family, "min_n": MIN_N}
+    facts: dict[str, Any] = {"alpha": a.alpha, "power": a.power, "slices": a.slices, "min_n": MIN_N}
     if a.pilot is not None:
         facts |= a.pilot.event_fact
     plots = [_plot(need, estimate, a) for need, estimate in zip(needs, found, strict=True)]
@@ -149,7 +127,7 @@ def _rows(need: Need, a: Assumptions) -> Estimate:
 
 
 def _need(gate: Gate, a: Assumptions) -> Need:
-    k = a.pilot.k if a.pilot is not None else a.classes
+    k = a.pilot.k if a.pilot is not None else a.n_classes
     if gate.baseline:
         limits.resolved(gate, "", k)
         return _against_baseline(gate, a)
@@ -168,10 +146,10 @@ def _need(gate: Gate, a: Assumptions) -> Need:
     at_limit, reach = sd, _reach(choice(sample), truth)
     if choice.name == "accuracy":  # an exact interval takes the spread that the limit implies
         sd, at_limit = math.sqrt(truth * (1 - truth)), math.sqrt(max(limit * (1 - limit), 0.0))
-    how: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.family, "reach": reach}
+    how: dict[str, Any] = {"side": side, "at_limit": at_limit, "alpha": a.alpha, "family": a.slices, "reach": reach}
     own = (e.se or 0.0) if a.pilot is not None and a.truth is None else 0.0
     chance, *others = (mean_power(truth + z * own, sd, limit, **how) for z in ((0, -NINTH, NINTH) if own else (0,)))
-    source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.classes} classes"
+    source = "the pilot's spread" if a.pilot is not None else f"a calibrated synthetic model of {a.n_classes} classes"
     said = f"{source}, true {choice.spec} {truth:.4g}"
     return Need(metric=choice.spec, side=side, limit=limit, truth=truth, assumed=said, chance=chance, others=others)
 
@@ -179,7 +157,7 @@ def _need(gate: Gate, a: Assumptions) -> Need:
 def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
     how = {"bins": options["bins"], "edges": options["edges"]}
     if a.pilot is None:
-        event = a.classes == 2 and options["of"] == "auto"
+        event = a.n_classes == 2 and options["of"] == "auto"
         population = EcePopulation.assumed(a.accuracy, a.truth or 0.0, event=event, **how)
         said = f"confidences spread around {a.accuracy:g}, each too high by {a.truth or 0.0:g}"
         pilots: list[EcePopulation] = []
@@ -189,7 +167,7 @@ def _ece(options: Any, spec: str, limit: float, a: Assumptions) -> Need:
         said = f"confidences of the pilot, true ECE {population.ece:.4g}"
         said += " (its own, less what is noise)" if a.truth is None else ""
         pilots = population.pilots(1 / view.effective, a.truth, PILOTS, a.seed)
-    power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.family, seed=a.seed)
+    power = partial(EcePopulation.power, limit=limit, alpha=a.alpha, family=a.slices, seed=a.seed)
     truth = population.ece if a.truth is None else a.truth
     others = [power(pilot, draws=QUICK) for pilot in pilots]
     return Need(
@@ -216,7 +194,7 @@ def _against_baseline(gate: Gate, a: Assumptions) -> Need:
     old, new = (baseline.rows(*both) for both in zip(models, tables, strict=True))
     low, high = baseline.reach(new, old, baseline.Pairing(new=every, base=every, how=""), gate.metric)
     lost, cost = (baseline.FITTED * old.cost * len(y), CROSS_FITTED) if gain else (0.0, 1.0)
-    how: dict[str, Any] = {"side": "max", "alpha": a.alpha, "family": a.family, "lost": lost}
+    how: dict[str, Any] = {"side": "max", "alpha": a.alpha, "family": a.slices, "lost": lost}
 
     def chance_of(truth: float) -> Power:
         of_mean = mean_power(truth, sd, margin, reach=(max(high - truth, 0.0), max(truth - low, 0.0)), **how)
@@ -240,7 +218,7 @@ def _reach(statistic: Statistic, truth: float) -> tuple[float, float]:
 
 def _rows_of(a: Assumptions) -> Predictions:
     """The pilot, or a synthetic model."""
-    return a.pilot if a.pilot is not None else Predictions.of(*synthetic_logits(a.accuracy, a.classes, seed=a.seed))
+    return a.pilot if a.pilot is not None else Predictions.of(*synthetic_logits(a.accuracy, a.n_classes, seed=a.seed))
 
 
 def _plot(need: Need, estimate: Estimate, a: Assumptions) -> Plot:

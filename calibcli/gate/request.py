@@ -1,4 +1,4 @@
-"""What a check may be asked for, as options. Light: nothing that computes."""
+"""What a check, or a plan of one, may be asked for, as options. Light: nothing that computes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from calibcli.spec import Alpha, Count, Rows, Seed, argument, check_options, option
+from calibcli.spec import (
+    Accuracy,
+    Alpha,
+    Classes,
+    Count,
+    Limit,
+    Positive,
+    Power,
+    Rows,
+    Seed,
+    argument,
+    check_options,
+    option,
+)
 
 LIMIT = "METRIC=NUMBER"
 MAX = "Largest value allowed of a metric (calib list metrics). Repeatable."
@@ -52,3 +65,18 @@ class Request:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumptions:
+    """What the evaluation that is planned is taken to be like; `pilot`: rows of it (`Predictions`), where there are."""
+
+    truth: Limit | None = option(None, "True value of the metric. Default: the pilot's; ece without one: 0.")
+    accuracy: Accuracy = option(0.87, "Accuracy of the synthetic model.")
+    n_classes: Classes = option(10, "Classes of the synthetic model.")
+    logit_factor: Positive = option(1.3, "With --margin: factor on the new model's logits.")
+    slices: Rows = option(1, "Slices judged together (FAIL shares alpha).")
+    power: Power = option(0.8, "Chance that the true verdict is reached.")
+    alpha: Alpha = option(0.05, "Error probability of each bound.")
+    pilot: Any = None
+    seed: int = 0

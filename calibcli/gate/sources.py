@@ -170,7 +170,7 @@ class Scores:
     def _ece(self, choice: Choice, part: Part, limit: float, alpha: float, family: int) -> Claim | str:
         bounds = self.bounds(choice, part, alpha, family)
         if bounds.reason:
-            return bounds.reason
+            return Claim(estimate=ece_estimate(bounds, choice.spec), low=None, high=None)
         needed = None
         if bounds.lower <= limit < bounds.upper and part.columns.groups is None:
             ece = choice(part.sample(choice))

@@ -55,6 +55,7 @@ NAMES = {
     "adaece": "AdaECE",
     "smece": "smECE",
     "classwise_ece": "classwise ECE",
+    "ece2_debiased": "debiased squared ECE",
     "auc": "AUC",
     "lambda_max": "λmax",
     "lambda_min": "λmin",
@@ -62,6 +63,7 @@ NAMES = {
     "temperature_gain": "gain of a temperature",
 }
 MOST = 3  # things that are named one by one
+USUAL = "95 %"  # level of an interval of which no sentence says it
 
 
 def base(spec: str) -> str:
@@ -95,10 +97,20 @@ def side(e: Estimate | None, of: float = 0.0) -> Side:
 
 
 def value(e: Estimate) -> str:
-    """`0.0646 [0.0459, 0.0801]`; with its unit."""
-    shown = numbers.shown(e)
+    """`0.198 [0.115, 0.451] nats`; with any level but 95 % of the whole: `0.06 [0.04, 0.08] (95 % each end)`.
+
+    To three digits where there is no interval.
+    """
     unit = f" {e.unit}" if e.unit == "nats" else ""
-    return " ".join(filter(None, [shown.value, shown.interval])) + unit
+    if not numbers.has_interval(e):
+        return (numbers.number(e.value, 3) if e.value is not None else numbers.NONE) + unit
+    shown = numbers.shown(e)
+    if e.low is None or e.high is None:
+        bound = shown.interval.replace("≤", "at most").replace("≥", "at least")
+        return f"{shown.value} ({bound}, {numbers.percent(e.level)}){unit}"
+    said = numbers.level([e])
+    level = "" if said == USUAL else f" ({said} end)" if said.endswith("each") else f" ({said})"
+    return f"{shown.value} {shown.interval}{level}{unit}"
 
 
 def moved(before: Estimate, after: Estimate) -> str:

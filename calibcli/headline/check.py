@@ -21,7 +21,7 @@ def say(result: Result) -> str:
     if verdict == "pass":
         many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
         return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
-    excused = "" if any(c.fatal for c in own) else " (only warns)"
+    excused = "" if any(c.fatal for c in own) else " (a warning, which fails no run)"
     said = f"{WORDS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
     others = [f"{len(own) - 1} more {WORDS[verdict]}"] if len(own) > 1 else []
     return told(said, ", ".join(others + rest), _advice(own[0]))
@@ -49,7 +49,9 @@ def _why(check: Check) -> str:
         sure = f" (with {numbers.percent(level)} confidence)" if isinstance(level, float) else _sure([check])
         return f", {check.message.removeprefix('surely ')}{sure}" if check.message else ""
     if check.outcome == "inconclusive":
-        return ", with the limit between its bounds" if check.n_needed else f", {check.message}"
+        level = "" if check.estimate is None else numbers.level([check.estimate])
+        level = f" ({level})" if level else ""
+        return f", with the limit between its bounds{level}" if check.n_needed else f", {check.message}"
     return f": {check.message}" if check.message and check.rule != NO_RULE else check.message
 
 
@@ -62,7 +64,8 @@ def _advice(check: Check) -> str:
         warn = ", or --on-inconclusive warn" if check.fatal else ""
         return f"What is left: another limit (calib plan --from FILE){warn}"
     more = check.n_needed - e.n if e is not None and e.n else 0
-    done = [f"about {check.n_needed:,} rows would decide" + (f" ({more:,} more)" if more > 0 else "")]
+    rows = f"about {check.n_needed:,} rows" + (f" ({more:,} more)" if more > 0 else "")
+    done = [f"{rows} would decide it if the value stays"]
     if _coarse(e):
         done.append("sharper bounds may (--bounds sharp)")
     done.append("see calib plan --from FILE")

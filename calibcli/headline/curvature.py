@@ -50,7 +50,7 @@ def _against(result: Result, main: Estimate, losses: list[str]) -> str:
     if other is None:
         return ""
     here, beyond = _order(_known(other), _known(main)), _order((other.low, other.high), (main.low, main.high))
-    said = f"With {losses[1]} it is {value(other)}"
+    said = f"For the same weights under {losses[1]} it is {value(other)}"
     if beyond:
         return f"{said}: {beyond}, by intervals that do not meet"
     return f"{said}: {here} on these rows, no difference shown beyond them" if here else f"{said}: no difference shown"

@@ -47,6 +47,7 @@ def _best(result: Result, losses: list[str]) -> str:
     apart = [loss for loss, e in found.items() if loss != best and e.low is not None and e.low > top]
     said = f"Of {len(losses)} losses, {best} has the lowest NLL{' after a temperature' if when == 'after' else ''}"
     if len(apart) == len(found) - 1:
-        return f"{said}, by intervals that do not meet"
+        next_, second = min(((loss, found[loss]) for loss in apart), key=lambda pair: pair[1].value or 0.0)
+        return f"{said}, {value(least)}; the next, {next_}, {value(second)}: intervals that do not meet"
     others = [loss for loss in found if loss != best and loss not in apart]
     return f"{said} ({value(least)}); not told apart from {listed(others)}"

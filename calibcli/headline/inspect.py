@@ -12,7 +12,7 @@ def say(result: Result) -> str:
     if not what:
         return ""
     if what == "recorded outputs":
-        return told(_outputs(result), f"For {commands}" if commands else "")
+        return told(_outputs(result), upper(f"for {commands}") if commands else "")
     said = what
     spec = facts.get("spec") or facts.get("architecture")
     said += f" ({spec})" if spec else ""

@@ -10,5 +10,5 @@ def say(result: Result) -> str:
     rows, classes = count(result, "rows"), count(result, "classes")
     accuracy = first(result, ["accuracy"])
     where = result.artefacts.get("logits", "")
-    written = f"{rows:,} × {classes} logits" + (f" in {where}" if where else "")
+    written = f"Wrote {rows:,} × {classes} logits" + (f" to {where}" if where else "")
     return told(f"{written}: {named(accuracy)}" if accuracy else written)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from calibcli import numbers
-from calibcli.headline import count, counted, first, listed, named, numbers_alone, side, told, upper, value
+from calibcli.headline import count, counted, first, listed, name, named, numbers_alone, side, told, upper, value
 from calibcli.result import Estimate, Result
 
 ERRORS = ("ece", "smece", "adaece", "ece_l2", "classwise_ece", "ece2_debiased")
 MOST_SENTENCES = 3
 FEW = 200  # rows, as of a gate, below which it is said how few they are
 MEAN = "mean of tasks"
+SIGNS = "undecided, with signs of miscalibration"  # where the interval and chance disagree
 
 
 def say(result: Result) -> str:
@@ -54,27 +55,28 @@ def direction(result: Result, scope: str = "") -> str:
 
 def _calibration(result: Result) -> str:
     error, gap, way = _error(result), first(result, ["confidence_gap"]), direction(result)
+    ground = "" if gap is None or not way else named(gap)
+    if not way:
+        way, ground = _otherwise(result)
     if error is None:
-        return f"{way}: {named(gap)}" if gap is not None and way else ""
+        return ": ".join(filter(None, [way, ground]))
     null = error.null_high
     chance = "" if null is None else _chance(error, null)
-    beyond = null is not None and error.value is not None and error.value > null
-    if not way and side(error) == "above":
-        way = "miscalibrated" + _bend(result)
-    if way and not chance:
-        return f"{way}: {named(error)}"
-    if way and beyond:
-        return f"{way}: {named(error)} where a calibrated model would show at most {chance} (95 %)"
-    if way and gap is not None and side(gap) != "open":
-        return f"{way}: {named(gap)}, though {named(error)} alone is within chance (up to {chance}, 95 %)"
-    if way:
-        rest = f"leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
-        return f"{way}, barely: {named(error)} {rest}"
-    if beyond and error.low is None:
-        return f"{named(error)} is more than a calibrated model would show ({chance}, 95 %)"
+    beyond, above = _beyond(error), side(error) == "above"
+    if way and chance and not beyond:
+        rest = f"though {named(error)} alone is within chance (up to {chance}, 95 %)"
+        return ", ".join(filter(None, [": ".join(filter(None, [way, ground])), rest]))
+    if way or (above and (beyond or not chance)):
+        own = f" ({ground})" if ground.startswith("slope") else ""
+        said = f"{way or 'miscalibrated'}{own}: {named(error)}"
+        return f"{said} where a calibrated model would show at most {chance} (95 %)" if chance else said
+    if above:
+        return f"{SIGNS}: {named(error)} leaves out 0, though chance gives a calibrated model up to {chance} (95 %)"
+    if beyond and not numbers.has_interval(error):
+        return f"beyond chance: {named(error)} where a calibrated model would show at most {chance} (95 %); no interval"
     if beyond:
-        rest = f"is more than a calibrated model would show ({chance}, 95 %), but its bounds do not exclude it"
-        return f"undecided: {named(error)} {rest}"
+        rest = f"is more than a calibrated model would show ({chance}, 95 %), though its interval holds 0"
+        return f"{SIGNS}: {named(error)} {rest}"
     said = f"no miscalibration shown: {named(error)}"
     said += f", which chance gives a calibrated model too (up to {chance}, 95 %)" if chance else ""
     if error.n is not None and error.n < FEW:
@@ -82,16 +84,29 @@ def _calibration(result: Result) -> str:
     return said
 
 
+def _beyond(error: Estimate) -> bool:
+    """Whether it is more than chance gives a calibrated model in 95 % of cases."""
+    return error.null_high is not None and error.value is not None and error.value > error.null_high
+
+
 def _chance(error: Estimate, null: float) -> str:
     """The level of a calibrated model as the table has it, with more digits where those would be none."""
+    if not numbers.has_interval(error):
+        return numbers.number(null, 3)
     shown = numbers.shown(error).null.partition("≤ ")[2].rstrip(")")
     return shown if shown.strip("0.") or null == 0 else numbers.number(null, 2)
 
 
-def _bend(result: Result) -> str:
-    """Which way the slope of the log-odds says."""
-    where = side(first(result, ["cox_slope"]), 1.0)
-    return {"below": ", probabilities too extreme", "above": ", probabilities too moderate", "open": ""}[where]
+def _otherwise(result: Result) -> tuple[str, str]:
+    """What shows miscalibration without a gap: a slope of the log-odds, with its number, or a temperature's gain."""
+    slope = first(result, ["cox_slope"])
+    where = side(slope, 1.0)
+    if slope is not None and where != "open":
+        word = {"below": "extreme", "above": "moderate"}[where]
+        return f"miscalibrated, probabilities too {word}", f"slope {value(slope)}"
+    if side(first(result, ["temperature_gain"])) == "above":
+        return "miscalibrated, as a temperature would save something", ""
+    return "", ""
 
 
 def _gain(result: Result) -> str:
@@ -106,23 +121,32 @@ def _gain(result: Result) -> str:
 
 
 def _parts(result: Result) -> str:
-    """Slices or labels that are shown to be miscalibrated, each taken alone."""
+    """Slices or labels that are shown to be miscalibrated, each by itself: no correction for how many there are."""
     scopes = list(dict.fromkeys(e.scope for e in result.estimates if e.scope and "=" in e.scope))
     said = []
     for column in dict.fromkeys(scope.partition("=")[0] for scope in scopes):
         own = [s for s in scopes if s.startswith(f"{column}=") and (_error(result, s) or direction(result, s))]
-        shown = [s for s in own if direction(result, s) or side(_error(result, s)) == "above"]
+        shown = [s for s in own if _miscalibrated(result, s)]
         worst = sorted(shown, key=lambda s: _size(result, s), reverse=True)
-        each = listed((f"{s.partition('=')[2]} ({_one(result, s)})" for s in worst), 2)
-        of = f"of {counted(len(own), 'label')}" if column == "label" else f"of {counted(len(own), 'value')} of {column}"
-        if own and shown:
-            said.append(f"{of}, miscalibrated if taken alone: {each}")
+        each = listed((f"{s} ({_one(result, s)})" for s in worst), 2)
+        noun, of = ("label", "") if column == "label" else ("value", f" of {column}")
+        if shown:
+            level = numbers.level(e for s in shown[:2] if (e := _error(result, s)) is not None)
+            judged = "each judged by itself" + (f", {level} end" if level.endswith("each") else "")
+            said.append(f"{len(shown)} of {counted(len(own), noun)}{of} shown to be miscalibrated, {judged}: {each}")
         elif own:
-            said.append(f"{of}, none shown to be miscalibrated")
+            said.append(f"no {noun}{of} shown to be miscalibrated (of {len(own)})")
     mean = _error(result, MEAN)
     if mean is not None:
-        said.insert(0, f"mean over tasks: {named(mean)}")
+        bare = "" if numbers.has_interval(mean) else " (no interval)"
+        said.insert(0, f"mean over tasks: {named(mean)}{bare}")
     return "; ".join(said)
+
+
+def _miscalibrated(result: Result, scope: str) -> bool:
+    error = _error(result, scope)
+    beyond = error is not None and (error.null_high is None or _beyond(error))
+    return bool(direction(result, scope)) or (side(error) == "above" and beyond)
 
 
 def _size(result: Result, scope: str) -> float:
@@ -132,4 +156,5 @@ def _size(result: Result, scope: str) -> float:
 
 def _one(result: Result, scope: str) -> str:
     error, way = _error(result, scope), direction(result, scope)
-    return ", ".join(filter(None, [way, "" if error is None else named(error)]))
+    shown = "" if error is None else f"{name(error.name)} {' '.join(numbers.shown(error)[:2])}".rstrip()
+    return ", ".join(filter(None, [way, shown]))

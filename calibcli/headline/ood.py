@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from calibcli.headline import listed, side, told, upper, value
-from calibcli.result import Result
+from calibcli.result import Estimate, Result
 
 SCORE = "score="
+KEPT = 0.95  # of the rows inside, where the share of those outside that pass is measured
 
 
 def say(result: Result) -> str:
@@ -16,12 +17,25 @@ def say(result: Result) -> str:
     passed = result.get(("fpr95", first.scope))
     outside = result.facts.get("outside", "outside")
     rest = f"; {value(passed)} of {outside} pass where 95 % of the rows inside do" if passed is not None else ""
+    if passed is not None and passed.low is not None and passed.high is not None and passed.low <= KEPT <= passed.high:
+        rest += ", which is not shown to differ"
     word = {
         "above": "tells rows inside from rows outside",
         "below": "is larger outside than inside",
         "open": "is not shown to tell rows inside from rows outside",
     }[side(first, 0.5)]
-    return told(upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{rest}"), _differences(result))
+    said = upper(f"{first.scope.removeprefix(SCORE)} {word}: AUROC {value(first)}{rest}")
+    tested = all(", model=" not in e.scope for e in own)  # one model: each score against the first
+    return told(said, _largest(first, own, tested), _differences(result))
+
+
+def _largest(first: Estimate, own: list[Estimate], tested: bool) -> str:
+    """The score with the largest AUROC, where its interval lies above that of the first and no difference is tested."""
+    best = max(own, key=lambda e: e.value or 0.0)
+    if tested or first.high is None or side(best, first.high) != "above":
+        return ""
+    scope = best.scope.removeprefix(SCORE).replace(", model=", " of ")
+    return upper(f"{scope} has the largest AUROC of {len(own)}, {value(best)}: intervals that do not meet")
 
 
 def _differences(result: Result) -> str:
@@ -33,4 +47,5 @@ def _differences(result: Result) -> str:
     real = [e for e in changes if verdicts[e.name, e.scope] in ("better", "worse") and side(e) != "open"]
     if not real:
         return f"No difference shown in AUROC ({listed((f'{e.scope} {value(e)}' for e in changes), 2)})"
-    return f"Differences in AUROC: {listed((f'{e.scope} {value(e)}' for e in real), 3)}"
+    real.sort(key=lambda e: -abs(e.value or 0.0))
+    return f"Differences in AUROC: {listed((f'{e.scope} {value(e)}' for e in real), 2)}"

@@ -96,7 +96,7 @@ def measure(
         found: list[tuple[LogitLoss, Choice, Found]] = []
         for one in losses:
             engine = Engine(shared, one)
-            found += [(one, choice, f) for choice, f in _run(engine, choices, interrupts, len(losses))]
+            found += [(one, choice, f) for choice, f in _run(engine, choices, interrupts)]
         try:
             shared.quality()
         except interrupts as interrupt:
@@ -105,7 +105,7 @@ def measure(
 
 
 def _run(
-    engine: Engine, choices: Sequence[Choice], interrupts: tuple[type[BaseException], ...], losses: int
+    engine: Engine, choices: Sequence[Choice], interrupts: tuple[type[BaseException], ...]
 ) -> list[tuple[Choice, Found]]:
     """Each choice's finding, in the order asked; worked off in the order that shares most."""
     shared = engine.shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,13 @@ from calibcli.hessian.problem import Problem, free_bytes, second
 from calibcli.hessian.readied import copied
 from calibcli.hessian.settings import AttentionWatch
 
+SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
 CLOSE = 1e-3  # up to which it is taken to be right at the first try
 ASIDE = (1e-3, 0.1)  # of the root mean square parameter: how far away it is tried again
 FIRST = (1e-7,)  # move of the differences at the first try, which crosses few kinks
 STEPS = (1e-6, 1e-9, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
+CUSTOM = "(a custom autograd function may not be)"
 LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
 SHARE = 4  # of the free memory, one part of which a float64 copy may take
 
@@ -59,17 +62,13 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
     both = _directions(problem, moved)
     hv, hw = _products(problem, rows, loss, logits, moved, both)
     v, w = ([p[i] for p in both] for i in range(2))
+    all_four = [v, w, hv, hw]
+    found.asymmetry = _asymmetry(*all_four)
+    if found.asymmetry > SYMMETRIC and (why := _asymmetric(problem, rows, loss, moved, all_four, found.asymmetry)):
+        raise why
     length = sum(p.numel() for p in v) ** 0.5  # of v and w
-    scale = (_norm(hv) + _norm(hw)) * length / 2
-    found.asymmetry = abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
-    if found.asymmetry > 1e-3:
-        raise InputError(
-            f"the second derivative is not symmetric (relative error {found.asymmetry:.1g} on {len(rows)} rows)",
-            "use operations whose backward pass is differentiable and deterministic (a custom autograd function may"
-            " not be)",
-        )
     unit = [*torch._foreach_div(v, length)]
-    del both, v, w, hw  # memory
+    del both, v, w, hw, all_four  # memory
     torch._foreach_div_(hv, length)
     found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv)
     if kinks:
@@ -78,14 +77,38 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
             " H is that of PyTorch's choice of a side"
         )
     elif found.difference is not None and found.difference > WRONG:
-        raise InputError(
-            "the second derivative disagrees with a difference of gradients "
-            f"(relative error {found.difference:.2g} on {len(rows)} rows)",
-            "use operations whose backward pass is differentiable (a custom autograd function may not be)",
-        )
+        what = f"a difference of gradients (relative error {found.difference:.2g} on {len(rows)} rows)"
+        fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
+        raise InputError(f"the second derivative disagrees with {what}", fix)
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
         found.notes.append("BatchNorm uses its running statistics (eval mode)")
     return found
+
+
+def _asymmetry(*pieces: list[torch.Tensor]) -> float:
+    """|wᵀHv - vᵀHw| of signs v, w, Hv and Hw, over the size that either might have."""
+    v, w, hv, hw = pieces
+    scale = (_norm(hv) + _norm(hw)) * sum(p.numel() for p in v) ** 0.5 / 2
+    return abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
+
+
+def _asymmetric(
+    problem: Problem, rows: range, loss: LogitLoss, moved: list[int], found: list[list[torch.Tensor]], error: float
+) -> InputError | None:
+    """Why the products of v, w, Hv, Hw are not symmetric, by those of a float64 copy: a derivative that is wrong, or
+    rounding. None where that is small beside H times a Gaussian vector: H is next to 0 along v and w by chance."""
+    with contextlib.suppress(RuntimeError, KeyError):  # as for `_difference`
+        v, w, *products = ([p.double() for p in pieces] for pieces in found)
+        sizes = [p.numel() for p in v]
+        u = [piece.view_as(p).to(p) for piece, p in zip(torch.split(normal(sum(sizes), 0, 0), sizes), v)]
+        twin = _twin(problem, moved)
+        *exact, scale = (_Along(twin, rows, loss, pieces).product() for pieces in (v, w, u))
+        if problem.dtype != torch.float64 and _asymmetry(v, w, *exact) <= SYMMETRIC / 10:
+            off = max(_norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / _norm(scale)
+            what = f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size (on {len(rows)} rows)"
+            return InputError(what, "pass --dtype float64") if off > SYMMETRIC else None
+    what = f"the second derivative is not symmetric (relative error {error:.1g} on {len(rows)} rows)"
+    return InputError(what, f"use operations whose backward pass is differentiable and deterministic {CUSTOM}")
 
 
 def _labels(problem: Problem, classes: int) -> None:
@@ -94,15 +117,12 @@ def _labels(problem: Problem, classes: int) -> None:
     problem.classes = classes
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        raise InputError(
-            f"label {low if low < 0 else high} is beyond the model's {classes} outputs",
-            f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set",
-        )
+        what = f"label {low if low < 0 else high} is beyond the model's {classes} outputs"
+        raise InputError(what, f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set")
 
 
 def _moved(problem: Problem) -> list[int]:
-    """Parameter tensors that the test moves: all, or the smaller ones of a large model, through whose operations the
-    derivatives in these run too."""
+    """Parameter tensors that the test moves: all, or of a large model the smaller ones."""
     found: list[int] = []
     total = 0
     for i in sorted(range(len(problem.sizes)), key=problem.sizes.__getitem__):
@@ -132,12 +152,7 @@ def _outputs(problem: Problem, rows: range, found: SelfTest) -> torch.Tensor:
         with torch.no_grad(), AttentionWatch() as watch:
             logits, _ = problem.logits(rows)
     except RuntimeError as error:
-        if problem.dtype != torch.float64 or not any(word in str(error) for word in ("dtype", "scalar type", "Double")):
-            raise
-        raise InputError(
-            f"the model does not run in float64 ({str(error).splitlines()[-1]})",
-            "pass --dtype float32, or take float(), dtype= and constants in float32 out of its forward pass",
-        ) from None
+        raise devices.of_dtype(error, problem.dtype) or error from None
     if watch.seen or any(isinstance(m, nn.MultiheadAttention) for m in problem.model.modules()):
         found.notes.append("attention runs in its math form: the fused kernels have no second derivative")
     if logits.ndim != 2 or len(logits) != len(rows):
@@ -174,9 +189,8 @@ def _products(
         with problem.counted(rows):
             gradients = problem.gradients(rows, scalar)
         if not torch.allclose(logits, again[0], rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
-            raise InputError(
-                "the model's outputs change from call to call", "switch off dropout and noise in eval mode"
-            )
+            what = "the model's outputs change from call to call"
+            raise InputError(what, "switch off dropout and noise in eval mode")
         _unseen(problem, rows, logits, gradients)
         some, tensors = [gradients[i] for i in moved], [problem.tensors[i] for i in moved]
         return _of_each(problem, some, tensors, vectors)
@@ -232,11 +246,10 @@ def _difference(
     """Relative error of the double backward along a unit vector v against central differences of gradients in a
     float64 copy, and whether it is that of a point aside, since units of the model lie at a kink.
 
-    The products that are at hand come first; where they differ, those of the copy decide: they are free of the
-    rounding of the model's precision. At a kink differences grow as 1/step, whatever the derivative. A derivative that
-    is wrong is so at other points too. Points
-    far enough: where batch norm's biases are 0 and signals shrink from layer to layer, all units lie near one. None of
-    a model that does not run in float64.
+    The products that are at hand come first; where they differ, those of the copy decide, free of rounding. At a kink
+    differences grow as 1/step, whatever the derivative. One that is wrong is so at other points too. Points far enough:
+    where batch norm's biases are 0 and signals shrink, all units lie near one. None of a model that does not run in
+    float64.
     """
     if 8 * sum(p.numel() for p in problem.model.parameters()) > free_bytes(problem.device) // SHARE:
         return None, False

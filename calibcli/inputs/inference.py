@@ -31,7 +31,7 @@ NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
 
 
 def check(data: Dataset, model: nn.Module) -> int:
-    """Run one row through the model, leaving the model and the random state as they were.
+    """Run two rows through the model, twice, leaving the model and the random state as they were.
 
     Returns:
         K, the number of classes the model tells apart.
@@ -46,7 +46,7 @@ def check(data: Dataset, model: nn.Module) -> int:
     try:
         model.eval()
         with torch.no_grad(), devices.unchanged_rng(where), devices.full_float32():
-            out = logits(model, inputs)
+            out, again = logits(model, inputs), logits(model, inputs)
     except FAILURES as error:
         if devices.is_out_of_memory(error):
             raise InputError("out of memory with two rows", "pass --device cpu, or free memory") from None
@@ -62,6 +62,8 @@ def check(data: Dataset, model: nn.Module) -> int:
     ):
         problem = "the model's outputs are probabilities, not logits"
         raise InputError(problem, "leave the softmax out of its forward pass")
+    if not torch.allclose(out, again, rtol=1e-2, atol=1e-3 * float(out.abs().nan_to_num().max()), equal_nan=True):
+        data.notes.append("the model's outputs change from call to call, as with dropout left on: each is one draw")
     classes = out.shape[1]
     top = int(data.labels.max())
     if top >= classes:
@@ -109,7 +111,7 @@ def predict(
                 out = logits(model, inputs).to(torch.float64 if dtype == torch.float64 else torch.float32).cpu()
         except (MemoryError, RuntimeError) as error:
             if not devices.is_out_of_memory(error):
-                raise
+                raise devices.of_dtype(error, dtype) or error from None
             if batch_size == 1:
                 raise InputError("out of memory with one row at a time", "pass --device cpu, or free memory") from None
             batch_size = max(1, batch_size // 2)
@@ -134,7 +136,8 @@ def _ready(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mod
     as_is = all(t.device == device and t.dtype == dtype for t in tensors)
     if as_is and not any(module.training for module in model.modules()):
         return model
-    return copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    ready = copy.deepcopy(model).to(device).eval()  # its to(dtype) would make complex numbers real
+    return ready._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)  # type: ignore[no-untyped-call,no-any-return]
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ class _Run:
         if rough.status != "ok":
             return rough
         sums, at = self._last
-        return self._refine(sums, at, rough)
+        return self._refine(sums, at)
 
     def _pass(self, beta: float, dtype: Any) -> Sums:
         self.passes += 1
@@ -220,7 +220,7 @@ class _Run:
         self.passes += sum(len(b[0]) for b in part) / self.n
         return min(max(beta, 10 * self.floor), self.cap / 10)
 
-    def _refine(self, sums: Sums, at: float, rough: BetaFit) -> BetaFit:
+    def _refine(self, sums: Sums, at: float) -> BetaFit:
         """Remove what float32 and the truncated expansion left, as measured in float64 on the sample."""
         for _ in range(2):
             beta = _root(sums.means(), at)

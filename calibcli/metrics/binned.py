@@ -16,7 +16,6 @@ import numpy as np
 
 from calibcli.columns import ClassBins, ClassTable, Edges
 from calibcli.metrics.gap_norms import (
-    ECE_HAS,
     DebiasedSquare,
     Ece,
     GapNorm,
@@ -29,8 +28,8 @@ from calibcli.metrics.gap_norms import (
     over_by_confidence,
     under,
 )
-from calibcli.metrics.intervals import Bare, Interval, Statistic
-from calibcli.metrics.reliability import Equal
+from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic
+from calibcli.metrics.reliability import Equal, Hits
 from calibcli.metrics.sample import METRICS, SIGNED, UNIT, BinaryOutcomes, Of, Sample
 from calibcli.numerics import TIE, normal_quantile, parts, score_bound
 from calibcli.predictions import Floats
@@ -142,6 +141,8 @@ def ece2_debiased(sample: Sample, *, bins: Count = 15, method: Equal = "whole", 
 def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
     """ECE with the most equal-mass bins whose accuracies still rise with confidence (Roelofs et al. 2022).
 
+    Rows of equal confidence share their accuracy, so that row order does not matter.
+
     >>> round(calibcli.measure(logits, labels, "ece_sweep")["ece_sweep"].value, 4)
     0.0646
     """
@@ -152,13 +153,18 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
     w, order = w[there], order[there]
     position = np.append(0.0, np.cumsum(w))
     p = np.append(0.0, np.cumsum(w * view.p[order]))
-    hit = np.append(0.0, np.cumsum(w * view.hit[order]))
+    accuracy = _shared(view.p[order], view.hit[order], w)
+    hit = np.append(0.0, np.cumsum(w * accuracy))
     most = round(view.total) if view.counts else len(w)
-    first, last = int(view.hit[order].argmax()), len(w) - int((~view.hit[order])[::-1].argmax())
-    if first >= last or view.hit[order].all() or not view.hit[order].any():
-        bins = most  # no miss is above a hit
+    falls = (
+        np.maximum.accumulate(accuracy) > accuracy + TIE,
+        np.minimum.accumulate(accuracy[::-1]) < accuracy[::-1] - TIE,
+    )
+    first, last = int(falls[1][::-1].argmax()), len(w) - int(falls[0][::-1].argmax())
+    if not falls[0].any():
+        bins = most  # no row is above one of larger accuracy
     else:
-        for bins in range(2, most + 1):  # below the first hit and above the last miss accuracies are 0 and 1
+        for bins in range(2, most + 1):  # below `first` and above `last` accuracies only rise
             low, high = (_bin_at(view, float(position[end]), bins) for end in (first, last))
             at = view.cut(np.arange(low - 2, high + 4).clip(0, bins), bins)
             at = at[np.append(True, np.diff(at) > 0)]
@@ -167,7 +173,17 @@ def ece_sweep(sample: Sample, *, of: Of = "auto") -> Bare:
                 break
     cuts = position if bins == most and (view.counts or view.weights is None) else view.cuts(bins)
     best = np.abs(np.diff(np.interp(cuts, position, p) - np.interp(cuts, position, hit))).sum()
-    return Bare(float(best) / view.total, Interval(reason="no bound: the number of bins is chosen on these rows"))
+    reason = "no bound: the number of bins is chosen on these rows (ece and adaece have one)"
+    return Bare(float(best) / view.total, Interval(reason=reason))
+
+
+def _shared(p: Floats, hit: Hits, w: Floats) -> Floats:
+    """(n,) outcomes by rising p, those of equal p (within 1e-12) as their mean: row order must not matter."""
+    start = np.flatnonzero(np.append(True, np.diff(p) > TIE))
+    if len(start) == len(p):
+        return hit.astype(np.float64)
+    mean = np.add.reduceat(w * hit, start) / np.add.reduceat(w, start)
+    return np.repeat(mean, np.diff(np.append(start, len(p))))
 
 
 def _bin_at(view: BinaryOutcomes, position: float, bins: int) -> int:
@@ -234,11 +250,11 @@ class Classwise(Statistic):
 
     def interval(self, level: float) -> Interval:
         columns, view = self.sample.columns, self.sample.top
-        null, null_high = self._null()
         detail = {"worst_class": int(self.each.argmax()), "worst_value": float(self.each.max())}
-        how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if columns.groups is not None:
-            return Interval(reason=ECE_HAS, **how)
+            return Interval(reason=NO_GROUPS, detail=detail)
+        null, null_high = self._null()
+        how: dict[str, Any] = {"null": null, "null_high": null_high, "detail": detail}
         if self.norm == "l2":
             return Interval(reason="no bound: the largest gaps may be in cells with few rows", **how)
         unseen, variance = 2 / columns.k / view.effective, 0.0

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from calibcli.metrics.intervals import FEWEST_GROUPS
+from calibcli.metrics.intervals import FEWEST_GROUPS, few_groups
 from calibcli.metrics.reliability import Bins
 from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.numerics import effective_groups, normal_quantile, normals, quantile, score_bound, student_quantile
@@ -222,6 +222,7 @@ def table_bounds(
     """
     d, null, value = table.weighted_gap, table.null_variance, float(np.abs(table.weighted_gap).sum())
     level, count, effective = 1 - alpha / family, None, math.inf
+    free = np.diag(null)  # covariance of the gaps of a calibrated model
     if view.groups is None:
         covariance, unseen = np.diag(table.gap_variance), float(table.weight_variance.sum())
         z, z_lower = normal_quantile(1 - alpha), normal_quantile(level)
@@ -241,19 +242,19 @@ def table_bounds(
         whole = norm_quantile(np.diag(variance), 1 - alpha / family * WHOLE, table.seed)
         lower = max(value - whole, float(signed(d, variance, alpha / family * (1 - WHOLE))))
     else:
-        deficit = np.maximum(null - np.diag(covariance), 0)
-        whole = norm_quantile(covariance + np.diag(deficit), level, table.seed)
+        calibrated = covariance + np.diag(np.maximum(null - np.diag(covariance), 0))
+        whole = norm_quantile(calibrated, level, table.seed)
         lower = value - whole * z_lower / normal_quantile(level)
-    reason = ""
-    if effective < FEWEST_GROUPS:
-        reason = f"{count} groups count as {effective:.1f} of equal size, too few for a bound ({FEWEST_GROUPS})"
+        free = calibrated if view.groups is not None else free
+    spread = np.sqrt(np.diag(free))
+    reason = few_groups(count, effective) if count and effective < FEWEST_GROUPS else ""
     return Bounds(
         value=value,
         lower=0.0 if reason else max(0.0, lower),
         upper=1.0 if reason else upper,
         reason=reason,
-        floor=math.sqrt(2 / math.pi) * float(np.sqrt(null).sum()),
-        null_high=norm_quantile(np.diag(null), 0.95, table.seed),
+        floor=math.sqrt(2 / math.pi) * float(spread.sum()),
+        null_high=norm_quantile(free, 0.95, table.seed),
         n=round(view.total) if view.counts else view.n,
         n_eff=view.effective,
         groups=count,

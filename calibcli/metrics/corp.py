@@ -115,7 +115,7 @@ class Decomposed(Statistic):
         view = self.view
         rows = Rows(view.hit, view.weights, view.counts, view.groups)
         null: dict[str, Any] = {}
-        if self.part == "mcb":
+        if self.part == "mcb" and view.groups is None:
             cells: Cells = self.fit.cells
             draws = cells.miscalibration(self.score)
             null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}

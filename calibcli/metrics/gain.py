@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibcli.columns import columns
 from calibcli.columns.softmax import Piece
@@ -19,7 +18,7 @@ from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
 from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import ANY, METRICS, Sample
-from calibcli.numerics import bisect, root
+from calibcli.numerics import bisect, root, scrambled
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -34,22 +33,20 @@ REACH = 0.1  # |ln β| from an optimum up to which each row's derivatives there 
 FOUND = 1e-10  # to which an end is looked for there: rounding of the rows must not show
 
 
-def folds_of(predictions: Predictions, folds: int = FOLDS) -> Ints:
-    """(N,) fold of each row: by group if there are groups, else by a hash of the id, else of the position."""
+def folds_of(predictions: Predictions, folds: int = FOLDS, nll: Floats | None = None) -> Ints:
+    """(N,) fold of each row: by group if there are groups, else by a hash of the id, else of its rank by label, NLL and
+    weight, so that the order of the rows does not matter.
+    """
     if predictions.groups is not None:
         _, member = np.unique(predictions.groups, return_inverse=True)
         return np.asarray(member % folds, dtype=np.int64)
     if predictions.ids is not None:
         return np.array([zlib.crc32(str(i).encode()) % folds for i in predictions.ids], dtype=np.int64)
-    return np.asarray(scrambled(np.arange(predictions.n, dtype=np.uint64)) % np.uint64(folds), dtype=np.int64)
-
-
-def scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64 finaliser: a fixed permutation that looks random, so that no period of the rows matters."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    nll = _nll(predictions.logits, predictions.labels) if nll is None else nll
+    by = [nll, predictions.labels] if predictions.weights is None else [predictions.weights, nll, predictions.labels]
+    found = np.empty(predictions.n, dtype=np.int64)
+    found[np.lexsort(by)] = scrambled(np.arange(predictions.n, dtype=np.uint64)) % np.uint64(folds)
+    return found
 
 
 def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = None) -> Gains:
@@ -58,7 +55,7 @@ def gains(predictions: Predictions, folds: int = FOLDS, before: Floats | None = 
     Args:
         before: (N,) nll(z_i), where it is known.
     """
-    fold = folds_of(predictions, folds)
+    fold = folds_of(predictions, folds, before)
     there = np.bincount(fold) > 0
     fold = np.cumsum(there)[fold] - 1  # without gaps
     if there.sum() < 2:
@@ -283,7 +280,7 @@ class _Profile:
         if rises(around - REACH) < 0 <= rises(around + REACH):
             return math.exp(root(rises, around - REACH, around + REACH, FOUND))
         ends = math.log(LEAST_BETA / self.scale), math.log(MOST_BETA / self.scale)
-        return math.exp(bisect(lambda t: -rises(t), *ends)[0])
+        return math.exp(root(rises, *bisect(lambda t: -rises(t), *ends, 6), FOUND))
 
     @cached_property
     def _means(self) -> list[float]:

@@ -68,7 +68,6 @@ def debiased(bins: Bins, d: Floats | None = None) -> Floats:
 SURE = 2.0  # standard deviations, beyond those of the bound, from which the sign of a gap is known
 STEEPEST = 4 / 3  # the most that 4 p (1 - p) + (c - p)² can be
 TIES = "no bound: method={} divides ties between bins, which biases it (method=whole does not)"
-ECE_HAS = f"{NO_GROUPS} (ece has one for groups)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +88,15 @@ class GapNorm(Statistic):
 
     def interval(self, level: float) -> Interval:
         if self.view.groups is not None:
-            return Interval(reason=ECE_HAS, **self.null)
+            return Interval(reason=NO_GROUPS, **self.null)
         how = f"one-sided bounds, each {percent(level)}; simulated null level"
         return one_sided(level, self._lower(level), min(1.0, self._upper(level)), how, **self.null)
 
     @property
     def null(self) -> dict[str, Any]:
-        """What the norm of a calibrated model is, and of how many bins."""
+        """What the norm of a calibrated model is, of independent rows, and of how many bins."""
+        if self.view.groups is not None:
+            return {"detail": self.detail}
         draws = self.norm(self.table, self.table.null_gaps)
         return {"null": float(draws.mean()), "null_high": quantile(draws, 0.95), "detail": self.detail}
 
@@ -164,7 +165,7 @@ class Unbounded(GapNorm):
     """With its null level alone."""
 
     def interval(self, level: float) -> Interval:
-        reason = "no bound: the largest gap may be in a bin with few rows, or in an empty one"
+        reason = "no bound: the largest gap may be in a bin with few rows, or in an empty one (ece has one)"
         return Interval(reason=reason, how="null level: simulated", **self.null)
 
 
@@ -179,9 +180,9 @@ class DebiasedSquare(GapNorm):
     def interval(self, level: float) -> Interval:
         table, value = self.table, self.value
         detail = {**self.detail, "root": math.sqrt(max(value, 0.0))}
-        null = {"null": 0.0, "null_high": self.null["null_high"], "detail": detail}
         if self.view.groups is not None:
-            return Interval(reason=ECE_HAS, **null)
+            return Interval(reason=NO_GROUPS, detail=detail)
+        null = {"null": 0.0, "null_high": self.null["null_high"], "detail": detail}
         if self.method == "mukhoti" or (self.method == "split-merge" and self._cuts_ties):
             return Interval(reason=TIES.format(self.method), **null)
         if not (table.effective >= 2).any():

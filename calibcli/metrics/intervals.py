@@ -26,9 +26,17 @@ from calibcli.result import Cell
 
 IMPOSSIBLE = "a label has probability 0 (--clip bounds it)"
 BOUNDLESS = "no upper bound: classes have probability 0, where a label would cost infinitely much (--clip bounds it)"
-NO_GROUPS = "rows belong to groups, and this bound is for independent rows"
+NO_GROUPS = "rows belong to groups, and this bound is for independent rows (ece has one for groups)"
 FEWEST_GROUPS = 10  # effective groups below which no bound keeps its level (simulated: docs/measured/gate.md)
 Mask = npt.NDArray[np.bool_]
+
+
+def few_groups(count: int, effective: float) -> str:
+    """Why there is no bound, and what would help."""
+    if effective > 0.99 * count:
+        return f"{count} groups, and bounds need {FEWEST_GROUPS}: draw more of them"
+    counted = f"{count} groups of these sizes count as {effective:.1f} equal ones, and bounds need {FEWEST_GROUPS}"
+    return f"{counted}: draw more of them, or fewer rows of the largest"
 
 
 def average(values: npt.NDArray[Any], weights: Floats | None) -> float:
@@ -202,10 +210,7 @@ class Rows:
         if not math.isfinite(self.se):
             return "one row has no spread"
         if self.groups is not None and self.units < FEWEST_GROUPS:
-            return (
-                f"{self._member[0]} groups of these sizes count as {self.units:.1f} equal ones, "
-                f"and bounds need {FEWEST_GROUPS}"
-            )
+            return few_groups(self._member[0], self.units)
         return ""
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.sample import BinaryOutcomes
-from calibcli.numerics import TIE, quantiles
+from calibcli.numerics import TIE, quantiles, scrambled
 from calibcli.predictions import Floats, Ints
 
 Score = Literal["brier", "log"]
@@ -135,12 +135,14 @@ class Isotonic:
         interpolation. Never 0 or 1: the ends lie half a hit, or half a miss, within.
         """
         view, n = self.view, len(self.order)
-        if view.groups is None:
-            fold = np.arange(n) % FOLDS
-        else:
-            fold = np.unique(view.groups[self.order], return_inverse=True)[1] % FOLDS
         tie = np.repeat(np.arange(len(self.p)), np.diff(self.ends))
         share, hit = view.shares[self.order], view.hit[self.order]
+        fold = np.arange(n) % FOLDS
+        if view.groups is not None:
+            fold = np.unique(view.groups[self.order], return_inverse=True)[1] % FOLDS
+        elif len(self.p) < n:  # shuffled within ties, whatever the order of the rows
+            alike = np.lexsort((share, hit, tie))
+            fold[alike[np.lexsort((scrambled(np.arange(n, dtype=np.uint64)), tie))]] = np.arange(n) % FOLDS
         found = view.p.copy()
         size = np.diff(self.ends)
         for f in range(FOLDS):
@@ -149,7 +151,8 @@ class Isotonic:
             there = (size > np.bincount(tie[out], minlength=len(size))) & (weight > 0)
             if not there.any():
                 continue
-            hits = np.clip(self.hits - np.bincount(tie[out], share[out] * hit[out], len(size)), 0, weight)
+            hits = self.hits - np.bincount(tie[out], share[out] * hit[out], len(size))
+            hits = np.where(hits < TIE, 0.0, np.where(weight - hits < TIE, weight, hits))  # whatever was rounded
             blocks, p = pool(weight[there], hits[there]), self.p[there]
             rows = blocks.weight[[0, -1]] * view.effective
             low, high = 0.5 / (rows[0] + 1), 1 - 0.5 / (rows[1] + 1)

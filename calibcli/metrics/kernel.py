@@ -62,7 +62,7 @@ class Mmce(Statistic):
     def interval(self, level: float) -> Interval:
         null: dict[str, Any] = {}
         noise = self.view.once(Noises)
-        if not self.weighted:
+        if not self.weighted and self.view.groups is None:
             draws = self._lengths(noise.null)
             null = {"null": float(draws.mean()), "null_high": quantile(draws, 0.95)}
         if self.weighted or self.square:
@@ -114,7 +114,8 @@ def kde_ece(sample: Sample, *, of: Of = "auto") -> Bare:
     height = np.abs(t - accuracy) * everything
     value = float(height.sum() - (height[0] + height[-1]) / 2) / CELLS
     how = f"triweight kernel on {CELLS} cells"
-    return Bare(value, Interval(reason="no interval: the bias of the kernel is of unknown size", how=how))
+    reason = "no interval: the bias of the kernel is of unknown size (ece and smece have one)"
+    return Bare(value, Interval(reason=reason, how=how))
 
 
 def kde_bandwidth(view: BinaryOutcomes) -> float:

@@ -17,7 +17,7 @@ from calibcli.metrics.intervals import Interval
 from calibcli.metrics.paired import Paired, ranked, shown
 from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.plots import Curve, Plot
-from calibcli.predictions import Floats, Ints, Predictions, Progress, notes_of
+from calibcli.predictions import Floats, Ints, Predictions, Progress, notes_of, words
 from calibcli.result import Estimate, Result, Table
 from calibcli.spec import Level, Positive, check_options
 
@@ -81,7 +81,7 @@ class Model:
             return f"{score} is of the model's logits, which a calibrator replaces by probabilities"
         for p in self.files:
             if p.kind != "logits":
-                return f"{score} needs logits, and {p.source} holds {p.kind.replace('_', '-')}"
+                return f"{score} needs logits, and {p.source} holds {words(p.kind)}"
             if p.facts.get("columns") == 1:
                 return f"{score} needs a logit of each class, and {p.source} holds one column"
         return ""

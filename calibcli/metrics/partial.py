@@ -18,8 +18,8 @@ import numpy as np
 from calibcli.columns import ClassBins, ClassTable, Columns, into_cells
 from calibcli.columns.condense import Cells
 from calibcli.errors import InputError, UsageError
-from calibcli.metrics.gain import FEWEST, SCORES, scrambled
-from calibcli.numerics import DOUBLE
+from calibcli.metrics.gain import FEWEST, SCORES
+from calibcli.numerics import DOUBLE, scrambled
 from calibcli.predictions import NEAR, Array, ArrayScores, Floats, Ints, Kind, Predictions, Progress, gather
 from calibcli.spec import Range
 

@@ -230,7 +230,7 @@ def spiegelhalter_z(sample: Sample, *, of: Of = "auto") -> Bare:
         return Bare(math.nan, Interval(reason="every confidence is 0, 1/2 or 1: the statistic has no variance"))
     z = -float((w * view.residual) @ tilt) / math.sqrt(variance)
     how = "normal under perfect calibration; |Z| beyond null_high happens to a calibrated model 5 % of the time"
-    reason = "a test statistic: it has a p-value, not an interval"
+    reason = "a test statistic: it has a p-value, not an interval (gate brier, ece or cox_slope)"
     detail = {"p_value": 2 * normal_share(-abs(z))}
     return Bare(z, Interval(reason=reason, how=how, null=0.0, null_high=normal_quantile(0.975), detail=detail))
 
@@ -267,9 +267,10 @@ def calibration_p(
     pieces = (value(table.simulated(min(2_000, draws - start), rng)) for start in range(0, draws, 2_000))
     p = (1 + sum(int((piece >= least).sum()) for piece in pieces)) / (draws + 1)
     if view.groups is not None:
-        return Bare(p, Interval(reason="rows belong to groups, and the test takes them to be independent"))
+        reason = "rows belong to groups, and the test takes them to be independent (ece has bounds for groups)"
+        return Bare(p, Interval(reason=reason))
     how = f"{draws} draws of binomial hits per bin; not valid on the rows that a map was fitted on"
-    reason = "a p-value has no interval; simulation_error is that of the draws"
+    reason = "a p-value has no interval, only simulation_error (ece has bounds)"
     error = math.sqrt(p * (1 - p) / (draws + 1))
     return Bare(p, Interval(reason=reason, how=how, detail={"simulation_error": error}))
 

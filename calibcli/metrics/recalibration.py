@@ -65,7 +65,7 @@ class Coefficient(Statistic):
         deciding = float(fit[2][self.at])
         if deciding < DECIDING:
             what = "rows" if view.groups is None else "groups"
-            few = f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences), of {DECIDING}"
+            few = f"{deciding:.1f} {what} decide it (few are wrong, or few at such confidences); it takes {DECIDING}"
             return Interval(reason=few)
         units = min(rows.units, deciding)
         se = math.sqrt(fit[1][self.at, self.at] * units / (units - 2))

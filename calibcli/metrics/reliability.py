@@ -84,9 +84,10 @@ class Bins:
 
     def simulated(self, draws: int, rng: np.random.Generator) -> Floats:
         """(draws, B) weighted gaps of a calibrated model: binomial hits, from mean confidence and effective rows."""
-        n = np.maximum(np.round(self.effective), 0).astype(np.int64)
+        n = np.maximum(np.round(self.effective.round(9)), 0).astype(np.int64)
         p = self.confidence
-        hits = rng.binomial(n, np.clip(p, 0, 1), size=(draws, len(n)))
+        chance = np.clip(p.round(12), 0, 1)  # the draws must not depend on how sums of rows were rounded
+        hits = rng.binomial(n, chance, size=(draws, len(n)))
         return np.where(n > 0, self.weight * (p - hits / np.maximum(n, 1)), 0.0)
 
     @cached_property

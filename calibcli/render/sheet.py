@@ -45,6 +45,12 @@ def bins(plot: Plot, strip: Plot | None = None) -> list[Bin]:
     return found
 
 
+def fewer(bins: list[Bin], most: int) -> list[Bin]:
+    """At most so many bins, neighbours joined."""
+    step = -(-len(bins) // most)
+    return bins if step <= 1 else [merged(bins[i : i + step]) for i in range(0, len(bins), step)]
+
+
 def merged(some: Sequence[Bin]) -> Bin:
     """Neighbours as one bin, weighted by their rows; it has no band."""
     filled = [(b.count if b.count is not None else 1.0, b.accuracy, b.confidence) for b in some]
@@ -284,7 +290,7 @@ def _checks(checks: Sequence[Check]) -> Sheet:
         Column("value", right=True),
         Column(_interval_head(level, "bounds")),
         Column("level", right=True, spare=2),
-        Column("limit", right=True),
+        Column("limit", right=True, spare=1),  # which the rule says
         Column("if calibrated", spare=5),
         Column("n", right=True, spare=3),
         Column("n to decide", right=True, spare=4),

@@ -210,10 +210,10 @@ def _fitted(
         sizes[i] = min(sizes[i], max(PROSE, sizes[i] - max(0, excess())))
     for i in kept:  # what is longer than a line has to be cut
         sizes[i] = min(sizes[i], room)
-    return _parts(kept, columns, sizes, room), below
+    return _parts(kept, sizes, room), below
 
 
-def _parts(kept: list[int], columns: Sequence[Column], sizes: Sequence[int], room: int) -> list[list[int]]:
+def _parts(kept: list[int], sizes: Sequence[int], room: int) -> list[list[int]]:
     """The columns in as many tables as the width asks for, the first of them in each, which names the rows."""
     found: list[list[int]] = [[]]
     name = kept[:1]

@@ -66,6 +66,7 @@ def fit(
         "n": predictions.n,
         "kind": predictions.kind,
         "columns": int(predictions.facts.get("columns", predictions.k)),
+        **({"exchanged": True} if predictions.facts.get("exchanged") else {}),
         "source": predictions.source,
         "sha256": predictions.sha256,
         "version": __version__,
@@ -171,6 +172,8 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
     if predictions.k != scaler.k:
         problem = f"{predictions.source} has {predictions.k} classes, the calibrator was fitted on {scaler.k}"
         raise InputError(problem, fix)
+    if predictions.classes is None:
+        same_order(scaler, (), predictions.source)
     if scaler.classes is None or predictions.classes is None:
         return
     names = tuple(map(str, predictions.classes))
@@ -182,13 +185,23 @@ def check_classes(scaler: Scaler, predictions: Predictions) -> None:
 
 
 def same_order(scaler: Scaler, classes: Sequence[Any], source: str) -> None:
-    """Refuse the names of the calibrator's classes in another order; other names say nothing.
+    """Refuse the names of the calibrator's classes in another order; no names, and others, say nothing, unless --event
+    changed the order of the calibrator's own.
 
     Raises:
         InputError: they are.
     """
     names = [str(c) for c in classes]
-    if scaler.classes is None or names == [*scaler.classes] or sorted(names) != sorted(scaler.classes):
+    if scaler.classes is None or names == [*scaler.classes]:
+        return
+    if sorted(names) != sorted(scaler.classes):
+        if scaler.metadata.get("exchanged"):
+            event = scaler.classes[1]
+            raise InputError(
+                f"the calibrator was fitted with --event {event}, which made it the second of the two classes, and "
+                f"nothing says whether {source} has it second",
+                f"fit it without --event, which a map does not need; or read scores with --event {event}",
+            )
         return
     where = next(i for i, (a, b) in enumerate(zip(names, scaler.classes, strict=True)) if a != b)
     raise InputError(

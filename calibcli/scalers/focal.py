@@ -12,17 +12,17 @@ import numpy as np
 from calibcli.errors import UsageError
 from calibcli.links import BetaFit, fit_beta, log_phi, log_softmax, nll_rows
 from calibcli.metrics.intervals import Rows
-from calibcli.numerics import effective_rows, normal_quantile, root, student_quantile
+from calibcli.numerics import root, student_quantile
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Predictions
 from calibcli.result import Cell, Estimate
 from calibcli.scalers import ridge, ridge_plots, search
 from calibcli.scalers.objectives import block_source
 from calibcli.scalers.parameters import temperature as temperature_form
-from calibcli.scalers.ridge import HIGH, LOW, Point, Surface
+from calibcli.scalers.ridge import HIGH, LOW, Known, Point, Surface
 from calibcli.scalers.scaler import SCALERS, Array, Fitted, Job, Parameters
 from calibcli.scalers.subsets import fold_of_rows, sample, subset
-from calibcli.scalers.temperature import FEWEST, GRIDS, degenerate, effective_units, facts, per_unit, units_of
+from calibcli.scalers.temperature import GRIDS, degenerate, facts, units_of
 from calibcli.scalers.temperature import apply as apply_temperature
 from calibcli.spec import Count, Range
 
@@ -149,26 +149,27 @@ def _continuous(predictions: Predictions, job: Job, plain: BetaFit) -> Fitted:
     if not job.report:
         return Fitted(parameters)
     at = surface.best(best.gamma, best.u)
-    z = normal_quantile((1 + job.level) / 2)
     points = sorted([*points, at], key=lambda p: p.gamma)
-    limit = min(p.nll for p in points) + z * z / 2 / few.n
-    sets = ridge.acceptable(points, limit)
     spread = ridge.spread_at(surface, at, lambda values: units_of(few, values))
+    known = Known.of(few, math.exp(at.u), job.level)
+    rise = known.rise(spread, 1)
+    limit = min(p.nll for p in points) + rise
+    sets = ridge.acceptable(points, limit)
     c = spread.covariance
     correlation = -c[0, 1] / math.sqrt(c[0, 0] * c[1, 1])  # of T, so the sign of ln β turns
     gain = _gain(few, job.seed, best)
     margin = math.inf if gain.lacking else student_quantile((1 + job.level) / 2, gain.units - 1) * gain.se
-    notes = _notes(best, sets, gain.value, margin, z)
+    notes = _notes(best, sets, gain.value, margin, rise * few.n)
     of = _of(few, predictions)
     how = "NLL of temperature scaling minus NLL of focal temperature scaling, rows of 5 held-out folds, paired"
     ends = {"low": gain.value - margin, "high": gain.value + margin, "level": job.level, "se": gain.se}
-    known = {"reason": gain.lacking} if gain.lacking else ends
+    shown = {"reason": gain.lacking} if gain.lacking else ends
     estimates = [
-        _temperature(surface, best, at, spread, few, job.level, correlation, of),
-        _gamma(best, sets, few.n, correlation, job.level, of),
-        Estimate(name="focal_gain", value=gain.value, **known, n=few.n, unit="nats", how=how + of),
+        _temperature(surface, best, at, spread, known, few.n, correlation, of),
+        _gamma(best, sets, known, rise, few.n, correlation, of),
+        Estimate(name="focal_gain", value=gain.value, **shown, n=few.n, unit="nats", how=how + of),
     ]
-    plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, sets, few.n)]
+    plots = [ridge_plots.profile(points, at, limit, few.n), ridge_plots.heat(surface, points, at, limit, few.n)]
     about = {**facts(plain), "plain T": plain.temperature, "recommended": _choice(gain.value, margin)}
     return Fitted(parameters, estimates, notes, plots, facts=about)
 
@@ -178,28 +179,18 @@ def _temperature(
     best: Point,
     at: Point,
     spread: ridge.Spread,
-    rows: Predictions,
-    level: float,
+    known: Known,
+    n: int,
     correlation: float,
     of: str,
 ) -> Estimate:
     """T with its interval: profile likelihood over γ, its limit widened to the sandwich variance of ln T."""
-    _, bend, times = per_unit(rows, math.exp(at.u))
-    what = "rows" if rows.groups is None else "groups"
-    units = effective_units(bend, times, rows.groups is not None)
-    detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {what}": units}
-    w = np.ones(rows.n) if rows.weights is None else rows.weights
-    size = float(w.sum() if rows.weight_kind == "count" else effective_rows(w))
-    low, high, reason = None, None, ""
-    se = math.sqrt(spread.covariance[0, 0])
-    if units < FEWEST:
-        reason = f"{units:.3g} effective {what} tell T, fewer than {FEWEST}: their spread is not known"
-    elif not math.isfinite(se):
+    detail: dict[str, Cell] = {"correlation with gamma": correlation, f"effective {known.what}": known.units}
+    low, high, reason = None, None, known.lacking
+    if not reason and not math.isfinite(spread.covariance[0, 0]):
         reason = "the NLL is flat along the ridge of T and gamma"
-    else:
-        # the likelihood's own limit, or where rows are worth less than one each, that of the sandwich variance
-        rise = 0.5 * student_quantile((1 + level) / 2, units - 1) ** 2 * max(1 / size, se * se / spread.inverse[0, 0])
-        first, last = ridge.reach(surface, at, rise)
+    elif not reason:
+        first, last = ridge.reach(surface, at, known.rise(spread, 0))
         shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
         low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
         if not math.isfinite(high):
@@ -209,36 +200,41 @@ def _temperature(
         value=best.temperature,
         low=low,
         high=high,
-        level=None if low is None else level,
-        n=rows.n,
+        level=None if low is None else known.level,
+        n=n,
         how=f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]; interval: profile likelihood over gamma, "
-        f"widened to the variance of ln T over {what}, Student's t{of}",
+        f"widened to the variance of ln T over {known.what}, Student's t{of}",
         reason=reason,
         detail=detail,
     )
 
 
 def _gamma(
-    best: Point, sets: Sequence[tuple[float, float]], n: int, correlation: float, level: float, of: str
+    best: Point,
+    sets: Sequence[tuple[float, float]],
+    known: Known,
+    rise: float,
+    n: int,
+    correlation: float,
+    of: str,
 ) -> Estimate:
-    width = normal_quantile((1 + level) / 2) ** 2 / 2
     over = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
+    ends: dict[str, float] = {"low": min(sets[0][0], best.gamma), "high": max(sets[-1][1], best.gamma)}
     return Estimate(
         name="gamma",
         value=best.gamma,
-        low=min(sets[0][0], best.gamma),
-        high=max(sets[-1][1], best.gamma),
-        level=level,
+        **({} if known.lacking else {**ends, "level": known.level}),  # type: ignore[arg-type]
         n=n,
-        how=f"{over}; set: profile NLL within {width:.3g}/n of the best{of}",
-        reason=_bound(best.gamma),
+        how=f"{over}; set: profile NLL within {rise * n:.3g}/n of the best, widened to the variance of gamma over "
+        f"{known.what}{of}",
+        reason=known.lacking or _bound(best.gamma),
         detail={"correlation with T": correlation, "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets)},
     )
 
 
-def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, margin: float, z: float) -> list[str]:
+def _notes(best: Point, sets: Sequence[tuple[float, float]], gain: float, margin: float, rise: float) -> list[str]:
     fine = f"gamma from {sets[0][0]:.2f} to {sets[-1][1]:.2f} fits as well as the best"
-    notes = [f"{fine} (NLL within {z * z / 2:.3g}/n): T and gamma trade off"]
+    notes = [f"{fine} (NLL within {rise:.3g}/n): T and gamma trade off"]
     if best.gamma in (LOW, HIGH):
         notes.append(f"gamma = {best.gamma:g} is at the end of its range [{LOW:g}, {HIGH:g}]")
     if _choice(gain, margin) == "temperature":

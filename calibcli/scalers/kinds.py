@@ -9,12 +9,11 @@ from numpy.typing import ArrayLike
 
 from calibcli.device import array
 from calibcli.errors import InputError
-from calibcli.predictions import Array, Floats, Kind, two_columns
+from calibcli.predictions import Array, Floats, Kind, two_columns, words
 
 LOW, HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 SHARE_OFF = 1e-3  # rows that may miss a sum of one, as in a file
 FEW = 10  # log-odds that all lie in [0, 1] are believed up to here
-NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 
 
 def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
@@ -47,8 +46,8 @@ def as_logits(scores: ArrayLike, kind: Kind, k: int, columns: int) -> Floats:
 
 def _refuse(fault: str, kind: Kind, shape: str) -> None:
     if fault:
-        fix = f"pass {NAMES[kind]} {shape} as in the fit" + ("; log p of a probability is one" * (kind == "logits"))
-        raise InputError(f"{fault}, and the calibrator was fitted on {NAMES[kind]}", fix)
+        fix = f"pass {words(kind)} {shape} as in the fit" + ("; log p of a probability is one" * (kind == "logits"))
+        raise InputError(f"{fault}, and the calibrator was fitted on {words(kind)}", fix)
 
 
 def _tolerance(dtype: np.dtype[Any]) -> float:

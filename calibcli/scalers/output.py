@@ -17,10 +17,9 @@ from calibcli.errors import UsageError
 from calibcli.files import atomic, known_suffix
 from calibcli.predictions import Predictions
 from calibcli.scalers.fitting import check_classes
-from calibcli.scalers.scaler import Progress, Scaler
+from calibcli.scalers.scaler import Progress, Scaler, keep_first
 
 SUFFIXES = (".npz", ".npy", ".csv")
-TIED = 2  # units in the last place that rounding can make of one
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,10 @@ def stream(
             if predictions.top_only:  # both classes are of the one that was predicted
                 write(out[:, 1:], slice(start, start + len(block)))
                 continue
-            raw, mapped = block.argmax(axis=1), out.argmax(axis=1)
-            moved = np.flatnonzero(raw != mapped)
-            if scaler.preserves_accuracy:
-                own, best = out[moved, raw[moved]], out[moved, mapped[moved]]
-                tied = best - own <= TIED * np.spacing(np.abs(best))
-                moved, lost = moved[tied], moved[~tied]
-                out[moved, raw[moved]] = np.nextafter(best[tied], np.asarray(np.inf, dtype))
-                changed += len(lost)
-            else:
-                changed += len(moved)
+            raw = block.argmax(axis=1)
+            changed += (
+                len(keep_first(out, raw)) if scaler.preserves_accuracy else int((out.argmax(axis=1) != raw).sum())
+            )
             write(out, slice(start, start + len(block)))
             if progress:
                 progress((start + len(block)) / max(predictions.n, 1), "writing")

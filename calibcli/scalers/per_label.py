@@ -17,7 +17,7 @@ from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
 from calibcli.metrics.paired import differences
 from calibcli.numerics import normal_quantile, weighted_mean
-from calibcli.predictions import ArrayScores, Predictions
+from calibcli.predictions import ArrayScores, Predictions, words
 from calibcli.result import Cell, Estimate, Result, Table
 from calibcli.scalers.before_after import scoped
 from calibcli.scalers.fitting import apply, cross_fit, fit, part
@@ -57,7 +57,7 @@ def fit_labels(
     spec = SCALERS.choose(methods[0]).spec
     kinds = {p.kind: name for name, p in parts.items()}
     if len(kinds) > 1:
-        found = " and ".join(f"{kind.replace('_', '-')} ('{name}')" for kind, name in kinds.items())
+        found = " and ".join(f"{words(kind)} ('{name}')" for kind, name in kinds.items())
         raise InputError(f"labels look like scores of several kinds: {found}", "pass --kind")
     few = {name for name, p in parts.items() if min(int(p.labels.sum()), int((1 - p.labels).sum())) < FEWEST}
     shared, crossed = None, dict[str, Predictions]()
@@ -237,8 +237,8 @@ class Labels(Scaler):
     def preserves_accuracy(self) -> bool:
         return False
 
-    def _mapped(self, scores: Any) -> Any:
+    def _mapped(self, scores: Any) -> tuple[Any, Any]:
         z = np.asarray(scores)
         if z.ndim != 2 or z.shape[1] != self.k:
             raise InputError(f"scores of shape {z.shape} for {self.k} labels", f"pass an array (n, {self.k})")
-        return np.stack([one(z[:, i])[:, 1] for i, one in enumerate(self.parts)], axis=1)
+        return np.stack([one(z[:, i])[:, 1] for i, one in enumerate(self.parts)], axis=1), z

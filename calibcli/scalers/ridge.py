@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.links.focal_nll import Shifted, focal_rows
-from calibcli.numerics import bisect, root
+from calibcli.numerics import bisect, effective_rows, normal_quantile, root, student_quantile
+from calibcli.predictions import Predictions
 from calibcli.scalers.scaler import Array
+from calibcli.scalers.temperature import FEWEST, effective_units, per_unit
 
 LOW, HIGH = -0.5, 5.0  # search range of γ
 GRID = np.arange(-2, 21) / 4  # of the profile: -0.5, -0.25, ..., 5
@@ -195,6 +197,39 @@ class Spread:
 
     inverse: Array
     covariance: Array
+
+
+@dataclass(frozen=True)
+class Known:
+    """How much rows tell: of what, effectively how many, and how many rows of equal weight they are."""
+
+    what: str
+    units: float
+    size: float
+    level: float
+
+    @classmethod
+    def of(cls, rows: Predictions, beta: float, level: float) -> Known:
+        _, bend, times = per_unit(rows, beta)
+        grouped = rows.groups is not None
+        w = np.ones(rows.n) if rows.weights is None else rows.weights
+        size = float(w.sum() if rows.weight_kind == "count" else effective_rows(w))
+        return cls("groups" if grouped else "rows", effective_units(bend, times, grouped), size, level)
+
+    @property
+    def lacking(self) -> str:
+        few = f"{self.units:.3g} effective {self.what} tell T, fewer than {FEWEST}: their spread is not known"
+        return few if self.units < FEWEST else ""
+
+    def rise(self, spread: Spread, which: int) -> float:
+        """By how much the NLL may rise along the profile of ln β (0) or γ (1), the other at its best: the limit of the
+        likelihood, or where rows are worth less than one each, that of the sandwich variance.
+        """
+        t = student_quantile((1 + self.level) / 2, self.units - 1) if not self.lacking else math.inf
+        widened = spread.covariance[which, which] / spread.inverse[which, which]
+        if not math.isfinite(t * widened):
+            return normal_quantile((1 + self.level) / 2) ** 2 / 2 / self.size
+        return 0.5 * t * t * max(1 / self.size, float(widened))
 
 
 def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array, Array]]) -> Spread:

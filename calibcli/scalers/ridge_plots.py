@@ -26,9 +26,7 @@ def profile(points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
     )
 
 
-def heat(
-    surface: Surface, points: Sequence[Point], best: Point, limit: float, sets: Sequence[tuple[float, float]], n: int
-) -> Plot:
+def heat(surface: Surface, points: Sequence[Point], best: Point, limit: float, n: int) -> Plot:
     """NLL over T x γ with the ridge, the optimum and the set around it."""
     ts = [p.temperature for p in points]
     grid = np.geomspace(min(ts) / 1.5, max(ts) * 1.5, 31)

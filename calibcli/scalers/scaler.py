@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibcli.device import like
+from calibcli.device import like, precision
 from calibcli.plots import Plot
 from calibcli.predictions import Kind
 from calibcli.result import Cell, Estimate, Numbers, Table
@@ -26,8 +26,25 @@ SCALERS = Shelf("scaler", joint="-", package="calibcli.scalers", first=("tempera
 apply: `(parameters, logits (n, K) float64) -> log-probabilities (n, K) float64`.
 form: its parameters by name, as `parameters.Form`.
 search: a function of the options, whether settings are chosen by cross-validation (optional).
-preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options.
+preserves_accuracy: True where the predicted class of raw logits is kept; or a function of the options (optional).
 """
+
+
+TIED = 2  # units in the last place that rounding can make of one
+
+
+def keep_first(out: NDArray[Any], first: NDArray[Any]) -> NDArray[Any]:
+    """In each row raise the class `first` just above others that rounding made equal to it, in place.
+
+    Returns:
+        Rows in which another class is higher by more.
+    """
+    best = out.argmax(axis=1)
+    rows = np.flatnonzero(best != first)
+    highest = out[rows, best[rows]]
+    tied = highest - out[rows, first[rows]] <= TIED * np.spacing(np.abs(highest))
+    out[rows[tied], first[rows[tied]]] = np.nextafter(highest[tied], np.asarray(np.inf, out.dtype))
+    return np.asarray(rows[~tied])
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,7 @@ class Fitted:
 
 def keeps_classes(choice: Choice) -> bool:
     """Whether a method with its options keeps the predicted class of raw logits."""
-    trait = choice.traits["preserves_accuracy"]
+    trait = choice.traits.get("preserves_accuracy")
     return bool(trait(choice.options)) if callable(trait) else bool(trait)
 
 
@@ -123,7 +140,7 @@ class Scaler:
         Raises:
             InputError: another number of classes, or scores that cannot be of this kind.
         """
-        return cast(Array, like(self._mapped(scores), scores))
+        return self._as_given(scores, np.asarray)
 
     def predict_proba(self, scores: ArrayLike) -> Array:
         """Calibrated probabilities (n, K) of what `__call__` takes, in the form that it returns.
@@ -134,10 +151,19 @@ class Scaler:
         Raises:
             InputError: as `__call__`.
         """
-        return cast(Array, like(np.exp(self._mapped(scores)), scores))
+        return self._as_given(scores, np.exp)
 
-    def _mapped(self, scores: ArrayLike) -> Array:
-        return self.map(as_logits(scores, self.kind, self.k, self.columns))
+    def _as_given(self, scores: ArrayLike, form: Callable[[Array], Array]) -> Array:
+        mapped, logits = self._mapped(scores)
+        out = form(mapped).astype(precision(scores), copy=False)
+        if self.preserves_accuracy:
+            keep_first(out, logits.argmax(axis=1))
+        return cast(Array, like(out, scores))
+
+    def _mapped(self, scores: ArrayLike) -> tuple[Array, Array]:
+        """What is returned, in float64, and the logits that it is of."""
+        logits = as_logits(scores, self.kind, self.k, self.columns)
+        return self.map(logits), logits
 
     def map(self, logits: NDArray[Any]) -> Array:
         """Calibrated log-probabilities (n, K) of scores as `Predictions` hold them: logits or log-probabilities.

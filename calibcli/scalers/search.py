@@ -75,7 +75,7 @@ def _best_ece(predictions: Predictions, grid: Array, objective: str, bins: int) 
             means[following] = (mean - ROUGH, mean + ROUGH)
         else:
             c = confidence(predictions, grid[following])
-            values[following], spread[following] = error(c), null_deviation(c, w, bins)
+            values[following], spread[following] = error(c), null_deviation(c, w)
             mean = float(np.average(c, weights=w))
             means[following] = (mean, mean)
         best = min(values, key=lambda i: (values[i], i))
@@ -146,7 +146,7 @@ class Error:
         return float(l1(view.width_bins(self.bins, "right") if wide else view.mass_bins(self.bins, "split-merge")))
 
 
-def null_deviation(c: Array, w: Array | None, bins: int) -> float:
+def null_deviation(c: Array, w: Array | None) -> float:
     """Standard deviation of the ECE of a calibrated model with these confidences: sqrt((1 - 2/π) Σ_b var_b)."""
     weight = 1.0 if w is None else w
     total = len(c) if w is None else w.sum()

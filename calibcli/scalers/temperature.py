@@ -58,12 +58,12 @@ def temperature(
     """
     source = block_source(predictions)
     if objective in ("ece", "adaece"):
-        return _by_grid(predictions, job, objective, grid or "mukhoti", bins)
+        return _by_grid(predictions, objective, grid or "mukhoti", bins)
     exact = fit_beta(source)
     if exact.status != "ok":
         return degenerate(exact)
     if grid is not None:
-        return _by_grid(predictions, job, objective, grid, bins)
+        return _by_grid(predictions, objective, grid, bins)
     if objective == "brier":
         return _by_brier(source, exact)
     plots = [_curve(predictions, exact)] if job.report else []
@@ -159,7 +159,7 @@ def facts(fit: BetaFit) -> dict[str, str | int]:
     return {"temperature status": fit.status, "full passes": fit.passes}
 
 
-def _by_grid(predictions: Predictions, job: Job, objective: Objective, grid: Grid, bins: int) -> Fitted:
+def _by_grid(predictions: Predictions, objective: Objective, grid: Grid, bins: int) -> Fitted:
     best = search.best_temperature(predictions, GRIDS[grid], objective, bins)
     label, (low, high) = search.LABELS[objective], best.plateau
     name, smooth = f"{label} on the {grid} grid", objective not in ("ece", "adaece")

@@ -17,7 +17,9 @@ KIND = "calibrator"
 
 def described(scaler: Scaler) -> dict[str, Any]:
     """What is written."""
-    about = {key: scaler.metadata[key] for key in ("n", "source", "sha256", "version") if key in scaler.metadata}
+    about = {
+        key: scaler.metadata[key] for key in ("n", "source", "sha256", "version", "exchanged") if key in scaler.metadata
+    }
     return {
         "what": KIND,
         "schema": 1,

@@ -20,6 +20,7 @@ from calibcli.ship.target import Job, Shipped
 Array = NDArray[Any]
 PICKLES = (".pkl", ".pickle", ".joblib")
 SUFFIXES = (*PICKLES, ".skops")
+ONE_ROW = 1e-5  # of a probability, what float32 makes of the scores of one row and of the same among many
 OURS = {"calibcli.api.estimator.Calibrator", "calibcli.result.Estimate", "calibcli.scalers.scaler.Fit",
         "calibcli.scalers.scaler.Scaler"}  # types of a .skops file that hold numbers and texts  # fmt: skip
 
@@ -35,7 +36,7 @@ def ship(job: Job) -> Shipped:
     notes = [] if job.path.suffix == ".skops" else ["a pickle is code: it is read with the versions that wrote it"]
     if job.model is None:
         fed = job.fed("float64")
-        compared = _written(job, job.estimator(job.scaler, None), fed, job.scaler(fed), of_rows=True)
+        compared = _written(job, job.estimator(job.scaler, None), fed, job.scaler(fed), "")
         return Shipped(files=[job.path], compared=compared, facts={"takes": "scores"}, notes=notes)
     if job.data is None:
         raise UsageError("a classifier is compared on rows of inputs, and none were named", "pass --data ROWS.npz")
@@ -45,14 +46,19 @@ def ship(job: Job) -> Shipped:
         raise InputError(problem, "dump the fitted classifier or Pipeline")
     made, (x, source) = job.estimator(job.scaler, classifier), inputs(job)
     way = "decision_function" if made.fit_.scaler.kind == "logits" else "predict_proba"
-    expected = np.asarray(made.fit_.scaler(np.asarray(_called(classifier, way, x, job.model), np.float64)))
-    compared = _written(job, made, x, expected)
+    scores = _called(classifier, way, x, job.model)
+    expected = np.asarray(made.fit_.scaler(scores.astype(np.float64)))
+    compared = _written(job, made, x, expected, "float64" if scores.dtype == np.float64 else "float32")
     facts = {"takes": "inputs", "classifier": type(classifier).__name__, "scores": way}
     return Shipped(files=[job.path], compared=compared, facts=facts, notes=notes, inputs=[source] if source else [])
 
 
-def _written(job: Job, made: Any, x: Array, expected: Array, of_rows: bool = False) -> Compared:
-    """The file, if what is read from it is within its limit, of many rows and of one."""
+def _written(job: Job, made: Any, x: Array, expected: Array, dtype: str) -> Compared:
+    """The file, if what is read from it is within its limit, of many rows and of one.
+
+    Args:
+        dtype: of the scores that a classifier gives for the rows x; "" where x are scores.
+    """
     with atomic(job.path) as temporary:
         fix = "use a .pkl file" if job.path.suffix == ".skops" else "use a .skops file"
         with refusing((*FAILURES, pickle.PicklingError), lambda e: f"it cannot be dumped ({str(e)[:200]})", fix):
@@ -60,12 +66,12 @@ def _written(job: Job, made: Any, x: Array, expected: Array, of_rows: bool = Fal
         temporary.write_bytes(data)
         again = read(temporary, trust=True)
         found, one = (_called(again, "predict_proba", rows, job.path) for rows in (x, x[:1]))
-        if of_rows:
+        if not dtype:
             compared = of_scores(job.scaler, x, found, "float64", job.tolerance)
         else:
-            compared = compare(expected, found, "float64", job.tolerance)
+            compared = compare(expected, found, dtype, job.tolerance)
         compared.require(job.path.name)
-        if not np.allclose(one, found[:1], rtol=0, atol=compared.limit):
+        if not np.allclose(one, found[:1], rtol=0, atol=compared.limit if dtype != "float32" else ONE_ROW):
             raise InputError(f"{job.path.name} gives one row something else than many", "report it with the classifier")
     return compared
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from calibcli.errors import UsageError
 from calibcli.files import known_suffix, may_write, sha256
+from calibcli.predictions import words
 from calibcli.result import Cell, Estimate, Result
 from calibcli.scalers import Labels
 from calibcli.ship.comparison import Compared
@@ -42,7 +43,7 @@ def export(spec: str, job: Job) -> Result:
     facts: dict[str, Cell] = {
         "target": choice.spec,
         "calibrator": job.scaler.spec,
-        "kind": job.scaler.kind.replace("_", "-"),
+        "kind": words(job.scaler.kind),
         "classes": job.scaler.k,
         **shipped.facts,
     }
@@ -62,7 +63,7 @@ def export(spec: str, job: Job) -> Result:
 
 
 def _headline(target: str, job: Job, compared: Compared | None) -> str:
-    said = f"{job.scaler.choice.name.replace('_', ' ')} as {target} in {job.path.name}"
+    said = f"Wrote {job.scaler.choice.name.replace('_', ' ')} as {target} to {job.path.name}"
     return f"{said}." if compared is None else f"{said}: {compared.text}."
 
 

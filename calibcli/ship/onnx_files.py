@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def _alone(job: Job, wide: bool) -> Shipped:
     with atomic(job.path) as temporary:
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
-        [p] = onnx_run.run(running, iter([{"scores": fed}]), ["probabilities"])
-        [one] = onnx_run.run(running, iter([{"scores": fed[:1]}]), ["probabilities"])
+        [p] = onnx_run.run(running, iter([({"scores": fed}, len(fed))]), ["probabilities"])
+        [one] = onnx_run.run(running, iter([({"scores": fed[:1]}, 1)]), ["probabilities"])
         if len(one) != 1:
             raise InputError("the model does not take one row", "report it with the calibrator")
         compared = of_scores(scaler, fed, p, "float32", job.tolerance)
@@ -82,11 +83,12 @@ def _inside(job: Job, output: str, wide: bool, beside: list[str]) -> Shipped:
     if any(p.key == "calib.calibrator" for p in model.metadata_props):
         raise InputError(f"{path.name} holds a calibrator already", "export the network again, without it")
     with atomic(job.path) as temporary:  # beside its weights
-        raw = _raw(model, place, temporary, rows)
-        scaler = _given(job, raw.shape[1], place.held)
+        raw = _raw(model, place, temporary, rows, job.scaler)
+        scaler = _given(job.scaler, raw.shape[1], place.held)
         expected = scaler.map(_as_logits(raw, place, scaler))
         _put(model, place, scaler, wide, opset or OPSET, name)
-        helper.set_model_props(model, {**{p.key: p.value for p in model.metadata_props}, **stamp(job)})
+        known = {p.key: p.value for p in model.metadata_props}
+        helper.set_model_props(model, {**known, **stamp(job), onnx_run.OUTPUT: name, onnx_run.GIVES: _gives(place)})
         temporary.write_bytes(model.SerializeToString())
         running = onnx_run.session(temporary)
         [out] = onnx_run.run(running, _feeds(running, rows), [name])
@@ -128,21 +130,33 @@ def opened(network: Path, job: Job) -> Dataset:
     return dataset.in_order(dataset.load(job.data, **{"own": own, **about, **job.reading}), classes)
 
 
-def _feeds(running: Any, rows: Dataset) -> Iterator[Any]:
-    """Inputs in batches; the first row by itself, so that a batch size that is written in shows."""
-    for part in (slice(0, 1), *(slice(s, min(s + BATCH, len(rows))) for s in range(1, len(rows), BATCH))):
-        inputs, _ = rows.batch(part)
-        yield onnx_run.named_inputs(running, inputs)
+def _feeds(running: Any, rows: Dataset) -> Iterator[tuple[Any, int]]:
+    """Inputs in batches, and how many rows count; the first row by itself, so that a batch size that is nowhere written
+    shows. Where one is, batches of that size, the last filled up with its last row.
+    """
+    fixed = onnx_run.batch(running)
+    starts = range(0, len(rows), fixed) if fixed else (0, *range(1, len(rows), BATCH))
+    for start in starts:
+        stop = min(start + (fixed or (BATCH if start else 1)), len(rows))
+        given = onnx_run.named_inputs(running, rows.batch(slice(start, stop))[0])
+        missing = (fixed or 0) - (stop - start)
+        if missing > 0:
+            given = {name: np.concatenate([x, *[x[-1:]] * missing]) for name, x in given.items()}
+        yield given, stop - start
 
 
-def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
-    """What the network gives at the place, (n, columns) float64; its type and what it holds are noted there."""
+def _raw(model: Any, place: Place, temporary: Path, rows: Dataset, scaler: Scaler) -> Array:
+    """What the network gives at the place, as `_scores` has it, by a copy that gives it out."""
     graph = type(model)()
     graph.CopyFrom(model)
     if place.at not in {o.name for o in graph.graph.output}:
         graph.graph.output.append(helper.make_empty_tensor_value_info(place.at))
     temporary.write_bytes(graph.SerializeToString())
-    running = onnx_run.session(temporary)
+    return _scores(onnx_run.session(temporary), place, rows, scaler)
+
+
+def _scores(running: Any, place: Place, rows: Dataset, scaler: Scaler) -> Array:
+    """The output `place.at`, (n, columns) float64; its type and what it holds are noted at the place."""
     [raw] = onnx_run.run(running, _feeds(running, rows), [place.at])
     if raw.ndim == 1:
         place.flat, raw = True, raw[:, None]
@@ -153,8 +167,18 @@ def _raw(model: Any, place: Place, temporary: Path, rows: Dataset) -> Array:
     place.kind = next((kind for kind, name in KINDS.items() if np.dtype(name) == raw.dtype), 0)
     if not place.kind:
         raise InputError(f"'{place.at}' holds {raw.dtype}, not floats", "choose one: --to onnx:output=NAME")
-    place.held = place.held or _held(raw)
+    if not place.held:
+        place.held = _held(raw)
+        if place.held == "probabilities" and raw.shape[1] == 1 and scaler.kind == "logits":  # or narrow logits
+            problem = f"every value of '{place.at}' lies in [0, 1] as a probability does, and no Sigmoid gives them"
+            fix = "fit the calibrator on what this network gives, not on logits, or end it with a Sigmoid"
+            raise InputError(f"{problem}; the calibrator was fitted on logits", fix)
     return raw.astype(np.float64)
+
+
+def _gives(place: Place) -> str:
+    """What the output holds whose calibrator is at the place."""
+    return "probabilities" if place.before == "Softmax" else place.held
 
 
 def _held(raw: Array) -> str:
@@ -162,20 +186,19 @@ def _held(raw: Array) -> str:
     return "probabilities" if inside and (raw.shape[1] == 1 or np.allclose(raw.sum(axis=1), 1, atol=1e-3)) else "logits"
 
 
-def _given(job: Job, columns: int, held: str) -> Scaler:
+def _given(scaler: Scaler, columns: int, held: str) -> Scaler:
     """The scaler as it is called with what the network gives.
 
     Raises:
         InputError: another number of classes.
     """
-    if columns not in (job.scaler.k, 1 if job.scaler.k == 2 else job.scaler.k):
-        problem = f"the network gives {columns} columns, the calibrator was fitted on {job.scaler.k} classes"
+    if columns not in (scaler.k, 1 if scaler.k == 2 else scaler.k):
+        problem = f"the network gives {columns} columns, the calibrator was fitted on {scaler.k} classes"
         raise InputError(problem, "fit a calibrator on outputs of this network")
-    if columns == 2 and job.scaler.columns == 1 and held == "logits":
+    if columns == 2 and scaler.columns == 1 and held == "logits":
         problem = "the calibrator was fitted on one column, the network gives two"
         raise InputError(problem, "fit it on both columns")
-    metadata = {**job.scaler.metadata, "kind": held, "columns": columns}
-    return dataclasses.replace(job.scaler, metadata=metadata)
+    return dataclasses.replace(scaler, metadata={**scaler.metadata, "kind": held, "columns": columns})
 
 
 def _as_logits(raw: Array, place: Place, scaler: Scaler) -> Array:
@@ -234,9 +257,7 @@ def _probabilities(out: Array, place: Place, scaler: Scaler) -> Array:
     if scaler.columns == 1:
         p = out if place.held == "probabilities" else 1 / (1 + np.exp(-out))
         return np.concatenate([1 - p, p], axis=1)
-    if place.held == "probabilities" or place.before == "Softmax":
-        return out
-    return softmax(out)
+    return out if _gives(place) == "probabilities" else softmax(out)
 
 
 def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> float:
@@ -260,14 +281,36 @@ def _rounding(raw: Array, expected: Array, place: Place, scaler: Scaler) -> floa
     return before + float(np.abs((half(p) if place.before == "Softmax" else p) - exact).max())
 
 
+def before(network: Path, rows: Dataset, scaler: Scaler, output: str) -> tuple[Array, Callable[[], float | None]]:
+    """Log-probabilities (n, K) of a network where `ship` puts a calibrator, and what half precision costs it there.
+
+    Raises:
+        InputError: as `ship`.
+    """
+    model = onnx_run.read(network)
+    place = find(model, output, network.name)[1]
+    if place.before:  # a copy of the graph gives it out
+        with tempfile.TemporaryDirectory() as name, weights_beside(network, Path(name) / network.name):
+            raw = _raw(model, place, Path(name) / network.name, rows, scaler)
+    else:
+        raw = _scores(onnx_run.session(network), place, rows, scaler)
+    given = _given(scaler, raw.shape[1], place.held)
+    logits = _as_logits(raw, place, given)
+
+    def cost() -> float | None:
+        return _rounding(raw, given.map(logits), place, given) if KINDS[place.kind] == "float16" else None
+
+    return log_softmax(logits), cost
+
+
 def outputs(path: Path, rows: Dataset, output: str = "") -> Array:
     """Probabilities (n, K) that a network gives."""
     model = onnx_run.read(path)
-    name, _ = find(model, output, path.name)
+    name, place = find(model, output, path.name)
     running = onnx_run.session(path)
     [out] = onnx_run.run(running, _feeds(running, rows), [name])
     out = np.asarray(out if out.ndim > 1 else out[:, None], np.float64)
+    held = onnx_run.said(path).get(onnx_run.GIVES) or _gives(place) or _held(out)
     if out.shape[1] == 1:
-        kind = _held(out)
-        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if kind == "probabilities" else "logits")))
-    return out if _held(out) == "probabilities" else softmax(out)
+        return np.exp(log_softmax(two_columns(out[:, 0], "probabilities" if held == "probabilities" else "logits")))
+    return out if held == "probabilities" else softmax(out)

@@ -56,8 +56,11 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
             raise InputError(f"output '{o.name}' of {path} comes from {kind}, which leaves no scores", NOT_SCORES[kind])
     if output and output not in floats:
         raise UsageError(f"{path} has no output '{output}' of floats", f"it has: {', '.join(floats) or 'none'}")
+    if not floats:
+        held = ", ".join(kinds) or "none"
+        raise InputError(f"{path} has no output of floats (outputs: {held})", "end it with a Cast or DequantizeLinear")
     if len(floats) != 1 and not output:
-        names = ", ".join(floats) or "none"
+        names = ", ".join(floats)
         raise UsageError(f"{path} has {len(floats)} outputs of floats ({names})", "choose one: --to onnx:output=NAME")
     name = output or next(iter(floats))
     at, kind = name, floats[name]
@@ -67,7 +70,7 @@ def find(model: Any, output: str, path: str) -> tuple[str, Place]:
     if end in NOT_SCORES:
         raise InputError(f"output '{name}' of {path} comes from {end}, which leaves no scores", NOT_SCORES[end])
     if end not in ENDS:
-        return name, Place(name, kind, "", "")
+        return name, Place(name, kind, "probabilities" if end == "Sigmoid" else "", "")
     node = made[at]
     axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
     if axis not in (-1, 1):

@@ -15,7 +15,7 @@ from calibcli.inputs import onnx_runtime
 from calibcli.inputs.onnx_runtime import FAILURES
 
 Array = NDArray[Any]
-TAKES = "calib.takes"
+TAKES, OUTPUT, GIVES = "calib.takes", "calib.output", "calib.gives"  # what an exported file says of itself
 
 
 def read(path: Path) -> Any:
@@ -49,8 +49,13 @@ def session(path: Path) -> Any:
         return onnx_runtime.session(path)
 
 
-def run(running: Any, feeds: Iterator[Mapping[str, Array]], wanted: list[str]) -> list[Array]:
-    """The outputs `wanted` over all batches.
+def batch(running: Any) -> int:
+    """The number of rows that the model takes at once; 0 of any number."""
+    return max((i.shape[0] for i in running.get_inputs() if i.shape and isinstance(i.shape[0], int)), default=0)
+
+
+def run(running: Any, feeds: Iterator[tuple[Mapping[str, Array], int]], wanted: list[str]) -> list[Array]:
+    """The outputs `wanted` over all batches, of the rows of each that count.
 
     Raises:
         InputError: the rows do not fit the model.
@@ -61,8 +66,8 @@ def run(running: Any, feeds: Iterator[Mapping[str, Array]], wanted: list[str]) -
         lambda e: f"the rows do not fit the model ({str(e)[:200]})",
         "check --data and --layout",
     ):
-        for feed in feeds:
-            made.append(running.run(wanted, dict(feed)))
+        for feed, rows in feeds:
+            made.append([np.atleast_1d(out)[:rows] for out in running.run(wanted, dict(feed))])
     return [np.concatenate(parts) for parts in zip(*made, strict=True)]
 
 
@@ -98,14 +103,18 @@ NUMPY: dict[str, Any] = {
 }
 
 
+def said(path: Path) -> dict[str, str]:
+    """The metadata of a file."""
+    return {p.key: p.value for p in read(path).metadata_props}
+
+
 def probabilities(path: Path, fed: Array) -> Array:
     """Probabilities (n, K) of a calibrator that `calib export --to onnx` wrote by itself.
 
     Raises:
         InputError: it takes something else.
     """
-    about = {p.key: p.value for p in read(path).metadata_props}
-    if about.get(TAKES) != "scores":
+    if said(path).get(TAKES) != "scores":
         raise InputError(f"{path} is a network, which takes inputs", "pass --before MODEL and the inputs as --data")
-    [p] = run(session(path), iter([{"scores": fed}]), ["probabilities"])
+    [p] = run(session(path), iter([({"scores": fed}, len(fed))]), ["probabilities"])
     return np.asarray(p, np.float64)

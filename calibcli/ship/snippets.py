@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli import __version__
-from calibcli.errors import InputError, UsageError
+from calibcli.errors import InputError, UsageError, refusing
+from calibcli.predictions import words
 from calibcli.scalers import Scaler
 
 Array = NDArray[Any]
@@ -23,7 +24,6 @@ AFFINE = ("temperature", "vector", "bcts", "matrix", "dirichlet", "sms", "svs")
 ODDS = ("platt", "beta")
 SHORT = (*AFFINE, *ODDS, "isotonic", "ensemble_temperature")
 """Methods with a program."""
-IN = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
 
 
 def lines(scaler: Scaler, suffix: str) -> str:
@@ -46,9 +46,8 @@ def lines(scaler: Scaler, suffix: str) -> str:
             f"there is no short program for '{name}' ({', '.join(SHORT)} have one)",
             "use --to onnx, --to pt2 or --to torchscript",
         )
-    what = (
-        f"{scaler.spec} by calibcli {__version__}: {IN[scaler.kind]} ({scaler.columns}) to probabilities ({scaler.k})"
-    )
+    takes = f"{words(scaler.kind)} ({scaler.columns})"
+    what = f"{scaler.spec} by calibcli {__version__}: {takes} to probabilities ({scaler.k})"
     made = {".py": _python, ".js": _javascript, ".c": _c}[suffix](scaler, body, numbers)
     comment = {".py": f"# {what}", ".js": f"// {what}", ".c": f"/* {what} */"}[suffix]
     return comment + "\n" + made
@@ -273,7 +272,11 @@ def run(text: str, suffix: str, fed: Array, k: int) -> Array | None:
         InputError: it cannot be compiled, or fails.
     """
     rows = np.asarray(fed, np.float64)
-    with tempfile.TemporaryDirectory() as name:
+    room = "free some space in the folder of temporary files"
+    with (
+        refusing(OSError, lambda e: f"the generated program cannot be run here ({e.strerror or e})", room),
+        tempfile.TemporaryDirectory() as name,
+    ):
         command = _command(text, suffix, Path(name), rows.shape[1], k)
         if command is None:
             return None
@@ -304,7 +307,7 @@ def _command(text: str, suffix: str, folder: Path, columns: int, k: int) -> list
         return None
     if suffix == ".js":
         return [tool, name]
-    _finished([tool, "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", name, "-o", "run", "-lm"], folder)
+    _finished([tool, "-std=c99", "-O2", "-pedantic", "-Wall", "-Wextra", "-Werror", name, "-o", "run", "-lm"], folder)
     return [str(folder / "run")]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calibcli.errors import InputError, UsageError
 from calibcli.files import sha256
 from calibcli.inputs.scores import multilabel, recorded
-from calibcli.predictions import Predictions
+from calibcli.predictions import Predictions, words
 from calibcli.result import Cell
 from calibcli.scalers import Labels, Scaler, check_classes
 from calibcli.scalers.per_label import check_labels
@@ -146,8 +146,8 @@ def fed(scaler: Scaler, rows: Predictions, dtype: str) -> Array:
     """
     z = np.asarray(rows.logits, np.float64)
     if (scaler.kind == "logits") != (rows.kind == "logits"):
-        problem = f"{rows.source} holds {rows.kind}, the calibrator was fitted on {scaler.kind}"
-        raise InputError(problem.replace("_", "-"), "pass rows of the kind of the fit")
+        problem = f"{rows.source} holds {words(rows.kind)}, the calibrator was fitted on {words(scaler.kind)}"
+        raise InputError(problem, "pass rows of the kind of the fit")
     if scaler.columns == 1:
         z = z[:, 1:] - z[:, :1] if scaler.kind == "logits" else z[:, 1:]
     z = np.exp(z) if scaler.kind == "probabilities" else z

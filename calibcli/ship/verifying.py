@@ -185,19 +185,30 @@ def _networks(job: Job, before: Path) -> tuple[Predictions, Array, Callable[[], 
         from calibcli.ship import onnx_files
 
         rows = onnx_files.opened(before, job)
-    elif before.suffix in estimator_files.SUFFIXES:
-        rows = dataset.load(job.data, **job.reading)
-    else:  # prepared as the model asks
-        loaded = checkpoint.load(before, **job.network)
-        rows = loaded.open_data(job.data, **job.reading)
-        if job.path.suffix not in (".onnx", *estimator_files.SUFFIXES):
-            from calibcli.ship import checkpoint_files
+        z, cost = onnx_files.before(before, rows, job.scaler, _output(job))
+    else:
+        if before.suffix in estimator_files.SUFFIXES:
+            rows = dataset.load(job.data, **job.reading)
+        else:  # prepared as the model asks
+            loaded = checkpoint.load(before, **job.network)
+            rows = loaded.open_data(job.data, **job.reading)
+            if job.path.suffix not in (".onnx", *estimator_files.SUFFIXES):
+                from calibcli.ship import checkpoint_files
 
-            cost = functools.partial(checkpoint_files.rounding, loaded, job.path, rows, job.scaler, **job.network)
-    raw, found = (_outputs(path, rows, job) for path in (before, job.path))
-    with np.errstate(divide="ignore"):
-        z, facts = np.log(raw), {"files": [], "labelled": True}
+                cost = functools.partial(checkpoint_files.rounding, loaded, job.path, rows, job.scaler, **job.network)
+        with np.errstate(divide="ignore"):
+            z = np.log(_outputs(before, rows, job))
+    found, facts = _outputs(job.path, rows, job), {"files": [], "labelled": True}
     return Predictions.of(z, rows.labels, source=str(before), classes=rows.classes, facts=facts), found, cost
+
+
+def _output(job: Job) -> str:
+    """The output of an ONNX network that its calibrator is on; "" where it does not say."""
+    if job.path.suffix != ".onnx":
+        return ""
+    from calibcli.ship import onnx_run
+
+    return onnx_run.said(job.path).get(onnx_run.OUTPUT, "")
 
 
 def _outputs(path: Path, rows: Any, job: Job) -> Array:
@@ -205,7 +216,7 @@ def _outputs(path: Path, rows: Any, job: Job) -> Array:
     if path.suffix == ".onnx":
         from calibcli.ship import onnx_files
 
-        return onnx_files.outputs(path, rows)
+        return onnx_files.outputs(path, rows, _output(job))
     if path.suffix in estimator_files.SUFFIXES:
         x, _ = rows.batch(slice(0, len(rows)))
         return estimator_files.probabilities(path, np.asarray(x), job.scaler.kind, bool(job.network.get("trust")))

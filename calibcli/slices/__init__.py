@@ -1,1 +1,27 @@
 """Where a model fails: rules on the metadata, searched on one half of the rows and confirmed on the other. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from calibcli.spec import Alpha, Depth, Rows, Seed, check_options, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """`find` is a gap, mean confidence less accuracy (of two classes of the event), that is not 0; or `error`, more
+    errors than on the other rows. Where all rows search and confirm, p is times the number of rules.
+    """
+
+    find: Literal["gap", "error"] = option("gap", "gap (miscalibration), or error (more errors than elsewhere).")
+    confirm: Literal["split", "all"] = option(
+        "split", "split: search one half, confirm on the other; all: every rule on all rows."
+    )
+    depth: Depth = option(2, "Conditions of a rule; 3 needs sliceline.")
+    min_n: Rows = option(200, "Rows of a rule at the least.")
+    alpha: Alpha = option(0.05, "Family-wise error probability of the rules that are confirmed.")
+    seed: Seed = option(0, "Seed of the halves.")
+
+    def __post_init__(self) -> None:
+        check_options(self)

@@ -23,6 +23,7 @@ class Found:
 
     Attributes:
         n: rows.  value: mean gap, or error.  low, high: 1 - alpha interval.  p: that chance shows as much.
+        rest: error of the rows that it is compared with.
         adjusted: p for all rules together.  reason: why there is no p.
     """
 
@@ -33,6 +34,7 @@ class Found:
     p: float
     adjusted: float = 1.0
     reason: str = ""
+    rest: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,11 @@ class Measured:
     weights: Floats | None
     counts: bool
     groups: Any
+
+    @property
+    def outcomes(self) -> Floats:
+        """(N,) 0 or 1, but for rounding."""
+        return self.values if self.p is None else self.p - self.values
 
     def rows(self, rows: Any) -> Rows:
         """Some of them."""
@@ -57,8 +64,10 @@ class Measured:
             reason = here.lacking or f"fewer than {SMALLEST} rows or groups on this half"
             return Found(len(inside), here.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
         low, high = here.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
-        p = self._more_wrong(here, self.rows(outside)) if self.p is None else self._gap(here, self.p[inside])
-        return Found(len(inside), here.value, low, high, p)
+        if self.p is not None:
+            return Found(len(inside), here.value, low, high, self._gap(here, self.p[inside]))
+        rest = self.rows(outside)
+        return Found(len(inside), here.value, low, high, self._more_wrong(here, rest), rest=rest.value)
 
     @staticmethod
     def _gap(here: Rows, p: Floats) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,39 +18,13 @@ from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Predictions, Progress
 from calibcli.result import Estimate, Result, Table
+from calibcli.slices import Search
 from calibcli.slices.confirmed import Found, Measured, detectable, halves
 from calibcli.slices.literals import Column, columns_of
 from calibcli.slices.tried import Evidence, Rule, distinct, ranked
-from calibcli.spec import Alpha, Depth, Rows, Seed, check_options
 
 TESTS = 10
 SHARE = 0.05  # of the rows, of the slice that "would have been found"
-LEAST = 200
-Find = Literal["gap", "error"]
-Confirm = Literal["split", "all"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What is searched for.
-
-    Attributes:
-        find: `gap`, mean confidence less accuracy (of two classes of the event) that is not 0; or `error`, more errors
-            than on the other rows.
-        confirm: `split`: search half of the rows, confirm on the other; `all`: every rule on all rows, p times their
-            number.
-        depth: conditions of a rule; 3 needs sliceline.  least: rows of a rule.
-    """
-
-    find: Find = "gap"
-    confirm: Confirm = "split"
-    depth: Depth = 2
-    least: Rows = LEAST
-    alpha: Alpha = 0.05
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 def find(predictions: Predictions, search: Search, progress: Progress | None = None) -> Result:
@@ -72,9 +45,9 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     measured, evidence = _asked(Sample.of(table), search)
     split = search.confirm == "split"
     searched = halves(predictions.n, predictions.groups, search.seed) if split else np.ones(predictions.n, bool)
-    least = max(1, search.least // 2 if split else search.least)
+    least = max(1, search.min_n // 2 if split else search.min_n)
     if searched.sum() < 2 * least:
-        problem = f"{predictions.n} rows are too few to search for slices of {search.least}"
+        problem = f"{predictions.n} rows are too few to search for slices of {search.min_n}"
         raise UsageError(problem, f"pass more rows, or --min-n {max(1, predictions.n // 5)}")
     found, notes = columns_of(given, searched, least)
     if not found:
@@ -95,11 +68,13 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     texts = [text_of(rule.conditions(found)) for rule in best]
     gaps = [float(np.mean(measured.values[at][rule.holds(found, at)])) for rule in best]
     total = float(measured.rows(rest).value)
-    sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.least / predictions.n)
+    sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.min_n / predictions.n)
     tell(1.0, "")
     told = _result(search, texts, gaps, tests, total, sides)
     if search.find == "gap" and abs(total) > 3 * measured.rows(rest).se:
         notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
+    notes += [said for rule, text, one in zip(best, texts, tests, strict=True)
+              if one.adjusted <= search.alpha and (said := _leak(rule, text, found, measured))]  # fmt: skip
     facts = {**told.facts, "n": predictions.n, **predictions.problem, "columns": len(found)}
     return dataclasses.replace(told, facts=facts, notes=[*predictions.notes, *notes])
 
@@ -117,6 +92,18 @@ def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
     mean = float(np.average(wrong, weights=w))
     spread = np.full(len(wrong), mean * (1 - mean))
     return Measured(wrong, None, *design), Evidence(w * (wrong - mean), power * spread, signed=False)
+
+
+def _leak(rule: Rule, text: str, columns: Sequence[Column], measured: Measured) -> str:
+    """A remark where all rows of a rule came out alike: a column that was made from the labels explains everything."""
+    outcomes = measured.outcomes[rule.holds(columns, slice(None))]
+    if float(np.ptp(outcomes)) > 0.5:
+        return ""
+    names = " and ".join(f"'{columns[at].name}'" for at, _ in rule.parts)
+    return (
+        f"all {len(outcomes):,} rows of {text} have the same outcome: if {names} was made from the labels, it hides "
+        "what else there is; name the other columns with --by"
+    )
 
 
 def _tests(
@@ -161,7 +148,7 @@ def _result(
                 how=how,
                 reason=one.reason,
                 n=one.n,
-                detail=detail | {"searched": gap},
+                detail=detail | {"searched": gap} | ({} if one.rest is None else {"other_rows": one.rest}),
             )
         )
         lines.append([text, "yes" if real else "no", one.n, one.n / rows, one.value, one.low, one.high, one.adjusted])
@@ -181,7 +168,8 @@ def _result(
         "rules": rules,
     }
     tables = [Table(name="slices", title=title, columns=heads, rows=lines)]
-    return Result(command="slices", estimates=estimates, tables=tables, plots=_plots(estimates, total), facts=facts)
+    plots = _plots(estimates, total, "on rows that were not searched" if split else "on all rows")
+    return Result(command="slices", estimates=estimates, tables=tables, plots=plots, facts=facts)
 
 
 def _headline(found: Sequence[Estimate], search: Search, total: float, least: tuple[float, float], rows: int) -> str:
@@ -189,20 +177,27 @@ def _headline(found: Sequence[Estimate], search: Search, total: float, least: tu
     real = [e for e in found if e.detail["confirmed"]]
     if not real:
         gap, share = least
-        return f"No slice found; {what} of {gap:.2f} in {100 * share:.0f} % of rows or more would have been (80 %)."
-    word, name, shown, tested = "miscalibrated", "confidence gap", f"{total:+.3f}", ""
-    if search.find == "error":  # the interval is of the slice's own errors, the test of their excess
-        word, name, shown, tested = "wrong more often", "error", f"{total:.3f}", "; p = {:.2g} against the other rows"
-    names = "; ".join(
-        f"{e.scope} ({name} {' '.join(numbers.shown(e)[:2]).strip()}, n = {e.n:,}"
-        f"{tested and tested.format(e.detail['p_adjusted'])})"
-        for e in real[:3]
-    )
+        least_rows = f"{100 * share:.0f} % of rows or more"
+        return f"No slice found; {what} of {gap:.2f} in {least_rows} would have been, with a chance of 80 %."
+    errors = search.find == "error"
+    word, name = ("wrong more often than the other rows", "error") if errors else ("miscalibrated", "confidence gap")
+    names = "; ".join(f"{e.scope} ({name} {_told(e)}, n = {e.n:,})" for e in real[:3])
     more = f"; and {len(real) - 3} more" if len(real) > 3 else ""
-    return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {shown}."
+    all_rows = f"{total:.3f}" if errors else f"{total:+.3f}"
+    return f"Surely {word}: {names}{more}. All {rows:,} rows together: {name} {all_rows}."
 
 
-def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:
+def _told(e: Estimate) -> str:
+    """The number with its interval: of a gap with its side, of an error beside what it is compared with, and p."""
+    shown = " ".join(numbers.shown(e)[:2]).strip()
+    if e.better == "zero":
+        return f"{shown}, too {'high' if (e.value or 0.0) > 0 else 'low'}"
+    rest = e.detail.get("other_rows")
+    against = f" against {numbers.number(rest, 3)}" if isinstance(rest, float) else ""
+    return f"{shown}{against}, p = {e.detail['p_adjusted']:.2g}"
+
+
+def _plots(estimates: Sequence[Estimate], total: float, where: str) -> list[Plot]:
     if not estimates:
         return []
     curves = []
@@ -213,5 +208,5 @@ def _plots(estimates: Sequence[Estimate], total: float) -> list[Plot]:
             x = [float(i) for i in at]
             curves.append(Curve(label=label, kind="points", role=role, x=x, y=y, low=low, high=high))
     curves.append(Curve(label="all rows", kind="hline", y=[total], role="limit"))
-    labels, title = [e.scope for e in estimates], "Where it fails, on rows that were not searched"
+    labels, title = [e.scope for e in estimates], f"Where it fails, {where}"
     return [Plot(name="slices", title=title, ylabel=estimates[0].name, labels=labels, flip=True, curves=curves)]

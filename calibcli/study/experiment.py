@@ -17,6 +17,8 @@ LOGGED = (
     *("train_loss", "last_weight_norm"),
 )
 """What the log of a run has of the validation rows, and of the last layer."""
+TRAIN = ("train_nll", "train_confidence_gap")
+"""What is measured of the training rows, at the end."""
 UNRENORMALISED = " unrenormalised"
 KINDS = {
     "less": {"metric", "a", "b", "than"},
@@ -114,7 +116,7 @@ class Study:
         """Names of everything that a claim may be about."""
         maps = ["", " after", *(f" after {scaler}" for scaler in self.scalers)]
         found = [f"{name}{suffix}{of}" for of in self.readings for suffix in maps for name in self.metrics]
-        found += [*(f"temperature{of}" for of in self.readings), "train_nll"]
+        found += [*(f"temperature{of}" for of in self.readings), *TRAIN]
         found += [f"{name} at {moment}%" for name in self.log for moment in self.moments]
         return found + [f"{what} of {loss}" for what in self.curvature for loss in self.losses]
 

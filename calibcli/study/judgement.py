@@ -11,7 +11,7 @@ import numpy as np
 
 from calibcli.headline import listed
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
-from calibcli.study import claims, panels, parsing
+from calibcli.study import again, claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.experiment import Claim, Study, built_in, text_of
 from calibcli.study.panels import LEVEL
@@ -66,6 +66,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
                 {_scoped(study, c.id, a): (c, judged[_scoped(study, c.id, a)]) for c in study.claims for a in found},
             ),
             *panels.along(study, found),
+            *panels.against(study, found),
             *panels.epochs(study, lambda arm, arch, seed: logged(save, Run(arm, arch, seed)), found),
         ],
         checks=[_check(claim, study, arch, judged, expect) for claim in study.claims for arch in study.arch],
@@ -77,7 +78,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "paper": study.paper,
             "size": study.size or "as written",
             "seeds": study.seeds,
-            "command": f"calib study {source} --size {study.size}" if study.size else f"calib study {study.name}.toml",
+            "command": again.command(study, save),
             "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
             "cost": study.cost,
             "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
@@ -147,18 +148,19 @@ def _scoped(study: Study, name: str, arch: str) -> str:
 
 def _estimate(name: str, study: Study, arm: str, arch: str, found: Measured) -> Estimate:
     mean = Mean.of(found)
-    half = mean.half(LEVEL) if study.seeds > 1 else None
+    half = mean.half(LEVEL) if study.seeds > 1 and np.isfinite(mean.error) else None
+    lost = "one seed" if study.seeds == 1 else "of a seed, or of a draw of the rows, it has no rows"
     both = "seeds and rows" if found.draws is not None else "seeds; these rows alone"
     return Estimate(
         name=name,
         scope=_scoped(study, arm, arch),
-        value=mean.value,
+        value=mean.value if np.isfinite(mean.value) else None,
         low=None if half is None else mean.value - half,
         high=None if half is None else mean.value + half,
         level=None if half is None else LEVEL,
         unit=UNITS.get(name, ""),
         how=f"mean of {study.seeds} seeds; {both}",
-        reason="" if half is not None else "one seed",
+        reason="" if half is not None else lost,
         n=len(found.values),
         se=None if half is None else mean.error,
     )
@@ -170,12 +172,15 @@ def _verdicts(study: Study, found: dict[str, dict[str, dict[str, Measured]]], ju
         for arch in found:
             verdict = judged[_scoped(study, claim.id, arch)]
             about = verdict.about
+            names = [str(claim.keys[key]) for key in ("metric", "than", "against") if key in claim.keys]
+            of = next(iter(found[arch].values()), {})
+            counted = all(name in of and of[name].draws is not None for name in names)
             cells: list[Cell] = ["", "", ""]
             if about is not None:
                 both, alone = about.half(LEVEL), about.half(LEVEL, rows=False)
                 cells = [
                     f"{about.value:.4g}",
-                    f"[{about.value - both:.4g}, {about.value + both:.4g}]" if about.rows else "rows are not counted",
+                    f"[{about.value - both:.4g}, {about.value + both:.4g}]" if counted else "rows are not counted",
                     f"[{about.value - alone:.4g}, {about.value + alone:.4g}]",
                 ]
             more = _more(verdict)

@@ -102,6 +102,25 @@ def along(study: Study, found: Found) -> list[Plot]:
     return plots
 
 
+def against(study: Study, found: Found) -> list[Plot]:
+    """Each arm as a point with both of its bars, for claims about the slope of one metric against another."""
+    plots = []
+    for claim in (one for one in study.claims if one.kind == "slope"):
+        names = [str(claim.keys[key]) for key in ("against", "metric")]
+        for arch, arms in found.items():
+            curves = []
+            for name in (arm.name for arm in ordered(study, str(claim.keys["along"])) if arm.name in arms):
+                x, y = (Mean.of(arms[name][metric]) for metric in names)
+                wide, high = (mean.half(LEVEL) if study.seeds > 1 else 0.0 for mean in (x, y))
+                bars = {"low": [y.value - high], "high": [y.value + high]}
+                curves.append(Curve(label=name, kind="points", role=name, x=[x.value], y=[y.value], **bars))
+                across = [x.value - wide, x.value + wide]
+                curves.append(Curve(label="", kind="line", role=name, x=across, y=[y.value, y.value]))
+            title = f"{names[1]} against {names[0]}" + (f", {arch}" if len(found) > 1 else "")
+            plots.append(Plot(name=title, title=title, xlabel=names[0], ylabel=names[1], curves=curves))
+    return plots
+
+
 def epochs(study: Study, log: Callable[[Arm, str, int], list[dict[str, Any]]], found: Found) -> list[Plot]:
     """The log of each arm, mean over seeds."""
     plots = []

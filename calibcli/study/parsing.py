@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from calibcli import losses
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.errors import UsageError, did_you_mean, printable
 from calibcli.files import atomic
+from calibcli.inputs.checkpoint import factory
 from calibcli.inputs.code import NAMES_CODE
 from calibcli.scalers.scaler import SCALERS as METHODS
 from calibcli.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Claim, Study
 from calibcli.study.redraws import NAMES
+from calibcli.study.values import wanted
 from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Training
 
@@ -32,7 +35,10 @@ OPTIONS = {f.name for f in dataclasses.fields(Training)}
 MACHINE = {"device": str, "threads": int}  # of [train] too, but no part of what a run is
 ABOUT = ("name", "question", "paper", "bibtex", "cost", "differs", "computes", "size")
 MEASURE = ("metrics", "scalers", "curvature", "losses", "log", "moments")
-FREE = ("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs")
+FREE = (
+    *("seeds", "claims", "size", "device", "threads", "question", "paper", "bibtex", "cost", "differs"),
+    *("metrics", "scalers", "log", "moments", "masked"),  # of the files of a run
+)
 """What may change in the folder of a study: its runs stay what they are."""
 
 
@@ -107,13 +113,14 @@ def parse(
         raise UsageError(f"{source} is not TOML ({error})", "correct that line") from None
     where = _Where(source, text)
     sections = ("schema", "study", "data", "axes", "train", "arm", "measure", "claim", "size")
-    where.known(raw, sections, "the study")
+    where.known(raw, sections, "the study", values=False)
     if raw.get("schema", SCHEMA) != SCHEMA:
         raise UsageError(
             f"{source} has schema {raw['schema']}, this version reads {SCHEMA}", f"write schema = {SCHEMA}"
         )
     sizes = raw.pop("size", {})
-    where.known(sizes, SIZES, "[size]")
+    for name, table in where.known(sizes, SIZES, "[size]", values=False).items():
+        where.known(table, sections, f"[size.{name}]", values=False)
     if size and size not in sizes:
         raise UsageError(f"{source} has no size '{size}'", f"pass one of {', '.join(sizes) or 'none'}")
     raw = _merged(raw, sizes.get(size, {}))
@@ -155,13 +162,19 @@ def parse(
 
 def _check_code(study: Study, where: _Where, trust: bool) -> None:
     """Code of the user's own, `module:factory`, is loaded where whoever runs the study says so; a file alone cannot."""
+    found = named_code(study)
+    if found and not trust:
+        raise UsageError(f"{where.source} names code to run: {', '.join(found)}", "read that code, and pass --trust")
+    for arm in study.arms:
+        if arm.loss in found:
+            own_loss(arm.loss)
+
+
+def named_code(study: Study) -> list[str]:
+    """Every `module:factory` of its networks, rows and losses."""
     heads = [name.partition(",")[0] for name in (*study.arch, *(getattr(study, part) for part in PARTS))]
-    losses_named = [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
-    named = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])] + losses_named
-    if named and not trust:
-        raise UsageError(f"{where.source} names code to run: {', '.join(named)}", "read that code, and pass --trust")
-    for spec in losses_named:
-        own_loss(spec)
+    found = [head.partition("#")[0] for head in heads if NAMES_CODE.fullmatch(head.partition("#")[0])]
+    return found + [arm.loss for arm in study.arms if NAMES_CODE.fullmatch(arm.loss.partition("+")[0].strip())]
 
 
 @dataclass(frozen=True)
@@ -171,22 +184,27 @@ class _Where:
     source: str
     text: str
 
-    def known(self, table: Any, keys: Sequence[str] | set[str], place: str) -> Mapping[str, Any]:
+    def known(
+        self, table: Any, keys: Sequence[str] | set[str], place: str, *, values: bool = True
+    ) -> Mapping[str, Any]:
         if not isinstance(table, Mapping):
             raise UsageError(f"{self.source}: {place} is not a table", "write it as KEY = VALUE lines")
-        for key in table:
+        for key, value in table.items():
             if key not in keys and key.replace("-", "_") not in keys:
                 raise UsageError(f"{self.at(key)}: {place} has no key '{key}'", did_you_mean(key, sorted(keys)))
+            if values and (fix := wanted(key, value)):
+                raise UsageError(f"{self.at(key, value)}: {key} = {printable(_toml(value), 40)} in {place}", fix)
         return {key.replace("-", "_"): value for key, value in table.items()}
 
     def table(self, raw: Mapping[str, Any], name: str, keys: Sequence[str] | set[str]) -> dict[str, Any]:
         return dict(self.known(raw.get(name, {}), keys, f"[{name}]"))
 
-    def at(self, word: str) -> str:
-        """`FILE:LINE` of the first line that begins with a word."""
+    def at(self, word: str, value: Any = None) -> str:
+        """`FILE:LINE` of the first line that begins with a word, or of that with this value."""
         lines = enumerate(self.text.splitlines(), 1)
-        found = next((n for n, line in lines if re.match(rf"\s*\[*\"?{re.escape(word)}\b", line)), None)
-        return f"{self.source}:{found}" if found else self.source
+        found = [(n, line) for n, line in lines if re.match(rf"\s*\[*\"?{re.escape(word)}\b", line)]
+        exact = [n for n, line in found if value is not None and _toml(value) in line]
+        return f"{self.source}:{(exact or [found[0][0]])[0]}" if found else self.source
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,8 +226,13 @@ def _refused(options: frozenset[tuple[str, Any]]) -> tuple[str, str] | None:
     """The problem of options and its fix; the arms of a study share most."""
     try:
         Recipe(**dict(options))
-    except (UsageError, TypeError) as error:
-        return (error.problem, error.fix) if isinstance(error, UsageError) else (str(error), "")
+    except UsageError as error:
+        return error.problem, error.fix
+    except TypeError:
+        if len(options) > 1:
+            return next(filter(None, (_refused(frozenset([one])) for one in options)), None)
+        ((name, value),) = options
+        return f"{name} = {value!r} is of another kind", "write it as `calib fit --help` has it"
     return None
 
 
@@ -219,21 +242,30 @@ def _arms(table: Any, where: _Where) -> list[Arm]:
         raise UsageError(f"{where.at('arm')}: an arm needs a name and a loss", 'write name = "CE" and loss = "ce"')
     holes = set(re.findall(r"{(\w+)}", f"{table['name']} {table['loss']}"))
     for hole in sorted(holes):
-        if not isinstance(table.get(hole), list):
+        if not isinstance(table.get(hole), list) or not table[hole]:
             raise UsageError(
-                f"{where.at('name')}: arm '{table['name']}' has no values for {{{hole}}}", f"write {hole} = [1, 2, 3]"
+                f"{where.at('name', table['name'])}: arm '{table['name']}' has no values for {{{hole}}}",
+                f"write {hole} = [1, 2, 3]",
             )
     where.known(
         {k: v for k, v in table.items() if k not in holes}, {"name", "loss", "at", "printed", *OPTIONS}, "[[arm]]"
     )
     options = {k.replace("-", "_"): v for k, v in table.items() if k not in {"name", "loss", "at", "printed", *holes}}
     arms = []
+    count = math.prod(len(table[hole]) for hole in holes)
     for i, values in enumerate(itertools.product(*(table[hole] for hole in sorted(holes)))):
         at = dict(zip(sorted(holes), values, strict=True))
-        filled = {key: str(table[key]).format(**{k: f"{v:g}" for k, v in at.items()}) for key in ("name", "loss")}
-        at |= table.get("at", {})
-        printed = {k: v[i] if isinstance(v, list) else v for k, v in table.get("printed", {}).items()}
-        own = _options({**options}, where, f"arm {filled['name']}")
+        words = {k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in at.items()}
+        filled = {key: re.sub(r"{(\w+)}", lambda m: words[m[1]], table[key]) for key in ("name", "loss")}  # noqa: B023
+        own = _options({**options, **{k: v for k, v in at.items() if k in OPTIONS}}, where, f"arm {filled['name']}")
+        at = {k: v for k, v in at.items() if isinstance(v, int | float)} | table.get("at", {})
+        printed = {}
+        for key, value in table.get("printed", {}).items():
+            if isinstance(value, list) and len(value) != count:
+                raise UsageError(
+                    f"{where.at('printed')}: {key} has {len(value)} numbers for {count} arms", "correct it"
+                )
+            printed[key] = value[i] if isinstance(value, list) else value
         arms.append(Arm(**filled, options=own, at=at, printed=printed))
     return arms
 
@@ -260,8 +292,9 @@ def _check(study: Study, where: _Where) -> None:
     if study.computes:
         return
     names = [arm.name for arm in study.arms]
-    for twice in sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"{where.source}: two arms are called '{twice}'", "give each a name of its own")
+    for what, called in (("arms", names), ("claims", [claim.id for claim in study.claims])):
+        for twice in sorted({name for name in called if called.count(name) > 1}):
+            raise UsageError(f"{where.source}: two {what} are called '{twice}'", "give each a name of its own")
     for what, found, known in (
         ("metric", study.metrics, NAMES),
         ("quantity", study.curvature, CURVATURE),
@@ -277,6 +310,12 @@ def _check(study: Study, where: _Where) -> None:
     for arm in study.arms:
         _options({**study.options, **arm.options}, where, f"arm {arm.name}")
         losses.objective(arm.loss)
+        for name in arm.printed:
+            if name not in study.measured:
+                fix = did_you_mean(name, study.measured)
+                raise UsageError(f"{where.at('printed')}: '{name}' is printed, and is not measured", fix)
+    for arch in study.arch:
+        factory.check(arch)
     for scaler in study.scalers:
         METHODS.choose(scaler)
     for claim in study.claims:
@@ -287,13 +326,17 @@ def _check(study: Study, where: _Where) -> None:
             if asked not in study.measured:
                 fix = did_you_mean(asked, study.measured)
                 raise UsageError(f"{where.source}: claim {claim.id}: '{asked}' is not measured", fix)
+        if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
+            raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
         for key in ("a", "b"):
             if key in claim.keys and claim.keys[key] not in names:
                 fix = did_you_mean(str(claim.keys[key]), names)
                 raise UsageError(f"{where.source}: claim {claim.id}: no arm '{claim.keys[key]}'", fix)
         along = claim.keys.get("along")
-        if along is not None and sum(along in arm.at for arm in study.arms) < 2:
+        least = 3 if claim.kind == "interior_minimum" else 2
+        if along is not None and sum(along in arm.at for arm in study.arms) < least:
+            many = "no arms lie" if not any(along in arm.at for arm in study.arms) else f"fewer than {least} arms lie"
             raise UsageError(
-                f"{where.source}: claim {claim.id}: no arms lie along '{along}'",
+                f"{where.source}: claim {claim.id}: {many} along '{along}'",
                 f'write an arm as name = "A-{{{along}}}" with {along} = [1, 2, 3]',
             )

@@ -17,8 +17,8 @@ from calibcli.links import log_softmax
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.study import claims, panels
 from calibcli.study.claims import Measured
-from calibcli.study.experiment import Study
-from calibcli.study.redraws import draws, sums
+from calibcli.study.experiment import TRAIN, Study
+from calibcli.study.redraws import WITHOUT_DRAWS, draws, sums
 from calibcli.study.work import Run, logged, record
 
 
@@ -60,7 +60,8 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
                     for name in {**dict.fromkeys(study.metrics), **_second(study)}:
                         summed = sums(name, made)
                         values.setdefault(name + suffix + reading, []).append(summed.value)
-                        spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
+                        if name not in WITHOUT_DRAWS:
+                            spread.setdefault(name + suffix + reading, []).append(summed.drawn(times))
         complete[arm.name] = {
             name: Measured(np.array(of), np.stack(spread[name]) if name in spread else None)
             for name, of in values.items()
@@ -107,7 +108,8 @@ def _masked(rows: Predictions, name: str) -> int:
 
 def _alone(study: Study, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
     """What a run says by itself, of its record and its log."""
-    yield "train_nll", float(run["train_nll"])
+    for name in TRAIN:
+        yield name, float(run[name])
     for name in study.curvature:
         for loss in study.losses:
             yield f"{name} of {loss}", float(run[f"{name} of {loss}"])

@@ -12,6 +12,7 @@ from calibcli.metrics.sample import BinaryOutcomes, Sample
 from calibcli.predictions import Floats, Ints
 
 BINS = 15
+SURE = 0.99  # of high confidence
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,17 @@ class Sums:
 
 
 def sums(name: str, found: Columns) -> Sums:
-    """A metric of a study: `error`, `nll`, `brier`, `confidence_gap`, `ece`, `adaece`, `ece2_debiased`.
-
-    Bins stay where they are on the rows themselves.
-    """
+    """A metric of a study, one of `NAMES`; bins stay where they are on the rows themselves."""
     view = Sample.of(found).view()
+    if name == "high_confidence_accuracy":
+        held = np.asarray(found.confidence >= SURE, np.float64)
+        return Sums(np.stack([held, held * found.correct], axis=1), _ratio)
     each: dict[str, Floats] = {
         "error": np.asarray(~found.correct, np.float64),
         "nll": found.nll,
         "brier": found.brier,
         "confidence_gap": view.residual,
+        "high_confidence_share": np.asarray(found.confidence >= SURE, np.float64),
     }
     return means(each[name]) if name in each else binned(name, view)
 
@@ -51,11 +53,12 @@ def means(rows: Floats) -> Sums:
 
 
 def binned(name: str, view: BinaryOutcomes) -> Sums:
-    """`ece`, `adaece` or `ece2_debiased` of probabilities and what came true."""
-    if name == "ece":
+    """`ece`, `mce`, `adaece` or `ece2_debiased` of probabilities and what came true."""
+    if name in ("ece", "mce"):
         index = view.width_bins(BINS, "right").index
         assert index is not None
-        return Sums(_gaps(view, index.astype(np.int64)), _total)
+        gaps = _gaps(view, index.astype(np.int64))
+        return Sums(gaps, _total) if name == "ece" else Sums(np.hstack([np.eye(BINS)[index], gaps]), _largest)
     rank = np.empty(view.n, np.int64)
     rank[view.stable_order] = np.arange(view.n)
     index = rank * BINS // view.n
@@ -66,7 +69,19 @@ def binned(name: str, view: BinaryOutcomes) -> Sums:
     return Sums(parts, lambda found: _debiased(found, view.n))
 
 
-NAMES = ("error", "nll", "brier", "confidence_gap", "ece", "adaece", "ece2_debiased")
+NAMES = (
+    "error",
+    "nll",
+    "brier",
+    "confidence_gap",
+    "ece",
+    "adaece",
+    "ece2_debiased",
+    "mce",
+    "high_confidence_share",
+    "high_confidence_accuracy",
+)
+WITHOUT_DRAWS = ("mce",)  # a maximum: on draws of the rows it is larger than on the rows
 
 
 def draws(n: int, count: int, seed: int = 0) -> Floats:
@@ -81,6 +96,16 @@ def _gaps(view: BinaryOutcomes, index: Ints) -> Floats:
 
 def _total(gaps: Floats) -> Floats:
     return np.asarray(np.abs(gaps).sum(axis=-1))
+
+
+def _largest(means: Floats) -> Floats:
+    weight, gap = np.split(means, 2, axis=-1)
+    return np.asarray(np.max(np.abs(gap) / np.maximum(weight, 1e-300), axis=-1))
+
+
+def _ratio(means: Floats) -> Floats:
+    held, hit = means[..., 0], means[..., 1]
+    return np.asarray(np.where(held > 0, hit / np.where(held > 0, held, 1), np.nan))
 
 
 def _debiased(means: Floats, n: int) -> Floats:

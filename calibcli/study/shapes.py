@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from calibcli.links import log_phi
+from calibcli.links import log_phi, log_softmax
 from calibcli.losses.gamma import critical_p, focal_factor
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats
@@ -83,6 +83,7 @@ def focal_map() -> Parts:
     """The focal calibration map: between which temperatures it lies, and where it lowers the top probability."""
     odds = np.linspace(0.001, 40, 4000)
     binary: list[list[Cell]] = []
+    many: list[list[Cell]] = []
     classes = (2, 3, 4, 10, 100)
     lowered: dict[int, list[float]] = {k: [] for k in classes}
     rng = np.random.default_rng(0)
@@ -95,12 +96,16 @@ def focal_map() -> Parts:
             lowered[k].append(float((top < logits.max(axis=1) - 1e-12).mean()))
         inverse = np.interp(np.log(9.0), beta * odds, odds)
         at_nine = 1 / (1 + np.exp(-inverse))
+        ranges = (_temperatures(drawn[k], gamma) for k in (3, 4, 10))
+        many.append([gamma, *(f"{found.min():.3f} to {found.max():.3f}" for found in ranges)])
         binary.append([gamma, f"{at_nine:.4f}", f"{1 / (1 + gamma):.4f}", f"{1 / beta.min():.4f}", f"{beta.max():.4f}"])
     between = all(float(str(row[4])) <= 1 + float(str(row[0])) for row in binary)
     fewest = next(k for k in classes if max(lowered[k]) > 0)
     tables = [
         Table(name="binary", columns=["gamma", "q of .9", "least T", "largest T", "largest 1/T"], rows=binary,
               title="Two classes: what is mapped to .9, and the temperatures that the map lies between"),
+        Table(name="temperatures", columns=["gamma", *(f"K = {k}" for k in (3, 4, 10))], rows=many,
+              title="Temperatures with the same top probability, at 5,000 points of the simplex, drawn evenly"),
         Table(name="lowered", columns=["gamma", *(f"K = {k}" for k in classes)],
               rows=[[g, *(f"{lowered[k][i]:.2%}" for k in classes)] for i, g in enumerate(GAMMAS)],
               title="Share of 5,000 points of the simplex, drawn evenly, whose top probability the map lowers"),
@@ -133,6 +138,18 @@ def _factor(p: Floats, gamma: float) -> Floats:
 
 def _top(p: Floats, gamma: float) -> Floats:
     return np.asarray(log_phi(np.log(np.stack([p, 1 - p], axis=1)), gamma)[:, 0])
+
+
+def _temperatures(logits: Floats, gamma: float) -> Floats:
+    """(N,) the temperature that gives the map's top probability, by bisection in its logarithm."""
+    wanted = log_phi(logits, gamma).max(axis=1)
+    low, high = np.full(len(logits), -5.0), np.full(len(logits), 5.0)
+    for _ in range(40):
+        middle = (low + high) / 2
+        above = log_softmax(logits / np.exp(middle)[:, None]).max(axis=1) > wanted
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    found: Floats = np.exp(low)
+    return found
 
 
 def _lines(name: str, title: str, of: Callable[[Floats, float], Floats]) -> Plot:

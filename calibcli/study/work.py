@@ -19,8 +19,9 @@ from calibcli import device as devices
 from calibcli.api.networks import curvature, train
 from calibcli.errors import InputError, UsageError, printable
 from calibcli.files import atomic, samples, sha256
+from calibcli.inputs.code import NAMES_CODE
 from calibcli.inputs.dataset import made
-from calibcli.study.experiment import Arm, Study
+from calibcli.study.experiment import TRAIN, Arm, Study
 
 DATA = ("digits", "square")  # that travel with the package
 DRAWN = {"drawn-posts": lambda folder: made.newsgroups(folder, posts=200), "drawn-trees": made.sentiment}
@@ -217,7 +218,7 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
             **{**study.options, **run.arm.options},
         )
         told = result.facts["runs"][0]
-        found |= {"status": "finished", "train_nll": told["train_nll"]}
+        found |= {"status": "finished", **{name: told[name] for name in TRAIN}}
         for loss in study.losses if study.curvature else ():
             about = run.arm.loss.partition("+")[0] if loss == "train" else loss
             around = curvature(
@@ -225,6 +226,7 @@ def _one(study: Study, run: Run, what: Mapping[str, Any], save: Path, progress: 
                 rows(study, "validation", save) or rows(study, "test", save),
                 *study.curvature,
                 loss=about,
+                arch=run.arch if NAMES_CODE.fullmatch(run.arch.partition(",")[0]) else None,
                 seed=run.seed,
                 device=study.device,
             )

@@ -147,8 +147,6 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
         raise UsageError(
             f"{model_name} is not a file, and --arch is for checkpoints", "name the architecture in place of the model"
         )
-    if setup.data is None:
-        raise UsageError("no training rows were named", "pass --data FILE")
     parts = rows()
     train = standardised(parts.train)
     others: dict[str, Any] = {

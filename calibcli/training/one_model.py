@@ -234,14 +234,16 @@ def _identity(start: Start, parts: Parts, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _train_numbers(model: nn.Module, loader: Loader, batch_size: int) -> dict[str, float]:
-    nll = wrong = 0.0
+    nll = wrong = sure = 0.0
     with torch.no_grad(), devices.full_float32():
         for rows in torch.split(torch.arange(len(loader)), max(256, batch_size)):
             inputs, labels = loader(rows)
             logits = inference.logits(model, inputs)
             nll += float(losses.CrossEntropy()(logits, labels).double().sum())
             wrong += float((logits.argmax(1) != labels).sum())
-    return {"nll": nll / len(loader), "error": wrong / len(loader)}
+            sure += float(logits.double().softmax(1).amax(1).sum())
+    n = len(loader)
+    return {"nll": nll / n, "error": wrong / n, "confidence_gap": (sure + wrong) / n - 1}
 
 
 def _write(

@@ -113,6 +113,7 @@ def facts(run: Fitted) -> dict[str, Any]:
         "train_seconds": round(run.seconds, 3),
         "train_nll": run.train["nll"],
         "train_error": run.train["error"],
+        "train_confidence_gap": run.train["confidence_gap"],
         "last_epoch": last,
         **({"snapshots": snapshots} if snapshots else {}),
     }

@@ -154,7 +154,7 @@ class Keeper:
         """What a state of these rules and rows is begun with; what is not said is that of the state."""
         old, rows = self.state.settings if self.state else None, source.predictions
         cap = self.terms.nll_cap or (old.cap if old else Settings.cap)
-        found, unwatched = list[Watched](), list[str]()
+        found, unwatched, fixes = list[Watched](), list[str](), list[str]()
         for gate in config.gates:
             try:
                 found.append(self._known(watching.watched(gate, source, cap), gate, source))
@@ -162,8 +162,9 @@ class Keeper:
                 if not gate.file:
                     raise
                 unwatched.append(f"not watched: {error.problem}")
+                fixes.append(error.fix)
         if not found:
-            raise UsageError("; ".join(unwatched), "write --max ece=0.03, or another rule of a mean over rows")
+            raise UsageError("; ".join(unwatched), fixes[0])
         self.notes += unwatched
         alpha = self.terms.rules.alpha or (old.alpha if old else config.alpha)
         return Settings(

@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from calibcli import numbers
 from calibcli.gate import words
+from calibcli.headline import listed
 from calibcli.metrics import METRICS
 from calibcli.plots import Curve, Plot
 from calibcli.result import Check, Estimate, Outcome, Result, Table
@@ -61,14 +63,21 @@ def headline(state: State, checks: Sequence[Check]) -> str:
     seen = f"{state.nights} night{'s' * (state.nights != 1)} and {state.rows:,} rows"
     failed = [c for c in checks if c.outcome == "fail"]
     if failed:
-        listed = "; ".join(f"{c.rule}{f' of {c.scope}' if c.scope else ''}: {c.message}" for c in failed[:3])
-        return f"Alarm after {seen}. {listed}."
-    passed = [c for c in checks if c.outcome == "pass"]
-    said = f"No alarm in {seen}."
-    if passed:
-        names = ", ".join(c.rule + (f" of {c.scope}" if c.scope else "") for c in passed[:3])
-        said += f" Surely kept: {names}{', ...' if len(passed) > 3 else ''}."
-    return said
+        told = "; ".join(f"{_named(c)}: {c.message}" for c in failed[:3])
+        return f"Alarm after {seen}. {told}{f'; and {len(failed) - 3} more' if len(failed) > 3 else ''}."
+    groups = {
+        "Surely kept": [_named(c) for c in checks if c.outcome == "pass"],
+        "Undecided so far": [
+            _named(c) + (f" (at {numbers.number(c.estimate.value, 3)})" if c.estimate and c.estimate.value else "")
+            for c in checks
+            if c.outcome == "inconclusive"
+        ],
+    }
+    return " ".join([f"No alarm in {seen}.", *(f"{word}: {listed(some)}." for word, some in groups.items() if some)])
+
+
+def _named(check: Check) -> str:
+    return check.rule + (f" of {check.scope}" if check.scope else "")
 
 
 def _scope(stream: Stream, name: str) -> str:
@@ -106,8 +115,8 @@ def _verdict(stream: Stream, logs: dict[str, float], limits: dict[str, float]) -
     outcomes: dict[str, Outcome] = {"fail": "fail", "drift": "fail", "pass": "pass"}
     for key, outcome in outcomes.items():
         if key in crossed:
-            reached = f"E reached {_shown(limits[key])}, and is {_shown(logs[key])} now"
-            return outcome, f"{said[key]} since {crossed[key]} ({reached})"
+            now = f"evidence E {_shown(logs[key])} now, decides from {_shown(limits[key])}"
+            return outcome, f"{said[key]}, known on {crossed[key]} ({now})"
     parts = [f"{word} {_shown(logs[key])} of {_shown(limits[key])}" for key, word in LINES]
     return "inconclusive", "no alarm; E: " + ", ".join(parts)
 

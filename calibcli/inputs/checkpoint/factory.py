@@ -14,7 +14,7 @@ from torch import nn
 from calibcli.architectures import ARCHITECTURES
 from calibcli.errors import InputError, UsageError, did_you_mean, nearest, refusing
 from calibcli.inputs.checkpoint import zoos
-from calibcli.inputs.code import FAILURES, from_file, from_module
+from calibcli.inputs.code import FAILURES, NAMES_CODE, from_file, from_module
 from calibcli.spec import normal
 
 SYNONYMS = {"classes": ("num_classes", "n_classes", "num_labels"), "channels": ("in_chans", "in_channels")}
@@ -75,10 +75,26 @@ def build(spec: str | None, arch_file: str | None = None, **defaults: Any) -> nn
     first = rest.partition(",")[0]
     if rest and "=" not in first:
         return _call(from_module(name, first), rest.partition(",")[2], defaults, spec)
+    return _call(_of_a_zoo(name), rest, defaults, spec)
+
+
+def check(spec: str) -> None:
+    """Refuse a name that `build` would, without making the network: no code of the user's is loaded.
+
+    Raises:
+        UsageError: no such architecture, or option of one that is built in.
+    """
+    if is_built_in(spec):
+        ARCHITECTURES.choose(spec, inputs=1, channels=1, classes=2)  # what the data say
+    elif zoos.parsed(spec) is None and not NAMES_CODE.fullmatch(spec.partition(",")[0]):
+        _of_a_zoo(spec.partition(":")[0])
+
+
+def _of_a_zoo(name: str) -> Callable[..., Any]:
     for library in zoos.ZOOS:
         found = zoos.find(library, name, explicit=False)
         if found is not None:
-            return _call(found, rest, defaults, spec)
+            return found
     known = [entry.name for entry in ARCHITECTURES]
     fix = did_you_mean(normal(name), known) if nearest(normal(name), known) else f"built in: {', '.join(known)}"
     raise UsageError(f"unknown architecture '{name}'", f"{fix}; or pass --arch module:factory")

@@ -262,7 +262,8 @@ def _filled(
         # nothing is allocated or drawn until the shapes are known to agree
         apart: Any = torch.device("meta") if light else torch.random.fork_rng(devices=[])
         with refusing(errors, lambda e: f"'{architecture}' cannot be built ({str(e) or type(e).__name__})", fix), apart:
-            return make() if make else build(None if arch_file else architecture, arch_file, **sizes)
+            model = make() if make else build(None if arch_file else architecture, arch_file, **sizes)
+        return weights.fillable(model, architecture, light)
 
     model = made()
     if make is None and (sizes := weights.sizes(weights.fit_names(tensors, model.state_dict())[0], model.state_dict())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from calibcli.errors import InputError, nearest
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "params", "weights", "module")
 AVERAGED = ("ema", "model_ema", "ema_state_dict", "state_dict_ema", "ema_model")
 RENAMED = (("fc.", "linear."), ("downsample.", "shortcut."))  # torchvision's names for parts of a ResNet
+WRAPPERS = re.compile(r"(_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")  # of layers, within names
 COUNTERS = ("total_ops", "total_params", "num_batches_tracked")  # profilers' leavings; absent from old files
 Tensors = dict[str, Tensor]
 
@@ -51,6 +53,9 @@ def find(tree: Any, source: str, key: str = "") -> tuple[Tensors, list[str]]:
     if not tensors:
         held = ", ".join(map(str, list(tree)[:8])) if isinstance(tree, Mapping) else type(tree).__name__
         raise InputError(f"{source} holds no state dict (found: {held})", "save model.state_dict()")
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided:
+            raise InputError(f"{source}: tensor '{name}' is sparse", "save it dense: tensor.to_dense()")
     return tensors, notes
 
 
@@ -63,7 +68,7 @@ def _nested(tree: Mapping[Any, Any], names: tuple[str, ...]) -> str | None:
 
 
 def fit_names(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[Tensors, list[str]]:
-    """Rename a file's tensors to the model's names: wrappers' prefixes off, torchvision's names for ours."""
+    """Rename a file's tensors to the model's names: what wrappers left taken out, torchvision's names for ours."""
     notes: list[str] = []
     wanted = set(expected)
     if not wanted or wanted <= set(tensors):
@@ -82,6 +87,10 @@ def fit_names(tensors: Tensors, expected: Mapping[str, Tensor]) -> tuple[Tensors
             notes = [f"prefix '{prefix}' taken off the names"]
             if len(inner) < len(tensors):
                 notes.append(f"{len(tensors) - len(inner)} tensors outside '{prefix}' were left out")
+    bare = {WRAPPERS.sub("", key): value for key, value in best.items()}
+    if len(bare) == len(best) and len(wanted & bare.keys()) > len(wanted & best.keys()):
+        best = bare
+        notes.append("what wrappers of layers leave in names (_orig_mod. and the like) was taken out")
     renamed = _renamed(best)
     if len(wanted & renamed.keys()) > len(wanted & best.keys()):
         best = renamed
@@ -102,6 +111,9 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
         InputError: missing or unexpected names (each with the nearest), or shapes that differ.
     """
     tensors = {k: v for k, v in tensors.items() if k in expected or not k.endswith(COUNTERS)}
+    held = {_place(expected[k]): v for k, v in tensors.items() if k in expected}
+    tied = {k: held[_place(v)] for k, v in expected.items() if k not in tensors and _place(v) in held}
+    tensors |= tied  # safetensors holds weights that layers share under one name
     missing = [k for k in expected if k not in tensors and not k.endswith("num_batches_tracked")]
     unexpected = [k for k in tensors if k not in expected]
     fix = "pass the --arch that this checkpoint was trained with"
@@ -123,6 +135,26 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
             fix,
         )
     return tensors
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """What two names of the same numbers have in common, on the device `meta` too."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride()
+
+
+def fillable(model: nn.Module, architecture: str, light: bool) -> nn.Module:
+    """The model, whose state is tensors that numbers can be copied into (or `light`: that are replaced).
+
+    Raises:
+        InputError: packed integers, or tensors without memory.
+    """
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor) or value.is_quantized:
+            problem = f"'{name}' of {architecture} is packed: its layers are quantised"
+            raise InputError(problem, "pass the network and the weights before quantisation")
+        if value.is_meta and not light:
+            raise InputError(f"'{name}' of {architecture} is on the device meta", "make the network on the CPU")
+    return model
 
 
 def sizes(tensors: Tensors, expected: Mapping[str, Tensor]) -> dict[str, int]:
@@ -153,15 +185,19 @@ def _listed(what: str, names: list[str], others: list[str], most: int = 4) -> st
 
 
 def finite(model: nn.Module, source: str) -> None:
-    """Refuse NaN and infinite weights.
+    """Refuse NaN and infinite weights. Buffers may be infinite, as masks and best values so far are.
 
     Raises:
-        InputError: a parameter or buffer is not finite.
+        InputError: a parameter or running statistic is not finite, or a buffer NaN.
     """
-    tensors = dict(model.state_dict())
+    tensors = {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor) and not v.is_quantized}
     numbers = {k: v.detach() for k, v in tensors.items() if v.is_floating_point() and v.numel()}
+    free = {k for k, _ in model.named_buffers() if not k.endswith(("running_mean", "running_var"))}
     # smallest and largest: NaN shows in both, and nothing of the tensor's size is made
-    bad = [k for k, v in numbers.items() if not all(map(math.isfinite, torch.aminmax(v)))]
+    ends = {k: [float(end) for end in torch.aminmax(v)] for k, v in numbers.items()}
+    bad = [
+        k for k, both in ends.items() if not all(map(math.isfinite, both)) and (k not in free or math.isnan(both[0]))
+    ]
     if bad:
         problem = f"{source}: {len(bad)} of {len(tensors)} tensors hold NaN or infinity, first '{bad[0]}'"
         raise InputError(problem, "use an earlier checkpoint: the training diverged or the file is damaged")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from calibcli.inputs.dataset.resize import Resized, Wanted, needs_pillow
 from calibcli.inputs.dataset.rows import Dataset
 from calibcli.inputs.files.arrays import Encoded, InFile, Memory, whole
 from calibcli.inputs.files.names import parted
-from calibcli.inputs.files.source import Source, load_any
+from calibcli.inputs.files.source import Source, fingerprint, load_any
 from calibcli.predictions import Named
 
 MEMORY = "(memory)"
@@ -258,12 +257,12 @@ def _of_tables(parts: Sequence[Found], files: Sequence[Path]) -> Found:
         held = np.concatenate([whole(part.inputs[key]) for part in parts])
         inputs[key] = Encoded(held) if isinstance(array, Encoded) else Memory(held)
     ids = None if any(part.ids is None for part in parts) else np.concatenate([part.ids for part in parts])
-    digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
+
     notes = [f"{len(files)} files of one data set, from {files[0].name} on"] * (len(files) > 1)
     return Found(
         inputs=inputs,
         labels=np.concatenate([part.labels for part in parts]),
-        sha256=first.sha256 if len(parts) == 1 else digest,
+        sha256=fingerprint([{"sha256": part.sha256} for part in parts]),
         ids=ids,
         classes=first.classes,
         notes=[*first.notes, *notes],

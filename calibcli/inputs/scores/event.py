@@ -13,7 +13,7 @@ from calibcli.inputs.files.arrays import Converted, blocks, texts_of
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.keys import carried
-from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_missing
+from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, refuse_missing
 from calibcli.predictions import Array, ArrayScores, MappedScores, Named, Predictions
 from calibcli.spec import normal
 
@@ -49,10 +49,9 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         UsageError: --event for more than two classes.
         InputError: labels are names and nothing says which of them one column is of; or --event is none of them.
     """
-    labels = as_names(labels, name, classes)
     if width > 2:
-        raise UsageError(f"{width} classes and --event, which is for two", "leave it out")
-    names = _names(labels, name)
+        raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
+    names = _names(labels)
     if labels is not None and classes is None:
         refuse_missing(labels, name, names if len(names) > 2 else [n for n in names if n.lower() in NO_LABEL])
     if width == 1 and classes is None and len(names) > 2:
@@ -138,11 +137,16 @@ def swapped(found: Predictions) -> Predictions:
         scores=turned,
         labels=labels,
         classes=list(found.classes or ())[::-1],
-        facts={**found.facts, "class_rows": dict(sorted(counts.items())), "label_values": values and values[::-1]},
+        facts={
+            **found.facts,
+            "exchanged": True,
+            "class_rows": dict(sorted(counts.items())),
+            "label_values": values and values[::-1],
+        },
     )
 
 
-def _names(labels: Named | None, name: str) -> list[str]:
+def _names(labels: Named | None) -> list[str]:
     """The labels' names in order of the alphabet, at most MOST; [] where they are numbers."""
     if labels is None or labels.dtype.kind not in "USO" or len(labels.shape) > 2:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -16,7 +17,7 @@ from calibcli.inputs.files.arrays import Contents, Memory
 from calibcli.inputs.files.source import Source
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.recorded import predictions
-from calibcli.predictions import Predictions
+from calibcli.predictions import ArrayScores, Predictions
 
 OF_FILES = (
     "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "multilabel",
@@ -78,6 +79,14 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
         InputError: what is wrong with the arrays, and what to pass.
         TypeError: a keyword that is not one of these.
     """
+    found = checked(scores, labels, how)
+    if isinstance(found.scores, ArrayScores):  # in memory that its owner may change before it is measured
+        return dataclasses.replace(found, scores=ArrayScores(found.scores.array))
+    return found
+
+
+def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
+    """As `of_arrays`, for a call during which the arrays do not change."""
     return predictions(*_found(scores, labels, how))
 
 
@@ -165,7 +174,8 @@ def _contents(
         scores=scores,
         labels="".join(labels),
     )
-    return [contents], [cast(Source, _Arrays())], Reading(**options, by=tuple(slices))
+    source = cast(Source, _Arrays())
+    return [contents], [source], Reading(**options, by=tuple(slices))
 
 
 def plain(values: Any, name: str) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ from calibcli.inputs.files.arrays import Contents, Converted, Lazy, Memory, colu
 from calibcli.inputs.files.names import FOLDED, LABELS, SCORES, WEAK_LABELS
 from calibcli.inputs.files.text import floats_of_text
 from calibcli.inputs.scores import hints
-from calibcli.predictions import Array, ArrayScores, Kind, Named, Scores, two_columns
+from calibcli.predictions import Array, ArrayScores, Ints, Kind, Named, Scores, two_columns
 from calibcli.spec import normal
 
 SINGLE = ("logit", "prob", "proba", "probability", "score", "log_odds")  # one column of a table
@@ -279,15 +279,15 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Na
     return raw
 
 
-def as_scores(scores: Named, kind: Kind, clip: bool = False) -> Scores:
-    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2."""
+def as_scores(scores: Named, kind: Kind, clip: bool = False, best: Ints | None = None) -> Scores:
+    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2; `best`: the class of the largest score."""
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     streamed = Streamed(scores, kind, np.dtype(np.float64 if wide else np.float32), clip)
     if isinstance(scores, TensorScores):
         return scores.measured(kind, streamed.dtype, CLIP if clip else 0.0)
     if isinstance(scores, Memory | Lazy) and kind == "logits" and k > 1:
-        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=streamed.dtype))
+        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=streamed.dtype), best)
     if n * max(k, 2) * streamed.dtype.itemsize <= HOLD:
         return ArrayScores(streamed.read(0, n))
     return streamed

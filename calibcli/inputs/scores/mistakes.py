@@ -19,7 +19,6 @@ from calibcli.predictions import Array, Floats, Ints, Kind
 Hashes = npt.NDArray[np.uint64]
 MARKS = 8  # score columns that mark a row, beside the score of its label
 ORDER_P = 1e-6
-BACKWARDS_Z = 3.09  # one in a thousand
 
 
 @dataclass
@@ -185,10 +184,6 @@ class Order:
         right = int(((score > half) == (label == 1)).sum()) - int((label[score == half] == 0).sum())
         return Ties(tied, tied, right), len(score)
 
-    def remarks(self, k: int, classes: Sequence[str] | None, confirmed: bool) -> list[str]:
-        """Of `notes` and `reversed`."""
-        return [*self.notes(k, classes, confirmed), *self.reversed(classes or ("y = 0", "y = 1"))]
-
     def notes(self, k: int, classes: Sequence[str] | None, confirmed: bool) -> list[str]:
         """A note when the order was confirmed by `--classes`, else an error, when `class_order` finds one.
 
@@ -217,31 +212,50 @@ class Order:
             text, "give scores and labels the same order; if it is right with labels as numbers: --classes NAMES"
         )
 
-    def reversed(self, names: Sequence[str]) -> list[str]:
-        """A note where two classes make sense the other way round: AUC < 1/2 beyond chance."""
-        if not self.margins:
-            return []
-        score, label = np.concatenate(self.margins), np.concatenate(self.labels)
-        auc, z = ranked(score, label)
-        if not -z >= BACKWARDS_Z:
-            return []
-        return [
-            f"scores of {names[1]} are lower where the label is {names[1]} (AUC {auc:.3f}, below 0.5 beyond chance): "
-            f"the classes may be in the wrong order (--classes in the order of the scores, or --event); reversed: "
-            f"{1 - auc:.3f}"
-        ]
+
+@dataclass
+class Logs:
+    """Rows as log-probabilities: whether one lies above 0, or has a |logsumexp| beyond the tolerance."""
+
+    tolerance: float
+    possible: bool = True
+
+    def add(self, rows: Piece, high: float) -> None:
+        if high > 0:
+            self.possible = False
+            return
+        self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
 
 
-def ranked(score: Floats, label: Array) -> tuple[float, float]:
-    """AUC of two classes, and by how many standard errors it is above 1/2 (Mann & Whitney 1947); NaN for one class."""
-    n, ones = len(label), int(label.sum())
-    if ones in (0, n):
-        return math.nan, math.nan
-    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - (count - 1) / 2
-    auc = (float(rank[place][label == 1].sum()) - ones * (ones + 1) / 2) / (ones * (n - ones))
-    spread = n + 1 - float((count.astype(np.float64) ** 3 - count).sum()) / (n * (n - 1))
-    return auc, (auc - 0.5) / math.sqrt(spread / (12 * ones * (n - ones))) if spread > 0 else math.nan
+@dataclass
+class Whole:
+    """Rows that share out another whole than one: not negative, and of one sum, as percents and votes are.
+
+    Attributes:
+        rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
+    """
+
+    rounding: float
+    low: float = math.inf
+    high: float = -math.inf
+
+    lost: bool = False
+    total: float = 0.0
+    rows: int = 0
+
+    def add(self, rows: Piece, low: float) -> None:
+        self.lost = low < 0
+        if not self.lost:
+            sums = rows.sums
+            self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
+            self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
+            self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
+
+    @property
+    def found(self) -> float:
+        """The whole, 0 where there is none."""
+        mean = self.total / self.rows if self.high > 1.5 and not self.lost else 0.0
+        return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
 
 
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:

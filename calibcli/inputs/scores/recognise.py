@@ -13,11 +13,12 @@ from calibcli.inputs.files.source import Source, load_any
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import confidence, opened, other_files, recorded, score_columns
 from calibcli.inputs.scores.keys import candidates, pick_scores, shape_text
-from calibcli.predictions import Predictions, Progress
+from calibcli.predictions import Predictions, Progress, words
 from calibcli.result import Estimate, Result, Table
-from calibcli.scalers import fitting, kinds, parameters
+from calibcli.scalers import fitting, parameters
 
 SHOWN = 20  # classes listed in the table
+USED = "metrics, scale, apply, check, compare, plan, slices, watch, ood"  # commands that take labelled rows
 
 
 def inspect(
@@ -79,7 +80,7 @@ def _calibrator(source: Source) -> Result:
     facts = {
         "what": other_files.CALIBRATOR,
         "spec": scaler.spec,
-        "takes": f"{kinds.NAMES[scaler.kind]} ({'n' if scaler.columns == 1 else f'n, {scaler.columns}'})",
+        "takes": f"{words(scaler.kind)} ({'n' if scaler.columns == 1 else f'n, {scaler.columns}'})",
         "classes": list(scaler.classes) if scaler.classes else scaler.k,
         "keeps predicted classes": scaler.preserves_accuracy,
         **about,
@@ -119,7 +120,7 @@ def outputs(found: Predictions, contents: Contents) -> Result:
             "class_names": list(found.classes) if found.classes else None,
             "ids": None if found.ids is None else distinct(found.ids),
             "repeated_rows": facts["repeated_rows"],
-            "used_by": "metrics, scale, apply, check, compare, plan",
+            "used_by": USED if facts["labelled"] else f"apply, ood; with --labels FILE also {USED}",
         },
     )
 

@@ -15,20 +15,11 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import (
-    confidence,
-    event,
-    keys,
-    labels_file,
-    one_column,
-    other_files,
-    per_row,
-    score_columns,
-    tasks,
-)
+from calibcli.inputs.scores import confidence, keys, labels_file, one_column, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
-from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
+from calibcli.inputs.scores.per_row import Labels, read_labels
 from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
@@ -72,7 +63,8 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     if reading.multilabel:
         raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
     sources = open_all(path, reading)
-    return predictions([load(source) for source in sources], sources, reading, progress)
+    contents = [load(source) for source in sources]
+    return predictions(contents, sources, reading, progress)
 
 
 def provenance(found: Predictions) -> list[dict[str, Any]]:
@@ -175,43 +167,42 @@ def _one(
     """One data set, of one file or of its parts."""
     first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = keys.pick_scores(first, reading.scores, sources[0].name)
-    raw, ragged = _joined_scores(contents, sources, reading, name)
+    raw, ragged = _joined_scores(contents, sources, reading)
     notes = [remark for c in contents for remark in c.about]
     label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {keys.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
-    count = None if raw_labels is None or not reading.need_labels else raw_labels.shape[0]
+    count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
     scores = keys.held(keys.two_dimensional(raw, name, where, count))
     n, width, k = *scores.shape, max(scores.shape[1], 2)
     keys.refuse_verdicts(name, label_name, where, width)
     classes, confirmed = classes_of(first, reading, name, k)
-    of: event.Two | None = None
+    of: Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
         try:
-            if width > 2 and not reading.event:
-                of = event.Two(classes, as_names(raw_labels, label_name, classes))
-            else:
-                of = event.two(reading, name, width, classes, raw_labels, label_name)
+            wide = width > 2 and not reading.event
+            of = Two(classes, raw_labels) if wide else two(reading, name, width, classes, raw_labels, label_name)
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
             if reading.need_labels:
                 raise
             notes.append(f"labels are not used: {error.problem}")
-            of = of or event.two(reading, name, width, classes, None, "")
+            of = of or two(reading, name, width, classes, None, "")
         classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
         if not (said := kind_option(reading.kind) is not None) and width == 1:
             one_column.refuse_top(found, rows, kind, first, name, label_name, classes[1] if classes else "")
         notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
-            notes += found.order.remarks(k, classes, (confirmed and not labels.names) or not reading.need_labels)
+            notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
+            notes += one_column.reversed_classes(found.order, classes or ("y = 0", "y = 1")) if k == 2 else []
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
-        scores=keys.as_scores(rows.scores, kind, clip=reading.clip),
+        scores=keys.as_scores(rows.scores, kind, clip=reading.clip, best=found.top),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
@@ -238,7 +229,7 @@ def _one(
         },
         **further,
     )
-    return event.swapped(read) if of.first else read
+    return swapped(read) if of.first else read
 
 
 def _checked(
@@ -287,9 +278,7 @@ def _checked(
     return rows, found, kind
 
 
-def _joined_scores(
-    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, name: str
-) -> tuple[Named, bool]:
+def _joined_scores(contents: Sequence[Contents], sources: Sequence[Source], reading: Reading) -> tuple[Named, bool]:
     parts, ragged = [], False
     for c, source in zip(contents, sources):
         here = keys.pick_scores(c, reading.scores, source.name)
@@ -343,7 +332,7 @@ def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tup
     return names, given is not None
 
 
-def _label_values(labels: Labels, of: event.Two, k: int, base: int) -> list[Any]:
+def _label_values(labels: Labels, of: Two, k: int, base: int) -> list[Any]:
     """What the labels were in the file, by their codes."""
     numbers = list(range(base, base + k))
     return list(of.classes or ()) if labels.names else numbers[::-1] if of.turned else numbers

@@ -12,17 +12,16 @@ import numpy as np
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
-from calibcli.inputs.scores.shares import Whole, refuse_shares
-from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of
+from calibcli.inputs.scores.mistakes import Impossible, Logs, Nonfinite, Order, Repeated, Spot, Ties, Whole
+from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
-WIDE = 1 << 20  # scores of many classes whose rows are looked at together
-NAMES = {"logits": "logits", "probabilities": "probabilities", "log_probabilities": "log-probabilities"}
+FEWEST, PERCENT = 10, 20.0  # rows that look like shares, and log-odds which none of 1e8 would be wrong at
+WIDE = 1 << 21  # scores of many classes whose rows are looked at together
 Row = Callable[[int], int]
 
 
@@ -93,26 +92,13 @@ class Unit:
 
 
 @dataclass
-class Logs:
-    """Rows as log-probabilities: whether one lies above 0, or has a |logsumexp| beyond the tolerance."""
-
-    tolerance: float
-    possible: bool = True
-
-    def add(self, rows: Piece, high: float) -> None:
-        if high > 0:
-            self.possible = False
-            return
-        self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
-
-
-@dataclass
 class Scan:
     """What the rows look like. Rows that are not finite are counted apart and leave the other numbers alone.
 
     Attributes:
         n, k: shape.  low, high: range of the finite scores.
         unit, logs: as probabilities and log-probabilities.
+        best: class of the largest score of the rows of each piece; empty of few classes, which are quick to look at.
         nonfinite, impossible, ties, order, repeated: what may be wrong with the rows.
     """
 
@@ -128,6 +114,12 @@ class Scan:
     ties: Ties = field(default_factory=Ties)
     order: Order = field(default_factory=Order)
     repeated: Repeated = field(default_factory=Repeated)
+    best: list[Ints] = field(default_factory=list)
+
+    @property
+    def top(self) -> Ints | None:
+        """(n,) class of the largest score, where it was found on the way."""
+        return np.concatenate(self.best) if self.best and not self.nonfinite.count else None
 
     @property
     def finite(self) -> int:
@@ -175,9 +167,8 @@ class Scan:
                 self.unit.squashed = False
             if self.logs.possible:
                 self.logs.add(rows, high)
-            self.whole.lost |= low < 0
             if high > UNIT_HIGH and not self.whole.lost:
-                self.whole.add(rows)
+                self.whole.add(rows, low)
         if labels is None:
             return
         at_label = rows.at(labels)
@@ -217,12 +208,14 @@ def scan(
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     logs, whole = Logs(1e-2 if coarse else 1e-3), Whole(rounding)
     found = Scan(n, k, Unit(k, tolerance), logs, Nonfinite(n, collect), whole)
-    every, height = max(1, math.ceil(n / PAIRS)), max(1, (CACHED if k <= NARROW else WIDE) // k)
+    every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
             for at, part in _pieces(scores, start, min(start + step, n), height):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                found.add(part, known, at, compare=at // min(step, height) % every == 0)
+                if not part.narrow:
+                    found.best.append(part.best)
+                found.add(part, known, at, compare=at // height % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
     return found
@@ -263,11 +256,26 @@ def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> K
             "probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
+        _refuse_shares(found, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
-        problem = f"the name '{name}' says {NAMES[declared]} but the rows are {NAMES[kind]} ({evidence(found, kind)})"
+        problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
+
+
+def _refuse_shares(found: Scan, name: str) -> None:
+    """Refuse scores that look like shares of a hundred, or of any other whole, which would pass for logits.
+
+    Raises:
+        InputError: of rows that differ, none is negative, and their sums are one number; of one column, the largest is
+            more than any log-odds would be where none is negative.
+    """
+    whole = found.whole.found if found.k > 1 else 100.0 * (PERCENT < found.high <= 100 and found.low >= 0)
+    if not whole or found.finite < FEWEST or found.low == found.high:
+        return
+    rows = f"and its rows sum to {whole:.3g}" if found.k > 1 else f"and goes to {found.high:.4g}"
+    problem = f"'{name}' is nowhere negative {rows}: shares of {whole:.3g}, not logits?"
+    raise InputError(problem, f"divide by {whole:.3g}; if these are logits: --kind logits")
 
 
 def evidence(found: Scan, kind: Kind) -> str:

@@ -44,7 +44,7 @@ def grouped(contents: Contents, wanted: str | None, where: str) -> Contents:
     known = (label, *(name for name in contents.arrays if normal(name) in (*IDS, *INDEX)))
     own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
     of_labels = _label_names(contents, label)
-    group = _by_labels(own, of_labels, contents) or _numbered(own) or _named(own, contents, of_labels)
+    group = _by_labels(own, of_labels, contents) or _numbered(own) or _named(own, of_labels)
     return contents if group is None else _joined(contents, group, where)
 
 
@@ -95,7 +95,7 @@ def _numbered(own: Sequence[str]) -> Group | None:
     return None
 
 
-def _named(own: Sequence[str], contents: Contents, labels: Sequence[str]) -> Group | None:
+def _named(own: Sequence[str], labels: Sequence[str]) -> Group | None:
     """Columns `p_benign, p_malignant` beside labels that are numbers."""
     pairs = [(m[1].lower(), m[2], c) for c in own if keys.carried(c) and (m := keys.OF_CLASS.match(c))]
     if labels or len(pairs) < 2 or len({prefix for prefix, *_ in pairs}) > 1:

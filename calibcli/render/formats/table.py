@@ -19,21 +19,21 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from calibcli.plots import Plot
-from calibcli.render import beside, canvas, sheet, stream
+from calibcli.render import beside, canvas, room, sheet, stream
 from calibcli.render.sheet import Detail, Sheet
 from calibcli.result import Result
 
 SUFFIXES = (".txt",)
+MOST = 3  # diagrams in one table
+BINS = 30  # rows of a reliability diagram; more bins are merged
+LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
+LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
+FEW_LINES = 8  # of a curve among few numbers
 WIDTH = 80  # of a diagram where there is no terminal to ask
 STYLES = {"title": "bold", "head": "bold", "code": "", "faint": "dim", "": ""}
 STYLES |= {"good": "black on green", "bad": "bold bright_white on red", "warn": "black on yellow"}
 """With a ground of their own: as letters, green, yellow and cyan are pale on white, red is dark on black."""
-ROWS = 60  # of a table beside the estimates on a terminal
-MOST = 3  # diagrams in one table
-BINS = 30  # rows of a reliability diagram; more bins are merged
-FEW_BINS, FEW_LINES = 10, 8  # where few numbers are shown, of two diagrams or in little room; lines of a curve there
-LEGEND = ("█ accuracy", "░ overconfident by", "▒ underconfident by", "◆ mean confidence")
-LEGEND_OF_CLASS = ("█ share of the class", "░ predicted too high by", "▒ too low by", "◆ mean probability")
+FEW_BINS = 10  # where few numbers are shown, of two diagrams or in little room
 GAIN = "temperature_gain"
 FEW = {"accuracy", "error", "nll", "ece", GAIN, "temperature", "gamma"}
 EVENT = {"auc", "brier", "cox_slope", "cox_intercept", "observed_expected"}
@@ -43,6 +43,7 @@ PARTS = ("murphy", "errors", "layers", "fit")  # tables of what the few numbers 
 PICTURES = ("density", "difference_nll")  # the one that is shown, where there are several
 WORK = ("convergence", "layers", "share")  # pictures of how a number was found
 SHORT = ("metrics", "merge", "scale", "compare", "curvature", "fit")  # commands that find more than the few
+FIRST = (*SHORT, "check", "ood")  # commands whose first screen has a length
 HIDDEN = {
     "metrics": {"level", "why"},
     "merge": {"level", "why"},
@@ -156,20 +157,27 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         say(opening, "bold")
     if said_first:
         console.print()
-    for fact in _flowing(facts(result, detail), width, detail):
+    known = [line for one in _flowing(facts(result, detail), width, detail) for line in stream.prose(one, width)]
+    for fact in known:
         say(fact, "dim")
-    for s in tables(result, detail):
+    drawn = dataclasses.replace(result, plots=plots(result, detail))
+    made, blocks = room.fitted(
+        tables(result, detail),
+        lambda most: diagrams(drawn, min(100, width), encoding, most),
+        _bins(result, detail, width),
+        _taken(result, known, said_first, width) if detail == "few" and result.command in FIRST else None,
+        width,
+        encoding,
+    )
+    for s, more in made:
         console.print()
-        more = 0 if s.tones or any(c.code for c in s.columns) else max(0, len(s.rows) - ROWS)
-        s = dataclasses.replace(s, rows=s.rows[: len(s.rows) - more])
         for line in stream.lines(s, encoding, width):
             pieces = Text.assemble(*((piece, STYLES[style]) for piece, style in line))
             pieces.rstrip()
             console.print(pieces, soft_wrap=True)
         if more:
-            say(f"… {more} more rows (all of them with --format json or -o)", "dim")
-    drawn = dataclasses.replace(result, plots=plots(result, detail))
-    for block in diagrams(drawn, min(100, width), encoding, _bins(result, detail, width)):
+            say(f"… {more} more row{'s' * (more > 1)} (all of them with -v, --format json or -o)", "dim")
+    for block in blocks:
         console.print()
         for diagram in block:
             console.print(Text(diagram.rstrip()), soft_wrap=True)
@@ -181,6 +189,13 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
     if said:
         console.print()
         say(said, STYLES[tone])
+
+
+def _taken(result: Result, known: list[str], said: list[str], width: int) -> int:
+    """Lines above and below the tables and pictures."""
+    closing = len(result.artefacts)
+    above = len(stream.prose(heading(result), width)) + len(said) + bool(said) + len(known)
+    return above + closing + bool(closing) + 2 * bool(result.checks)
 
 
 def _bins(result: Result, detail: Detail, width: int) -> int:
@@ -290,10 +305,10 @@ def diagram(plot: Plot, strip: Plot | None, width: int, most: int = BINS) -> lis
 
 def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BINS) -> list[str]:
     """A row per bin: edges, count, accuracy, mean confidence, gap, and a bar for accuracy with the gap beside it."""
-    bins = _merged(sheet.bins(plot, strip), most_bins)
-    room = max(10, width - 42)
+    bins = sheet.fewer(sheet.bins(plot, strip), most_bins)
+    across = max(10, width - 42)
     title = stream.clean(plot.ylabel or "accuracy")
-    axis = "0" + title.center(room - 2) + "1" if len(title) <= room - 4 else "0" + " " * (room - 2) + "1"
+    axis = "0" + title.center(across - 2) + "1" if len(title) <= across - 4 else "0" + " " * (across - 2) + "1"
     most = max((b.count or 0 for b in bins), default=0)
     top = title == "accuracy"  # else the probability of one class, and how often it was the label
     heads = ("acc.", "conf.") if top else ("share", "mean p")
@@ -315,18 +330,13 @@ def reliability(plot: Plot, strip: Plot | None, width: int, most_bins: int = BIN
         size = stream.eighth(b.count / most) if b.count and most else " "
         sign = "+" if gap >= 0 else "−"
         head = f"{b.left:.2f}–{b.right:.2f} {count:>7} {size} {b.accuracy:6.3f} {b.confidence:6.3f}"
-        lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(b.accuracy, b.confidence, room)}")
+        lines.append(f"{head} {sign}{abs(gap):.3f}{flag} {_bar(b.accuracy, b.confidence, across)}")
     lines += stream.wrapped(LEGEND if top else LEGEND_OF_CLASS, width)
     if outside:
         band = next((c.label for c in plot.curves if c.kind == "band" and c.role == "null"), "")
         what = heads[0] if not top else title
         lines.append(f"* {what} outside the band: {stream.clean(band) or 'what a calibrated model shows'}")
     return lines
-
-
-def _merged(bins: list[sheet.Bin], most: int) -> list[sheet.Bin]:
-    step = -(-len(bins) // most)
-    return bins if step <= 1 else [sheet.merged(bins[i : i + step]) for i in range(0, len(bins), step)]
 
 
 def _bar(accuracy: float, confidence: float, room: int) -> str:

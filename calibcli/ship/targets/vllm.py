@@ -8,6 +8,7 @@ import numpy as np
 
 from calibcli.errors import UsageError
 from calibcli.files import atomic
+from calibcli.predictions import words
 from calibcli.scalers import Scaler
 from calibcli.ship.comparison import of_scores, softmax
 from calibcli.ship.target import TARGETS, Job, Shipped
@@ -39,7 +40,7 @@ def vllm(job: Job) -> Shipped:
     scaler = job.scaler
     name, given = scaler.choice.name, scaler.parameters
     if scaler.kind != "logits":
-        problem = f"vLLM's pooler works on logits, the calibrator was fitted on {scaler.kind.replace('_', '-')}"
+        problem = f"vLLM's pooler works on logits, the calibrator was fitted on {words(scaler.kind)}"
         raise UsageError(problem, _instead(scaler))
     if name == "temperature" and float(given["beta"]) > 0:
         sigma, mean = 1 / float(given["beta"]), 0.0

@@ -124,7 +124,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         here = f"row {len(task.scores)} of {source.name}"
         found = _likelihoods(row, here, len(task.scores) > 0)
         if not found:
-            return _generated(source, row, rows, here)
+            return _generated(row, rows, here)
         task.add(row, found, here)
         if isinstance(row.get("metrics"), list):
             metrics.update(m for m in row["metrics"] if isinstance(m, str))
@@ -212,7 +212,7 @@ def _right(task: Task, tables: Mapping[str, Array], labels: Ints, source: Source
     return True
 
 
-def _generated(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: str) -> Contents:
+def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: str) -> Contents:
     """What a generation task recorded beside its answers."""
     columns = Columns()
     for row in itertools.chain([first], rows):
