@@ -221,6 +221,12 @@ def test_a_ranking_and_its_notes_recommend_one_method(tmp_path: Path) -> None:
 def test_a_text_where_several_are_taken_is_one_of_them(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", np.column_stack([P, Y % 2]), Y, [*(f"p{i}" for i in range(4)), "site"])
     assert calibcli.measure(path, None, "accuracy", by="site") == calibcli.measure(path, None, "accuracy", by=["site"])
+    for one, two in zip(*[[
+        calibcli.check(path, max={"ece": 0.9}, min_n=10, by=by).checks,
+        calibcli.Watch(max={"ece": 0.9}).update(path, by=by).checks,
+        calibcli.find_slices(path, by=by, min_n=20).facts["rules"],
+    ] for by in ("site", ["site"])], strict=True):  # fmt: skip
+        assert one == two
     one, two = calibcli.from_arrays(P, Y), calibcli.from_arrays(P**2 / (P**2).sum(1, keepdims=True), Y)
     assert list(calibcli.compare(one, two, metrics="nll")) == list(calibcli.compare(one, two, metrics=["nll"]))
 

@@ -71,7 +71,7 @@ def find_slices(
     if file:
         path = cast("str | Path | Sequence[str | Path]", scores)
         more |= {} if labels is None else {"labels": labels}
-        named = [*(by or others(path, Reading(**more)))]
+        named = [by] if isinstance(by, str) else [*(by or others(path, Reading(**more)))]
         with_class = BY_CLASS in named
         more["by"] = tuple(name for name in named if name != BY_CLASS)
         rows = recorded.read(path, progress=progress, numbers=True, **more)

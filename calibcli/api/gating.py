@@ -90,6 +90,7 @@ def check(
     )
     if scores is None or isinstance(scores, str | Path | Result):
         reading: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
+        reading |= {"by": (how["by"],)} if isinstance(how.get("by"), str) else {}
         return headline.headed(session.run(dataclasses.replace(request, input=scores, reading=reading), progress))
     found = given(check, scores, labels, how, progress)
     reading = {"by": tuple(found.slices)}

@@ -99,6 +99,7 @@ class Watch:
             UsageError: a rule without a meaning, or others than those of the state.
         """
         more: dict[str, Any] = {**how, **({} if labels is None else {"labels": labels})}
+        more |= {"by": (how["by"],)} if isinstance(how.get("by"), str) else {}
         if is_path(scores):
             parts: list[Any] = [Path(scores)] if isinstance(scores, str | Path) else list(cast(Any, scores))
         else:
