@@ -58,14 +58,8 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
-    as_they_are = [str(i) for i in range(k)]
-    if (
-        classes
-        and not (how.event or label_base)
-        and labels.dtype.kind in "iuf"
-        and classes != as_they_are
-        and all(map(WHOLE.match, classes))
-    ):
+    named = not (how.event or label_base) and classes not in (None, [str(i) for i in range(k)])
+    if classes and named and labels.dtype.kind in "iuf" and all(map(WHOLE.match, classes)):
         if labels.dtype.kind == "f":
             _whole_numbers(labels, name)
         labels = Converted(labels, _as_text, (), np.dtype("U20"))  # names, as in a table
