@@ -14,12 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli import __version__
-<<<<<<< HEAD
 from calibcli.errors import InputError, UsageError, refusing
-=======
-from calibcli.errors import InputError, UsageError
 from calibcli.predictions import words
->>>>>>> main
 from calibcli.scalers import Scaler
 
 Array = NDArray[Any]
