@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +172,109 @@ def test_percents_of_one_class_are_no_log_odds(tmp_path: Path) -> None:
 def test_logits_that_are_not_negative_are_read() -> None:
     assert accuracy(Z - Z.min(1, keepdims=True) + 1, Y) == accuracy(Z + 100, Y) == RIGHT
     assert accuracy(np.abs(Z[:, 0]) + 1, Z[:, 0] > 0) == np.mean(Z[:, 0] > 0)
+
+
+@pytest.mark.parametrize("column", ["id", "custom_id"])
+def test_labels_of_a_file_of_their_own_belong_to_the_rows_by_id(tmp_path: Path, column: str) -> None:
+    """As answers of a batch come in any order."""
+    ids, order = [f"r{i}" for i in range(N)], np.random.default_rng(1).permutation(N + 5)
+    scores, labels = tmp_path / "scores.csv", tmp_path / "labels.csv"
+    header = ",".join([column, *(f"p{i}" for i in range(4))])
+    scores.write_text("\n".join([header, *(f"r{i}," + ",".join(map(str, P[i])) for i in range(N)), ""]))
+    known = [*zip(ids, Y, strict=True), *((f"x{i}", 0) for i in range(5))]
+    labels.write_text("\n".join([f"{column},label", *(f"{known[i][0]},{known[i][1]}" for i in order), ""]))
+    assert accuracy(scores, str(labels)) == RIGHT
+    notes = calibcli.measure(scores, str(labels), "accuracy").notes
+    assert any(f"labels.csv belong to the rows by their '{column}'" in note for note in notes)
+    np.savez(tmp_path / "a.npz", probs=P, ids=np.array(ids))
+    labels.write_text("\n".join(["id,label", *(f"{known[i][0]},{known[i][1]}" for i in order), ""]))
+    assert accuracy(tmp_path / "a.npz", str(labels)) == RIGHT
+    for text, problem in (("r3,1", "no 'id' is 'r0'"), ("r3,1\nr3,2", "no 'id'")):
+        labels.write_text(f"id,label\n{text}\n")
+        with pytest.raises(calibcli.CalibError, match=problem):
+            calibcli.measure(tmp_path / "a.npz", str(labels))
+    labels.write_text("id,label\n" + "\n".join(f"r{i},{Y[i]}" for i in (*range(N), 0)))
+    with pytest.raises(calibcli.CalibError, match="names rows twice"):
+        calibcli.measure(tmp_path / "a.npz", str(labels))
+    labels.write_text("site,label\n" + "\n".join(f"{'ab'[i % 2]},{Y[i]}" for i in range(N)))
+    assert accuracy(tmp_path / "a.npz", str(labels)) == RIGHT
+
+
+def test_a_ranking_and_its_notes_recommend_one_method(tmp_path: Path) -> None:
+    """focal_temperature may be first by a hair, and says itself that plain temperature does as well."""
+    from calibcli.scalers.before_after import report
+    from calibcli.scalers.ranking import Options
+
+    rng, seen = np.random.default_rng(5), set()
+    for _ in range(4):
+        z = rng.normal(size=(600, 4)) * 2
+        y = (z + rng.gumbel(size=z.shape)).argmax(1)
+        rows = calibcli.from_arrays(z * 1.5, y)
+        result, _ = report(rows, Options(methods=("temperature", "focal-temperature")))
+        plain = any("plain temperature is recommended" in note for note in result.notes)
+        if result.facts["method"] == "focal_temperature":
+            assert (result.facts["recommended"] == "temperature") == plain
+            seen.add(plain)
+    assert True in seen
+
+
+def test_a_text_where_several_are_taken_is_one_of_them(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", np.column_stack([P, Y % 2]), Y, [*(f"p{i}" for i in range(4)), "site"])
+    assert calibcli.measure(path, None, "accuracy", by="site") == calibcli.measure(path, None, "accuracy", by=["site"])
+    one, two = calibcli.from_arrays(P, Y), calibcli.from_arrays(P**2 / (P**2).sum(1, keepdims=True), Y)
+    assert list(calibcli.compare(one, two, metrics="nll")) == list(calibcli.compare(one, two, metrics=["nll"]))
+
+
+def test_slices_are_the_columns_of_a_data_frame_and_no_bare_column() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"site": Y % 2})
+    found = calibcli.measure(P, Y, "accuracy", by=frame)
+    assert (
+        found["accuracy", "site=1"].value
+        == calibcli.measure(P, Y, "accuracy", by={"site": Y % 2})["accuracy", "site=1"].value
+    )
+    for bare in (frame["site"], Y % 2, [1, 2]):
+        with pytest.raises(TypeError, match="of arrays it is a mapping"):
+            calibcli.measure(P, Y, "accuracy", by=bare)
+
+
+def test_what_is_no_file_is_refused_by_name() -> None:
+    found = calibcli.measure(P, Y, "ece")
+    for baseline in ((P, Y), calibcli.from_arrays(P, Y), found):
+        with pytest.raises(TypeError, match=r"a baseline is .*pass the file"):
+            calibcli.check(P, Y, baseline=baseline, margin={"nll": 0.1})
+    with pytest.raises(calibcli.CalibError, match="labels= has no effect on a stored result"):
+        calibcli.check(found, Y, max={"ece": 0.5})
+    with pytest.raises(TypeError, match="from_arrays"):
+        calibcli.compare(P, P**2)
+
+
+@pytest.mark.parametrize("night", [datetime.date(2026, 11, 20), np.datetime64("2026-11-20"), "2026-11-20"])
+def test_a_night_is_a_date_or_its_text(night: Any) -> None:
+    found = calibcli.Watch(max={"ece": 0.5}).update(P, Y, night=night)
+    assert found.facts["last_night"] == "2026-11-20"
+
+
+def test_several_labels_in_a_row_of_arrays() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    pandas = pytest.importorskip("pandas")
+    targets = (np.random.default_rng(1).random((N, 3)) < P[:, :3]).astype(int)
+    with pytest.raises(calibcli.CalibError) as refused:
+        calibcli.measure(P[:, :3], targets)
+    assert "multilabel=True" in refused.value.fix
+    for held in (targets, targets.astype(float), targets.astype(bool)):
+        found = calibcli.measure(P[:, :3], held, "auc", multilabel=True)
+        right = [sklearn.roc_auc_score(targets[:, i], P[:, i]) for i in range(3)]
+        assert [e.value for e in found.values()] == pytest.approx(right)
+    a, b = (pandas.DataFrame(x, columns=list("abc")) for x in (P[:, :3], targets))
+    with pytest.raises(calibcli.CalibError, match="different orders"):
+        calibcli.measure(a, b[["c", "a", "b"]], "auc", multilabel=True)
+
+
+def test_the_warning_of_a_scorer_is_true_of_every_metric() -> None:
+    """AUC and accuracy are not best for a constant model."""
+    for metric in ("auc", "accuracy", "ece", "aurc"):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            calibcli.scorer(metric)
+        assert not any("shares of the classes" in str(one.message) for one in said)

@@ -68,7 +68,7 @@ def scorer(metric: str) -> Callable[..., float]:
         raise UsageError(f"{choice.spec} is neither better high nor low", "choose nll or brier")
     if choice.name not in PROPER:
         warnings.warn(
-            f"{choice.spec} is not a proper score: best is a model that gives every row the shares of the classes. "
+            f"{choice.spec} is not a proper score: other probabilities than the true ones may have the best. "
             "Choose models by scorer('nll') or scorer('brier')",
             stacklevel=2,
         )

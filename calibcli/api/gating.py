@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack, cast
 import numpy.typing as npt
 
 from calibcli import headline
-from calibcli.api.measuring import Scores, given, spread
+from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.errors import UsageError
 from calibcli.gate import compare as comparing
 from calibcli.gate import session
@@ -75,7 +75,7 @@ def check(
     request = Request(
         max=rules(max),
         min=rules(min),
-        baseline=str(baseline or ""),
+        baseline=file_of(baseline),
         margin=rules(margin),
         scope=scope,
         min_n=min_n,
@@ -142,11 +142,14 @@ def compare(
         return dataclasses.replace(headline.headed(result), provenance={"inputs": files, "seed": 0})
     if len(kinds) > 1:
         raise UsageError("scores and results cannot be compared with each other", "pass all scores, or all results")
+    if not all(isinstance(one, Predictions) or is_path(one) for one in inputs):
+        raise TypeError("a model to compare is its predictions or a file: calibcli.from_arrays(scores, labels) of each")
     if all(isinstance(one, Predictions) for one in inputs):
         given(compare, cast(Predictions, first), None, how)  # refuses what is said of files where there are none
     found = [one if isinstance(one, Predictions) else given(compare, one, None, how, whole=True) for one in inputs]  # type: ignore[arg-type]
     files = [entry for predictions in found for entry in recorded.provenance(predictions)]
-    result = comparing.scores(found, named, list(metrics) if metrics else None, alpha)
+    chosen = [metrics] if isinstance(metrics, str) else list(metrics or ())
+    result = comparing.scores(found, named, chosen or None, alpha)
     return dataclasses.replace(headline.headed(result), provenance={"inputs": files, "seed": 0})
 
 
@@ -155,3 +158,12 @@ def rules(limits: Any) -> tuple[str, ...]:
     if not isinstance(limits, Mapping | None):
         raise TypeError(f"limits are {type(limits).__name__}: pass numbers by metric, max={{'ece': 0.05}}")
     return tuple(f"{metric}={value}" for metric, value in (limits or {}).items())
+
+
+def file_of(baseline: Any) -> str:
+    """The path of a baseline; "" where there is none."""
+    if baseline is not None and not isinstance(baseline, str | Path):
+        raise TypeError(
+            f"a baseline is {type(baseline).__name__}: pass the file of its scores, or of an earlier result"
+        )
+    return str(baseline or "")

@@ -14,7 +14,7 @@ from calibcli import headline
 from calibcli.errors import check_keywords
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import multilabel, recorded
-from calibcli.inputs.scores.from_arrays import How, checked
+from calibcli.inputs.scores.from_arrays import How, checked, of_labels
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
 from calibcli.inputs.scores.from_arrays import of_confidence as from_confidence
 from calibcli.inputs.scores.recorded import read
@@ -150,9 +150,12 @@ def measured(
     scores: Scores, labels: npt.ArrayLike | None, options: reports.Options, progress: Progress | None, how: How
 ) -> Result:
     """As `measure`, by options that are checked; `how` may name what the keywords of `spread` do."""
-    if how.get("multilabel") and is_path(scores):
+    if how.get("multilabel") and not isinstance(scores, Predictions):
         named: dict[str, Any] = {**how, "labels": labels}
-        parts = multilabel.read(scores, progress=progress, **named)  # type: ignore[arg-type]
+        if is_path(scores):
+            parts = multilabel.read(scores, progress=progress, **named)  # type: ignore[arg-type]
+        else:
+            parts = of_labels(scores, **{name: value for name, value in named.items() if name != "multilabel"})  # type: ignore[arg-type]
         result, first = reports.report_multilabel(parts, options, progress), next(iter(parts.values()))
     else:
         first = given(measure, scores, labels, how, progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Unpack, cast
 
 import numpy.typing as npt
 
-from calibcli.api.gating import Limits, rules
+from calibcli.api.gating import Limits, file_of, rules
 from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.gate.request import Request
 from calibcli.inputs.scores.from_arrays import How
@@ -78,7 +79,7 @@ class Watch:
         /,
         labels: npt.ArrayLike | None = None,
         *,
-        night: str = "",
+        night: str | datetime.date = "",
         baseline: str | Path | None = None,
         **how: Unpack[How],
     ) -> Result:
@@ -90,7 +91,7 @@ class Watch:
 
         Args:
             scores, labels, how: (N, K) and (N,), as for `measure`. With `by`, every slice is watched too.
-            night: date of the rows, `2026-11-22`; today, in UTC.
+            night: date of the rows, `2026-11-22`, as text or a date; today, in UTC.
             baseline: scores of another model on the same rows, with `margin`.
 
         Raises:
@@ -106,7 +107,7 @@ class Watch:
 
         def count(keeper: Keeper) -> None:
             for part in parts:
-                keeper.update(part, night, str(baseline or ""))
+                keeper.update(part, night if isinstance(night, str) else str(night)[:10], file_of(baseline))
 
         return self._kept(count, more)
 

@@ -107,7 +107,7 @@ def _refuse_settings_of_scores(request: Request) -> None:
     given = {"bins": request.bins, "bounds": request.bounds, "fitted_on": request.fitted_on}
     given |= {key: value for key, value in request.reading.items() if key != "by"}
     for key, value in given.items():
-        if value not in (None, False, (), ""):
+        if value is not None and not (isinstance(value, bool | tuple | str) and not value):
             problem = f"--{key.replace('_', '-')} has no effect on a stored result"
             raise UsageError(problem, "leave it out, or pass the scores")
 

@@ -39,6 +39,8 @@ def report(
         notes = [f"{method} is the method that the numbers below are of", *ranking.notes]
     here, memory = part(progress, int(ranked), parts), dict[str, Any]()
     done = fit(method, predictions, seed=options.seed, level=options.level, progress=here, memory=memory)
+    if recommended.get("recommended") == method and done.facts.get("recommended") == "temperature":
+        recommended = {}  # it does not earn its further parameter
     if test is not None:
         before, after = test, apply(done.scaler, test)
         where = f"{test.n:,} rows of {test.source}, fitted on {predictions.n:,} rows of {predictions.source}"

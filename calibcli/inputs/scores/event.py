@@ -13,7 +13,7 @@ from calibcli.inputs.files.arrays import Converted, blocks, texts_of
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.keys import carried
-from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, refuse_missing
+from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_missing
 from calibcli.predictions import Array, ArrayScores, MappedScores, Named, Predictions
 from calibcli.spec import normal
 
@@ -38,10 +38,10 @@ class Two:
 
 
 def two(reading: Reading, column: str, width: int, classes: list[str] | None, labels: Named | None, name: str) -> Two:
-    """What scores are of.
+    """What (N, 1) or (N, 2) scores are of.
 
     Args:
-        column: name of the scores.  width: their columns; of more than 2 each is of its own class.
+        column: name of the scores.  width: 1 or 2; more is refused.
         classes: names that are given, in the order of the scores.
         labels: as they are in the file, or None; `name` is theirs.
 
@@ -49,10 +49,9 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         UsageError: --event for more than two classes.
         InputError: labels are names and nothing says which of them one column is of; or --event is none of them.
     """
-    if width > 2 and reading.event:
-        raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
+    labels = as_names(labels, name, classes)
     if width > 2:
-        return Two(classes, labels)
+        raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
     names = _names(labels)
     if labels is not None and classes is None:
         refuse_missing(labels, name, names if len(names) > 2 else [n for n in names if n.lower() in NO_LABEL])

@@ -87,13 +87,34 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
 
 def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
     """As `of_arrays`, for a call during which the arrays do not change."""
+    return predictions(*_found(scores, labels, how))
+
+
+def of_labels(scores: npt.ArrayLike, /, labels: npt.ArrayLike, **how: Unpack[How]) -> dict[str, Predictions]:
+    """As `of_arrays` of several labels in one row, (N, L) with targets (N, L) of 0 and 1: each by its name.
+
+    Raises:
+        InputError: also columns of two data frames in different orders.
+    """
+    from calibcli.inputs.scores import multilabel
+
+    one, two = ([str(name) for name in getattr(frame, "columns", ())] for frame in (scores, labels))
+    if one != two and set(one) == set(two):
+        raise InputError("scores and targets have their columns in different orders", "pass targets[scores.columns]")
+    return multilabel.split(*_found(scores, labels, how))
+
+
+def _found(
+    scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: Mapping[str, Any]
+) -> tuple[list[Contents], list[Source], Reading]:
+    """Scores and labels as what a file holds, and how to read it."""
     check_keywords(how, [key for key in How.__annotations__ if key not in OF_FILES], "from_arrays")
     tensor = tensor_of(scores)
     on_device = None if tensor is None else TensorScores.of(tensor)
     arrays: dict[str, Any] = {"scores": plain(scores, "scores") if on_device is None else on_device}
     if labels is not None:
         arrays["labels"] = plain(labels, "labels")
-    return _read(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
+    return _contents(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
 
 
 def of_confidence(
@@ -130,13 +151,16 @@ def of_confidence(
     arrays = {"confidence": plain(confidence, "confidence"), "correct": plain(correct, "correct")}
     named = {"confidence": "confidence", "correct": "correct", "confidence_scale": scale}
     rows = {"weights": weights, "weight_kind": weight_kind, "ids": ids, "group": group, "by": by}
-    return _read(arrays, {**named, **rows})
+    return predictions(*_contents(arrays, {**named, **rows}))
 
 
-def _read(arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()) -> Predictions:
-    """Arrays, and those among the options, as a file would be read."""
+def _contents(
+    arrays: dict[str, Any], options: dict[str, Any], scores: str = "", labels: Sequence[str] = ()
+) -> tuple[list[Contents], list[Source], Reading]:
+    """Arrays, and those among the options, as a file would hold them."""
     extra = {key: plain(options[key], key) for key in ("weights", "ids", "group") if options.get(key) is not None}
-    by = options.pop("by", None) or {}
+    by = options.pop("by", None)
+    by = {} if by is None else dict(by) if hasattr(by, "columns") and hasattr(by, "keys") else by  # a data frame
     if not isinstance(by, Mapping):
         raise TypeError(f"by is {type(by).__name__}: of arrays it is a mapping of them, by={{'site': sites}}")
     slices = {str(name): plain(column, f"by['{name}']") for name, column in by.items()}
@@ -150,8 +174,7 @@ def _read(arrays: dict[str, Any], options: dict[str, Any], scores: str = "", lab
         scores=scores,
         labels="".join(labels),
     )
-    source = cast(Source, _Arrays())
-    return predictions([contents], [source], Reading(**options, by=tuple(slices)))
+    return [contents], [cast(Source, _Arrays())], Reading(**options, by=tuple(slices))
 
 
 def plain(values: Any, name: str) -> npt.NDArray[Any]:

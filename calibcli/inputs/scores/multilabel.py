@@ -46,7 +46,7 @@ def split(
     file = contents[0]
     score_name = keys.pick_scores(file, reading.scores, where)
     scores = file.arrays[score_name]
-    label_name, targets, _ = label_array(contents, sources, reading, score_name)
+    label_name, targets, _ = label_array(contents, sources, reading, score_name, [])
     if targets is None and reading.need_labels:
         raise InputError(f"no targets in {where}: it holds {keys.describe(file)}", "choose them with --labels KEY")
     if len(scores.shape) != 2 or (targets is not None and scores.shape != targets.shape):

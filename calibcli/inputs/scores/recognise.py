@@ -50,7 +50,7 @@ def inspect(
     labelled = not scored and confidence.columns(contents[0], wanted, sources[0].name) is not None
     if not labelled:
         name = pick_scores(contents[0], wanted.scores, sources[0].name)
-        labelled = recorded.label_array(contents, sources, wanted, name)[1] is not None
+        labelled = recorded.label_array(contents, sources, wanted, name, [])[1] is not None
     wanted = dataclasses.replace(wanted, need_labels=labelled)
     if reading.get("multilabel"):
         from calibcli.inputs.scores.multilabel import split

@@ -15,11 +15,11 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, keys, one_column, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores import confidence, keys, labels_file, one_column, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
-from calibcli.inputs.scores.per_row import Labels, read_labels
+from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
 from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
@@ -63,8 +63,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     if reading.multilabel:
         raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
     sources = open_all(path, reading)
-    contents = [load(source) for source in sources]
-    return predictions(contents, sources, reading, progress)
+    return predictions([load(source) for source in sources], sources, reading, progress)
 
 
 def provenance(found: Predictions) -> list[dict[str, Any]]:
@@ -82,7 +81,7 @@ def reading_of(how: Mapping[str, Any]) -> Reading:
     for name in how:
         if name not in known:
             raise UsageError(f"unknown option '{name}' of reading", did_you_mean(name, known))
-    return Reading(**how)
+    return Reading(**({**how, "by": (how["by"],)} if isinstance(how.get("by"), str) else how))
 
 
 def open_all(path: Paths, reading: Reading) -> list[Source]:
@@ -168,21 +167,24 @@ def _one(
     first, where = contents[0], sources[0].name if len(sources) == 1 else f"{len(sources)} shards"
     name = keys.pick_scores(first, reading.scores, sources[0].name)
     raw, ragged = _joined_scores(contents, sources, reading)
-    label_name, raw_labels, label_file = label_array(contents, sources, reading, name)
+    notes = [remark for c in contents for remark in c.about]
+    label_name, raw_labels, label_file = label_array(contents, sources, reading, name, notes)
     if raw_labels is None and reading.need_labels:
         problem = f"no labels in {where}: it holds {keys.describe(first)}"
         raise InputError(problem, "choose them with --labels KEY, or --labels FILE for a file of their own")
     count = raw_labels.shape[0] if raw_labels is not None and reading.need_labels else None
     scores = keys.held(keys.two_dimensional(raw, name, where, count))
-    n, width = scores.shape
+    n, width, k = *scores.shape, max(scores.shape[1], 2)
     keys.refuse_verdicts(name, label_name, where, width)
-    k, notes = max(width, 2), [remark for c in contents for remark in c.about]
     classes, confirmed = classes_of(first, reading, name, k)
     of: Two | None = None
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
         try:
-            of = two(reading, name, width, classes, raw_labels, label_name)
+            if width > 2 and not reading.event:
+                of = Two(classes, as_names(raw_labels, label_name, classes))
+            else:
+                of = two(reading, name, width, classes, raw_labels, label_name)
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
@@ -190,14 +192,13 @@ def _one(
                 raise
             notes.append(f"labels are not used: {error.problem}")
             of = of or two(reading, name, width, classes, None, "")
-        classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
         if not (said := kind_option(reading.kind) is not None) and width == 1:
-            one_column.refuse_top(found, rows, kind, first, name, label_name, classes[1] if classes else "")
-        notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
+            one_column.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
+        notes += remarks(found, kind, of.classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
-            notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
-            notes += one_column.reversed_classes(found.order, classes or ("y = 0", "y = 1")) if k == 2 else []
+            notes += found.order.notes(k, of.classes, (confirmed and not labels.names) or not reading.need_labels)
+            notes += one_column.reversed_classes(found.order, of.classes or ("y = 0", "y = 1")) if k == 2 else []
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
@@ -205,7 +206,7 @@ def _one(
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
-        classes=classes,
+        classes=of.classes,
         notes=notes,
         sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
         facts={
@@ -292,16 +293,16 @@ def _joined_scores(contents: Sequence[Contents], sources: Sequence[Source], read
 
 
 def label_array(
-    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, score_name: str
+    contents: Sequence[Contents], sources: Sequence[Source], reading: Reading, score_name: str, about: list[str]
 ) -> tuple[str, Named | None, list[Source]]:
-    """Name and array of the labels, of all files (None when there are none), and the file they have of their own."""
+    """Name and array of all labels (None when there are none), and the file they have of their own; adds to `about`."""
     wanted = reading.labels
     beside = Path(sources[0].path).with_suffix(".labels.npy")
     alone = len(sources) == 1 and contents[0].format == "npy"
     own = (wanted not in contents[0].arrays and wanted) if wanted else alone and beside
     if own and os.path.isfile(own):
         source = Source(own)
-        return wanted or beside.name, _only(load_any(source), source), [source]
+        return wanted or beside.name, labels_file.labels_of(source, contents, reading, about), [source]
     found = [(keys.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
     absent = [s.name for name, _, s in found if name is None]
     if absent and len(absent) < len(found):
@@ -310,15 +311,6 @@ def label_array(
     if not parts:
         return "", None, []
     return str(found[0][0]), parts[0] if len(parts) == 1 else Joined(parts), []
-
-
-def _only(contents: Contents, source: Source) -> Named:
-    """The labels in a file of their own: its only array, or the one with a label's name."""
-    names = list(contents.arrays)
-    name = names[0] if len(names) == 1 else keys.pick_labels(contents, None, "", source.name)
-    if name is None:
-        raise InputError(f"no labels in {source.name}: it holds {keys.describe(contents)}", "name the array 'labels'")
-    return contents.arrays[name]
 
 
 def classes_of(contents: Contents, reading: Reading, scores: str, k: int) -> tuple[list[str] | None, bool]:
