@@ -72,7 +72,7 @@ def share_of_accuracy(limit: float = 0.9, truth: float = 0.92) -> None:
         while high - low > 1:
             right = (low + high) // 2
             labels = np.arange(n) >= right
-            result = calibcli.check([[9.0, 0.0]] * n, labels.astype(int), min={"accuracy": limit})
+            result = calibcli.check([[9.0, 0.0]] * n, labels.astype(int), min={"accuracy": limit}, kind="logits")
             low, high = (low, right) if result.checks[0].outcome == "pass" else (right, high)
         shares.append(float(binom.sf(high - 1, n, truth)))
     print(f"  accuracy >= {limit}, truth {truth}, PASS at 80 %: n = {stated:.0f}; {told(shares, 0.8, ' (exact)')}")

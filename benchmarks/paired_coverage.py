@@ -1,6 +1,6 @@
 """Coverage of the interval of the difference of two models' ECE on the same rows, as `compare` gives it.
 
-    python benchmarks/paired_coverage.py [--runs 1000] [--pairs main|more|all]
+    python benchmarks/paired_coverage.py [--runs 1000] [--pairs main|more|all] [--parts MODELS]
 
 main: twelve pairs of models of 10 classes: both calibrated, one calibrated, both off; alike and apart. Independent
 rows, and 1,000 rows in 200 groups of 5 that are one row five times over. more: pairs that the method was not made on
@@ -157,6 +157,22 @@ def cell(models: Pair, n: int, design: str, runs: int) -> tuple[int, float, floa
     return given, above / max(given, 1), below / max(given, 1), float(np.median(widths)) if given else 0.0
 
 
+def parts(models: Pair, n: int, design: str, runs: int) -> str:
+    """What an interval is made of, in standard deviations of the estimate: its bias, that of the plain difference, the
+    root of the mean variance, and of that with the allowance for bias; and what share that standard deviation covers.
+    """
+    rng, rows = np.random.default_rng([n, len(design)]), []
+    for _ in range(runs):
+        views = draw(models, n, design, rng)
+        gaps = paired_bins._gaps(views, (views[0].width_bins(BINS, "right"), views[1].width_bins(BINS, "right")))
+        centre, plain = float(gaps.difference(gaps.d)), float(np.abs(gaps.d) @ gaps.model)
+        rows.append((centre - models.truth, plain - models.truth, gaps.variance, gaps.variance + gaps.bias**2 / 3))
+    off, plain_off, variance, error = np.array(rows).T
+    sd = off.std()
+    shares = (off.mean() / sd, plain_off.mean() / sd, *(np.sqrt(v.mean()) / sd for v in (variance, error)))
+    return " ".join(f"{share:.2f}" for share in shares) + f" {100 * np.mean(np.abs(off) <= 1.96 * sd):.1f} %"
+
+
 def table(pairs: Iterator[tuple[str, Pair]], cells: dict[str, tuple[int, str]], runs: int) -> None:
     print("| models | " + " | ".join(cells) + " |\n|" + "---|" * (len(cells) + 1))
     covered: list[tuple[float, int]] = []
@@ -185,7 +201,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--pairs", choices=["main", "more", "all"], default="all")
+    parser.add_argument("--parts", metavar="MODELS", help="of one pair of the second table, what intervals are made of")
     args = parser.parse_args()
+    if args.parts:
+        models = dict(more_pairs())[args.parts]
+        for name, (n, design) in MORE.items():
+            print(f"{name}: {parts(models, n, design, args.runs)}", flush=True)
+        return 0
     if args.pairs != "more":
         table(main_pairs(), MAIN, args.runs)
     if args.pairs != "main":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import calibcli
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
@@ -230,3 +231,12 @@ def test_a_bound_from_above_alone_can_pass_but_not_fail(limit: float, outcome: s
     verdict = judge(Claim(estimate=e, low=None, high=0.02), "max", limit)
     assert verdict.outcome == outcome
     assert judge(Claim(estimate=e, low=None, high=0.02), "min", limit).outcome == "not_run"
+
+
+def test_few_groups_are_not_run_with_the_value_and_what_would_help() -> None:
+    p = predictions()
+    for sizes in (np.arange(p.n) % 5, np.minimum(np.arange(p.n) // 3, 40)):
+        found = calibcli.check(p.logits, p.labels, group=sizes, max={"ece": 0.05, "nll": 5.0}).checks
+        assert [check.outcome for check in found] == ["not_run"] * 2
+        assert all(check.estimate is not None and check.estimate.value is not None for check in found)
+        assert all("bounds need 10: draw more of them" in check.message for check in found)

@@ -141,7 +141,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     two = calibcli.fit_scaler(p[:, :2] / p[:, :2].sum(1, keepdims=True), (p[:, 1] > p[:, 0]).astype(int), "platt")
     with pytest.raises(InputError, match="10 classes, the calibrator was fitted on 2"):
         calibcli.export(two, "sklearn", **given)
-    turned = calibcli.from_arrays(p[:, ::-1], 9 - y, classes=[str(9 - i) for i in range(10)])
+    turned = calibcli.from_arrays(p[:, ::-1], y, classes=[str(9 - i) for i in range(10)])
     with pytest.raises(InputError, match="class 0 is '0' in the classifier and '9' in the calibrator"):
         calibcli.export(calibcli.fit_scaler(turned, spec="platt"), "sklearn", **given)
     of_logits = calibcli.fit_scaler(np.log(p), y, "platt", kind="logits").scaler

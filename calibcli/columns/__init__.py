@@ -244,8 +244,7 @@ class _Work:
             scores = read(held, *span).astype(dtype, copy=False)
         n, k = scores.shape
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        given = self.predictions.weights
-        weights = None if given is None else given[here]
+        weights = None if (given := self.predictions.weights) is None else given[here]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
         buffer = Buffer(0 if on_device else n, k, dtype, min(map(least, self.class_bins), default=0.0))
         if self.into is None:
@@ -258,9 +257,8 @@ class _Work:
         for first in range(0, n, height):
             part = slice(first, first + height)
             w = None if weights is None else weights[part]
-            columns_here = {name: column[part] for name, column in out.items()}
-            known = None if best is None else best[part]
-            block = kind(scores[part], labels[part], buffer, columns_here, w, masked, known)
+            top = None if best is None else best[part]
+            block = kind(scores[part], labels[part], buffer, {name: c[part] for name, c in out.items()}, w, masked, top)
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)

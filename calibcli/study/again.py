@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from pathlib import Path
 
 from calibcli.errors import UsageError
 from calibcli.study import parsing
@@ -14,8 +13,8 @@ GIVEN = ("seeds", "arch", *parsing.MACHINE)
 WORDS = ("question", "paper", "bibtex", "cost", "differs")
 
 
-def command(study: Study, save: Path) -> str:
-    """Of one that comes along with all that it was given in place of its own; else of the recipe in the folder."""
+def command(study: Study) -> str:
+    """Of one that comes along, with what it was given in place of its own; else of the recipe that its folder has."""
     more = ["--trust"] if parsing.named_code(study) else []
     for data in ("", study.train.removesuffix("#train")) if study.name in built_in() else ():
         try:
@@ -26,4 +25,4 @@ def command(study: Study, save: Path) -> str:
             words = ["calib", "study", study.name, "--size", study.size, *(["--data", data] if data else [])]
             words += [word for arch in study.arch if study.arch != own.arch for word in ("--arch", arch)]
             return shlex.join([*words, *(["--seeds", str(study.seeds)] if study.seeds != own.seeds else []), *more])
-    return shlex.join(["calib", "study", (save / parsing.FILE).as_posix(), *more])
+    return shlex.join(["calib", "study", parsing.FILE, *more])

@@ -78,7 +78,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "paper": study.paper,
             "size": study.size or "as written",
             "seeds": study.seeds,
-            "command": again.command(study, save),
+            "command": again.command(study),
             "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
             "cost": study.cost,
             "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},

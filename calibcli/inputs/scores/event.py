@@ -13,7 +13,7 @@ from calibcli.inputs.files.arrays import Converted, blocks, texts_of
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.keys import carried
-from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, refuse_missing
+from calibcli.inputs.scores.per_row import NO_LABEL, WHOLE, as_names, refuse_missing
 from calibcli.predictions import Array, ArrayScores, MappedScores, Named, Predictions
 from calibcli.spec import normal
 
@@ -49,6 +49,7 @@ def two(reading: Reading, column: str, width: int, classes: list[str] | None, la
         UsageError: --event for more than two classes.
         InputError: labels are names and nothing says which of them one column is of; or --event is none of them.
     """
+    labels = as_names(labels, name, classes)
     if width > 2:
         raise UsageError(f"--event is for two classes, these are {width}", "leave it out")
     names = _names(labels)

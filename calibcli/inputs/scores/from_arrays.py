@@ -174,8 +174,7 @@ def _contents(
         scores=scores,
         labels="".join(labels),
     )
-    source = cast(Source, _Arrays())
-    return [contents], [source], Reading(**options, by=tuple(slices))
+    return [contents], [cast(Source, _Arrays())], Reading(**options, by=tuple(slices))
 
 
 def plain(values: Any, name: str) -> npt.NDArray[Any]:

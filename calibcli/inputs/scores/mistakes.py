@@ -227,37 +227,6 @@ class Logs:
         self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
 
 
-@dataclass
-class Whole:
-    """Rows that share out another whole than one: not negative, and of one sum, as percents and votes are.
-
-    Attributes:
-        rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
-    """
-
-    rounding: float
-    low: float = math.inf
-    high: float = -math.inf
-
-    lost: bool = False
-    total: float = 0.0
-    rows: int = 0
-
-    def add(self, rows: Piece, low: float) -> None:
-        self.lost = low < 0
-        if not self.lost:
-            sums = rows.sums
-            self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
-            self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
-            self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
-
-    @property
-    def found(self) -> float:
-        """The whole, 0 where there is none."""
-        mean = self.total / self.rows if self.high > 1.5 and not self.lost else 0.0
-        return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
-
-
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:
     """A renaming of the classes, found on the even rows, that raises accuracy on the odd rows at p < 1e-6.
 

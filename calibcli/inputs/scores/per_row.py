@@ -1,4 +1,4 @@
-"""A row's label as a code 0..K-1, and the columns beside it; what is wrong is said by row."""
+"""What belongs to a row: its label as a code 0..K-1, id, group and slices; what is wrong is said by row."""
 
 from __future__ import annotations
 
@@ -58,17 +58,6 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if labels.dtype.kind == "b" and k > 2:
         problem = f"labels '{name}' are true or false, there are {k} classes: do they say whether the model was right?"
         raise InputError(problem, OBSERVED)
-    as_they_are = [str(i) for i in range(k)]
-    if (
-        classes
-        and not (how.event or label_base)
-        and labels.dtype.kind in "iuf"
-        and classes != as_they_are
-        and all(map(WHOLE.match, classes))
-    ):
-        if labels.dtype.kind == "f":
-            _whole_numbers(labels, name)
-        labels = Converted(labels, _as_text, (), np.dtype("U20"))  # names, as in a table
     convert = _translator(labels, name, classes or _letters(labels, k, notes))
     base = label_base or 0
     ignored = None if ignore_label is None else ignore_label - base
@@ -87,6 +76,19 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
         dropped = dropped if total else None
     held = whole(codes) if n <= HELD else Column(codes)
     return Labels(held, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
+
+
+def as_names(labels: Named | None, name: str, classes: Sequence[str] | None) -> Named | None:
+    """Labels that are numbers as the texts that they would be in a table, where all names of the classes are numbers
+    (and not 0 .. K-1): so that they are looked up among the names, of arrays too.
+    """
+    if labels is None or classes is None or labels.dtype.kind not in "iuf" or labels.shape[1:] not in ((), (1,)):
+        return labels
+    if list(classes) == [str(i) for i in range(len(classes))] or not all(map(WHOLE.match, classes)):
+        return labels
+    if labels.dtype.kind == "f":
+        _whole_numbers(labels, name)
+    return Converted(labels, lambda block: block.astype(np.int64).astype(str), labels.shape[1:], np.dtype("U20"))
 
 
 def _refuse_outside(seen: _Seen, name: str, k: int, columns: int, base: int) -> None:
@@ -275,10 +277,6 @@ def _whole_numbers(labels: Named, name: str) -> None:
 def _plain(text: str) -> str:
     """A name without blanks around it; of 3.0, 3."""
     return str(int(float(text))) if WHOLE.match(text) else text.strip()
-
-
-def _as_text(block: Array) -> Array:
-    return block.astype(np.int64).astype(str)
 
 
 def _lookup(table: Mapping[str, int]) -> Callable[[Array], Ints]:

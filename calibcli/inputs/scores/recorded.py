@@ -19,7 +19,7 @@ from calibcli.inputs.scores import confidence, keys, labels_file, one_column, ot
 from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
-from calibcli.inputs.scores.per_row import Labels, read_labels
+from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
 from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
@@ -63,8 +63,7 @@ def read(path: Paths, *, progress: Progress | None = None, **how: Any) -> Predic
     if reading.multilabel:
         raise UsageError("--multilabel gives one data set per label", "call multilabel.read")
     sources = open_all(path, reading)
-    contents = [load(source) for source in sources]
-    return predictions(contents, sources, reading, progress)
+    return predictions([load(source) for source in sources], sources, reading, progress)
 
 
 def provenance(found: Predictions) -> list[dict[str, Any]]:
@@ -182,8 +181,10 @@ def _one(
     labels: Labels | None = None
     with Digests([*sources, *label_file]) as digests:
         try:
-            wide = width > 2 and not reading.event
-            of = Two(classes, raw_labels) if wide else two(reading, name, width, classes, raw_labels, label_name)
+            if width > 2 and not reading.event:
+                of = Two(classes, as_names(raw_labels, label_name, classes))
+            else:
+                of = two(reading, name, width, classes, raw_labels, label_name)
             if of.labels is not None:
                 labels = read_labels(of.labels, label_name, scores, of.classes, reading)
         except InputError as error:
@@ -191,14 +192,13 @@ def _one(
                 raise
             notes.append(f"labels are not used: {error.problem}")
             of = of or two(reading, name, width, classes, None, "")
-        classes = of.classes
         rows, found, kind = _checked(scores, labels, first, name, reading, ragged, notes, progress)
         if not (said := kind_option(reading.kind) is not None) and width == 1:
-            one_column.refuse_top(found, rows, kind, first, name, label_name, classes[1] if classes else "")
-        notes += remarks(found, kind, classes, bool(reading.weights), said, reading.clip)
+            one_column.refuse_top(found, rows, kind, first, name, label_name, of.classes[1] if of.classes else "")
+        notes += remarks(found, kind, of.classes, bool(reading.weights), said, reading.clip)
         if labels is not None:
-            notes += found.order.notes(k, classes, (confirmed and not labels.names) or not reading.need_labels)
-            notes += one_column.reversed_classes(found.order, classes or ("y = 0", "y = 1")) if k == 2 else []
+            notes += found.order.notes(k, of.classes, (confirmed and not labels.names) or not reading.need_labels)
+            notes += one_column.reversed_classes(found.order, of.classes or ("y = 0", "y = 1")) if k == 2 else []
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
@@ -206,7 +206,7 @@ def _one(
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,
-        classes=classes,
+        classes=of.classes,
         notes=notes,
         sha256=fingerprint(files[: None if len(sources) > 1 else 1]),
         facts={

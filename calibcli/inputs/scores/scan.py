@@ -12,7 +12,8 @@ import numpy as np
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Logs, Nonfinite, Order, Repeated, Spot, Ties, Whole
+from calibcli.inputs.scores.mistakes import Impossible, Logs, Nonfinite, Order, Repeated, Spot, Ties
+from calibcli.inputs.scores.shares import Whole, refuse_shares
 from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
@@ -20,7 +21,6 @@ LARGE = 6e4  # float16 ends at 65504
 SHARE_OFF = 1e-3  # rows that may miss a sum of one
 HASHED = 4_000_000  # duplicates are looked for in files of at most this many rows
 PAIRS = 200_000  # rows that the comparison of predicted class and label looks at, at most about
-FEWEST, PERCENT = 10, 20.0  # rows that look like shares, and log-odds which none of 1e8 would be wrong at
 WIDE = 1 << 21  # scores of many classes whose rows are looked at together
 Row = Callable[[int], int]
 
@@ -167,8 +167,9 @@ class Scan:
                 self.unit.squashed = False
             if self.logs.possible:
                 self.logs.add(rows, high)
+            self.whole.lost |= low < 0
             if high > UNIT_HIGH and not self.whole.lost:
-                self.whole.add(rows, low)
+                self.whole.add(rows)
         if labels is None:
             return
         at_label = rows.at(labels)
@@ -256,26 +257,11 @@ def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> K
             "probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
-        _refuse_shares(found, name)
+        refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
     if declared and declared != kind and (declared, kind) != ("logits", "log_probabilities"):
         problem = f"the name '{name}' says {words(declared)} but the rows are {words(kind)} ({evidence(found, kind)})"
         raise InputError(problem, f"pass --kind {kind} if that is what they are, or save what the name says")
     return kind
-
-
-def _refuse_shares(found: Scan, name: str) -> None:
-    """Refuse scores that look like shares of a hundred, or of any other whole, which would pass for logits.
-
-    Raises:
-        InputError: of rows that differ, none is negative, and their sums are one number; of one column, the largest is
-            more than any log-odds would be where none is negative.
-    """
-    whole = found.whole.found if found.k > 1 else 100.0 * (PERCENT < found.high <= 100 and found.low >= 0)
-    if not whole or found.finite < FEWEST or found.low == found.high:
-        return
-    rows = f"and its rows sum to {whole:.3g}" if found.k > 1 else f"and goes to {found.high:.4g}"
-    problem = f"'{name}' is nowhere negative {rows}: shares of {whole:.3g}, not logits?"
-    raise InputError(problem, f"divide by {whole:.3g}; if these are logits: --kind logits")
 
 
 def evidence(found: Scan, kind: Kind) -> str:
