@@ -19,7 +19,7 @@ from calibcli.columns.softmax import Block, Buffer
 from calibcli.columns.tensors import TensorBlock, TensorScores
 from calibcli.errors import InputError
 from calibcli.numerics import DOUBLE, SINGLE, bin_index
-from calibcli.predictions import Array, ArrayScores, Floats, Ints, Predictions, Progress, chunk_rows, read
+from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
 from calibcli.spec import Edges
 
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
@@ -244,7 +244,8 @@ class _Work:
             scores = read(held, *span).astype(dtype, copy=False)
         n, k = scores.shape
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        weights = None if (given := self.predictions.weights) is None else given[here]
+        given: Sequence[Any] = (self.predictions.weights, getattr(held, "best", None))
+        weights, best = (None if one is None else one[here] for one in given)
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
         buffer = Buffer(0 if on_device else n, k, dtype, min(map(least, self.class_bins), default=0.0))
         if self.into is None:
@@ -252,13 +253,12 @@ class _Work:
         else:
             out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
         masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
-        best = held.best[here] if isinstance(held, ArrayScores) and held.best is not None else None
         kind, height = (TensorBlock, n) if on_device else (Block, buffer.height)
         for first in range(0, n, height):
             part = slice(first, first + height)
-            w = None if weights is None else weights[part]
-            top = None if best is None else best[part]
-            block = kind(scores[part], labels[part], buffer, {name: c[part] for name, c in out.items()}, w, masked, top)
+            w, top = (None if one is None else one[part] for one in (weights, best))
+            columns_here = {name: column[part] for name, column in out.items()}
+            block = kind(scores[part], labels[part], buffer, columns_here, w, masked, top)
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)
