@@ -14,6 +14,7 @@ import pytest
 from focal_inverse import log_phi_inverse
 from scipy.optimize import minimize, minimize_scalar
 
+import calibcli
 from calibcli import metrics, scalers
 from calibcli.errors import InputError, UsageError
 from calibcli.links import log_phi, log_softmax, nll_rows
@@ -541,3 +542,12 @@ def test_folds_of_groups_are_refused_by_their_number() -> None:
     grouped = Predictions.of(p.logits, p.labels, groups=np.arange(100) % 2)
     with pytest.raises(InputError, match="100 rows in 2 groups cannot be split into 5 folds"):
         scalers.cross_fit("temperature", grouped)
+
+
+@pytest.mark.parametrize("method", ["matrix", "dirichlet:lam=1,mu=1"])
+def test_fewer_rows_than_classes_fit_no_full_matrix(method: str) -> None:
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(50, 60)), rng.integers(0, 60, 50)
+    with pytest.raises(calibcli.CalibError, match="50 rows for a weight from each to each of 60 classes"):
+        calibcli.fit_scaler(z, y, method)
+    calibcli.fit_scaler(z, y, "vector:mu=1")

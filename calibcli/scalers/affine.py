@@ -232,7 +232,14 @@ def _fit(
 
 
 def _odir(predictions: Predictions, job: Job, x: Array, lam: float | None, mu: float | None) -> Fitted:
-    """Matrix fit with λ and μ given, or chosen by cross-validation: first λ = μ, then μ around the λ that won."""
+    """Matrix fit with λ and μ given, or chosen by cross-validation: first λ = μ, then μ around the λ that won.
+
+    Raises:
+        InputError: fewer rows than classes: K² weights would be those of the penalty, after a long time.
+    """
+    if predictions.n < predictions.k:
+        problem = f"{predictions.n:,} rows for a weight from each to each of {predictions.k:,} classes"
+        raise InputError(problem, "pass more rows than classes, or use temperature or vector")
     shape = Shape("full", predictions.k)
     chosen: dict[str, float | int | str | None] = {}
     start: Array | None = None

@@ -87,8 +87,11 @@ def rank(
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
     for place, m in enumerate(order, 1):
-        with np.errstate(invalid="ignore"):  # infinite values that are equal do not differ
-            mean, se = weighted_mean(np.where(m.nll == best.nll, 0.0, m.nll - best.nll), weights)
+        with np.errstate(
+            invalid="ignore"
+        ):  # infinite values that are equal do not differ, nor do those apart by rounding
+            alike = np.isclose(m.nll, best.nll, rtol=1e-12, atol=1e-12)
+            mean, se = weighted_mean(np.where(alike, 0.0, m.nll - best.nll), weights)
         low, high = (mean - z * se, mean + z * se) if m is not best else (None, None)
         rows.append([place, m.spec, nll[m.spec], mean, low, high, m.ece, m.accuracy, ", ".join(m.worse)])
         if m is not best:
