@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.metrics.sample import METRICS
 
 N, NAMES = 400, ["ant", "bee", "cat", "dog"]
 RNG = np.random.default_rng(7)
@@ -284,3 +285,55 @@ def test_the_warning_of_a_scorer_is_true_of_every_metric() -> None:
             warnings.simplefilter("always")
             calibcli.scorer(metric)
         assert not any("shares of the classes" in str(one.message) for one in said)
+
+
+def test_a_frozen_classifier_that_knows_more_classes_than_the_labels() -> None:
+    frozen = pytest.importorskip("sklearn.frozen")
+    from sklearn.naive_bayes import GaussianNB
+
+    model, few = GaussianNB().fit(Z, Y), Y < 2
+    made = calibcli.Calibrator("temperature", frozen.FrozenEstimator(model)).fit(Z[few], Y[few])
+    assert made.classes_.tolist() == [0, 1, 2, 3] and made.predict_proba(Z).shape == (N, 4)
+    fit = calibcli.fit_scaler(np.clip(model.predict_proba(Z[few]), 1e-15, 1), Y[few], kind="probabilities")
+    assert made.fit_["temperature"].value == pytest.approx(fit["temperature"].value, rel=1e-6)
+
+
+def test_a_fit_is_saved_as_its_scaler_is(tmp_path: Path) -> None:
+    fit = calibcli.fit_scaler(Z, Y)
+    calibcli.save_scaler(fit, tmp_path / "a.safetensors")
+    assert calibcli.load_scaler(tmp_path / "a.safetensors").spec == fit.scaler.spec
+
+
+@pytest.mark.parametrize(("offset", "k", "spread"), [(1000, 50, 3), (100, 1000, 1)])
+def test_logits_with_a_large_offset_are_no_shares(offset: float, k: int, spread: float) -> None:
+    z = RNG.normal(offset, spread, size=(50, k))
+    assert accuracy(z, z.argmax(1)) == 1.0
+    with pytest.raises(calibcli.CalibError, match="shares of 100"):
+        accuracy(P * 100, Y)
+
+
+def test_columns_of_a_data_frame_are_the_classes_of_labels_that_are_names() -> None:
+    pandas, order = pytest.importorskip("pandas"), [2, 0, 3, 1]
+    frame = pandas.DataFrame(P, columns=NAMES)
+    assert accuracy(frame[[NAMES[i] for i in order]], np.array(NAMES)[Y]) == RIGHT
+    assert accuracy(frame.convert_dtypes(), Y) == RIGHT
+    with pytest.raises(calibcli.CalibError, match="'label' of the scores holds the labels"):
+        accuracy(frame.assign(label=Y), Y)
+    with pytest.raises(calibcli.CalibError, match="decimal point"):
+        accuracy(frame.map(lambda p: str(p).replace(".", ",")), Y)
+
+
+@pytest.mark.parametrize("kind", ["sampling", "count"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_weight_of_0_is_a_row_less_for_every_metric(kind: str, k: int) -> None:
+    z, y, w = Z[:, :k].copy(), np.minimum(Y, k - 1), RNG.integers(0, 4, N).astype(float)
+    z[0], y[0], w[0] = 60 * np.eye(k)[0], k - 1, 0  # sure and wrong
+    names = [name for name in METRICS.entries if k == 2 or name != "auc"]
+    every = calibcli.measure(z, y, *names, weights=w, weight_kind=kind)
+    left = calibcli.measure(z[w > 0], y[w > 0], *names, weights=w[w > 0], weight_kind=kind)
+    assert dict(every) and [vars(e) for e in every.estimates] == [vars(e) for e in left.estimates]
+    assert f"{(w == 0).sum()} of 400 rows have weight 0 and are left out" in every.notes
+    top, right = P.max(1), P.argmax(1) == Y
+    rows = calibcli.from_confidence(top, right, weights=w, weight_kind=kind)
+    fewer = calibcli.from_confidence(top[w > 0], right[w > 0], weights=w[w > 0], weight_kind=kind)
+    assert calibcli.measure(rows).estimates == calibcli.measure(fewer).estimates
