@@ -127,6 +127,7 @@ def compare(
 
     Raises:
         InputError: the rows are not the same.  UsageError: fewer than two models, or scores and results.
+        TypeError: a model that is none of these.
     """
     inputs = [first, *others]
     named = list(names or comparing.names_of(inputs))

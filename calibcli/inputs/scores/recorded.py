@@ -15,7 +15,7 @@ from calibcli.inputs.files.arrays import Contents, Joined, blocks, texts_of, who
 from calibcli.inputs.files.names import CLASSES, class_names
 from calibcli.inputs.files.source import Digests, Source, fingerprint, load_any
 from calibcli.inputs.opening import Asked, Reading
-from calibcli.inputs.scores import confidence, keys, labels_file, one_column, other_files, per_row, score_columns, tasks
+from calibcli.inputs.scores import confidence, keys, one_column, other_files, per_row, score_columns, tasks
 from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
@@ -305,7 +305,9 @@ def label_array(
     own = (wanted not in contents[0].arrays and wanted) if wanted else alone and beside
     if own and os.path.isfile(own):
         source = Source(own)
-        return wanted or beside.name, labels_file.labels_of(source, contents, reading, about), [source]
+        from calibcli.inputs.scores.labels_file import labels_of
+
+        return wanted or beside.name, labels_of(source, contents, reading, about), [source]
     found = [(keys.pick_labels(c, wanted, score_name, s.name), c, s) for c, s in zip(contents, sources)]
     absent = [s.name for name, _, s in found if name is None]
     if absent and len(absent) < len(found):

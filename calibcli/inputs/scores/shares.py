@@ -18,6 +18,7 @@ class Whole:
 
     Attributes:
         rounding: of a sum.  low, high: smallest and largest sum.  lost: whether there is no such whole.
+        varied: whether there are scores between the smallest and the largest, unlike those of two fixed logits.
     """
 
     rounding: float
@@ -27,10 +28,12 @@ class Whole:
     lost: bool = False
     total: float = 0.0
     rows: int = 0
+    varied: bool = False
 
     def add(self, rows: Piece) -> None:
         """Rows of which none is negative."""
-        sums = rows.sums
+        sums, z = rows.sums, rows.z
+        self.varied = self.varied or bool(((z > z.min()) & (z < z.max())).any())
         self.total, self.rows = self.total + float(sums.sum()), self.rows + len(sums)
         self.low, self.high = min(self.low, float(sums.min())), max(self.high, float(sums.max()))
         self.lost = not self.high - self.low <= 2 * max(min(self.rounding, 0.05 * self.high), 0.005 * self.high)
@@ -38,7 +41,7 @@ class Whole:
     @property
     def found(self) -> float:
         """The whole, 0 where there is none."""
-        mean = self.total / self.rows if self.high > 1.5 and not self.lost else 0.0
+        mean = self.total / self.rows if self.high > 1.5 and self.varied and not self.lost else 0.0
         return float(round(mean)) if abs(mean - round(mean)) <= 0.005 * mean else mean
 
 

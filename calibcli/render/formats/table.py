@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from calibcli.plots import Plot
-from calibcli.render import beside, canvas, room, sheet, stream
+from calibcli.render import beside, canvas, sheet, stream
 from calibcli.render.sheet import Detail, Sheet
 from calibcli.result import Result
 
@@ -145,6 +145,8 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from calibcli.render import room
+
     width = max(40, shutil.get_terminal_size().columns)
     colour: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     console = Console(highlight=False, emoji=False, markup=False, width=width, color_system=colour)
@@ -181,10 +183,8 @@ def _rich(result: Result, detail: Detail, encoding: str) -> None:
         console.print()
         for diagram in block:
             console.print(Text(diagram.rstrip()), soft_wrap=True)
-    if result.artefacts:
-        console.print()
-    for role, path in result.artefacts.items():
-        say(_saved(role, path), "dim")
+    for i, (role, path) in enumerate(result.artefacts.items()):
+        say("\n" * (i == 0) + _saved(role, path), "dim")
     said, tone = sheet.verdict(result)
     if said:
         console.print()
