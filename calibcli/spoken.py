@@ -55,14 +55,15 @@ def keywords(text: str, parameters: Mapping[str, inspect.Parameter]) -> str:
             return found[0]
         name, after = found[1].replace("-", "_"), found[2] or ""
         name = name if name in parameters else NAMES.get(found[1], name)
-        if name not in parameters or parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+        if name not in parameters or (name != "scores" and parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY):
             return found[0]
         value = after.rstrip(".,:")
         rest = after[len(value) :]
         kind = str(parameters[name].annotation)
         if "bool" in kind:
             return f"{name}=True" + found[0][len(found[1]) + 2 :]
-        choice = f"'{value}'" in kind or f'"{value}"' in kind
+        last = name in ("labels", "scores") and found.string[found.end() :][:1] in (";", ")", "")
+        choice = last or f"'{value}'" in kind or f'"{value}"' in kind
         if not value or not (choice or name in NAMED or VALUE.fullmatch(value) or value in CHOICES):
             return f"{name}=" + found[0][len(found[1]) + 2 :]
         return f"{name}={repr(value) if choice else _literal(name, value)}{rest}"

@@ -363,3 +363,57 @@ def test_refusals_name_the_keywords_of_python() -> None:
         assert found.value.fix.endswith("kind='logits'")
     with pytest.raises(calibcli.CalibError, match="scale='100' if they are out of 100"):
         calibcli.from_confidence([0.9, 90.0], [0, 1])
+
+
+def test_a_verdict_is_no_matter_of_case(tmp_path: Path) -> None:
+    rows = [f"{p:.4f},{NAMES[i].upper()},{NAMES[y]}" for p, i, y in zip(P.max(1), P.argmax(1), Y, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["confidence,predicted,label", *rows, ""]))
+    with pytest.raises(calibcli.CalibError, match="differ in case alone"):
+        calibcli.measure(tmp_path / "a.csv")
+
+
+def test_confidences_out_of_two_wholes_are_told() -> None:
+    rows = calibcli.from_confidence([90, 0.9, 80, 70.5], [1, 1, 0, 1], scale="100")
+    assert any("1 of 4 confidences" in note for note in rows.notes)
+
+
+def test_a_further_column_of_numbers_beside_columns_named_as_the_labels(tmp_path: Path) -> None:
+    names, age = ["age", *NAMES], RNG.integers(20, 80, N)
+    labels = np.array(NAMES)[Y]
+    path = table(tmp_path / "a.csv", np.column_stack([age, P.round(6)]), labels, names)
+    with pytest.raises(calibcli.CalibError) as found:
+        accuracy(path)
+    assert "scores='ant,bee,cat,dog' labels='label'" in found.value.fix
+    assert calibcli.measure(path, "label", "accuracy", scores="ant,bee,cat,dog")["accuracy"].value == RIGHT
+    fit = calibcli.fit_scaler(path, scores="ant,bee,cat,dog")
+    rows = [",".join(map(str, row)) for row in np.column_stack([age, P.round(6)])]
+    (tmp_path / "new.csv").write_text("\n".join([",".join(names), *rows, ""]))
+    calibcli.apply(fit, tmp_path / "new.csv", save=tmp_path / "out.npz")
+    mapped = fit.predict_proba(P.round(6))
+    assert np.load(tmp_path / "out.npz")["probabilities"] == pytest.approx(mapped, abs=1e-6)
+
+
+def test_rounded_probabilities_and_infinite_rows_have_a_fix_that_works() -> None:
+    rough = P.round(2)
+    with pytest.raises(calibcli.CalibError) as found:
+        accuracy(rough, Y)
+    assert "kind='probabilities'" in found.value.fix
+    assert accuracy(rough, Y, kind="probabilities") > 0.5
+    for value in (np.inf, -np.inf):
+        z = Z.copy()
+        z[3] = value
+        with pytest.raises(calibcli.CalibError) as found:
+            accuracy(z, Y, kind="logits")
+        assert "kind=" not in found.value.fix
+
+
+def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('ant,bee,label\n"0,25","0,75",bee\n"0,5","0,5",ant\n')
+    with pytest.raises(calibcli.CalibError) as found:
+        calibcli.read(tmp_path / "a.csv")
+    assert "decimal point" in found.value.fix
+
+
+def test_limits_are_shown_in_four_digits() -> None:
+    with pytest.raises(calibcli.CalibError, match=r"at least 0\.6931$|at least 0\.6931\n"):
+        calibcli.check(Z, Y, max={"nll_wrong": 0.5})

@@ -41,7 +41,7 @@ def spread(function: F, but: Collection[str] = ()) -> F:
     return function
 
 
-from_arrays, read = spread(from_arrays, OF_FILES), spread(read)
+from_arrays = spread(from_arrays, OF_FILES)
 
 
 def is_path(scores: object) -> bool:

@@ -81,7 +81,8 @@ class Nonfinite:
             first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
             why = "float16 overflows at 65504: save float32" if half else "did float16 overflow at 65504? save float32"
             problem = f"{sum(s.count for s in spots):,} of {self.n:,} rows hold infinite scores, first row {first}"
-            raise InputError(problem, f"{why}; --drop-nonfinite drops the rows; classes masked by -inf: --kind logits")
+            fix = f"{why}; --drop-nonfinite drops the rows"
+            raise InputError(problem, fix if masks else f"{fix}; classes masked by -inf: --kind logits")
 
 
 class Impossible(Spot):
