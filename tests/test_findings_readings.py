@@ -70,7 +70,7 @@ def test_a_row_without_a_label_is_said_by_its_number(
     with pytest.raises(calibcli.CalibError) as found:
         calibcli.measure(path, classes=None if header[0] != "p0" or numbers else NAMES)
     if header != NAMES or (absent == "" and not numbers):
-        assert "1 rows have no label" in found.value.problem
+        assert "1 row has no label" in found.value.problem
         assert "row 5" in found.value.problem
 
 
@@ -81,7 +81,7 @@ def test_a_row_without_a_label_is_no_third_class_of_one_column(tmp_path: Path, a
             labels = np.where(Y == 0, true, false).astype(object)
             labels[9] = absent
             path = table(tmp_path / "a.csv", P[:, :1], labels, ["p_malignant"])
-            with pytest.raises(calibcli.CalibError, match=r"1 rows have no label.*row 9"):
+            with pytest.raises(calibcli.CalibError, match=r"1 row has no label.*row 9"):
                 calibcli.measure(path)
 
 
@@ -334,7 +334,7 @@ def test_a_weight_of_0_is_a_row_less_for_every_metric(kind: str, k: int) -> None
     left = calibcli.measure(z[w > 0], y[w > 0], *names, weights=w[w > 0], weight_kind=kind)
     assert len(every.estimates) > 30
     assert [vars(e) for e in every.estimates] == [vars(e) for e in left.estimates]
-    assert f"{(w == 0).sum()} of 400 rows have weight 0 and are left out" in every.notes
+    assert f"weight 0: {(w == 0).sum()} of 400 rows left out" in every.notes
     top, right = P.max(1), P.argmax(1) == Y
     rows = calibcli.from_confidence(top, right, weights=w, weight_kind=kind)
     fewer = calibcli.from_confidence(top[w > 0], right[w > 0], weights=w[w > 0], weight_kind=kind)

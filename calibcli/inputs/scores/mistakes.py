@@ -90,7 +90,8 @@ class Impossible(Spot):
 
     def notes(self, clip: bool) -> list[str]:
         cure = "clipped to 1e-15" if clip else "their NLL is infinite; --clip makes it finite"
-        text = f"{self.count:,} rows give their label probability 0 (first row {self.first}): {cure}"
+        rows = "1 row gives its" if self.count == 1 else f"{self.count:,} rows give their"
+        text = f"{rows} label probability 0 (first row {self.first}): {cure}"
         return [text] if self.count else []
 
 

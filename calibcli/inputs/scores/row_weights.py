@@ -48,5 +48,5 @@ def counted(found: Predictions) -> Predictions:
     index = np.flatnonzero(found.weights)
     memory = isinstance(found.scores, ArrayScores)
     kept = found.take(index) if memory else found.with_rows(index, PickedScores(found.scores, index))
-    note = f"{found.n - kept.n:,} of {found.n:,} rows have weight 0 and are left out"
+    note = f"weight 0: {found.n - kept.n:,} of {found.n:,} rows left out"
     return dataclasses.replace(kept, notes=[*kept.notes, note])

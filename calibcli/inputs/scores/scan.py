@@ -318,7 +318,7 @@ def remarks(
     if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
         notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
     if masked:
-        notes.append(f"-inf in {masked:,} rows: probability 0 of those classes")
+        notes.append(f"-inf in {masked:,} row{'s' * (masked != 1)}: probability 0 of those classes")
     if masked or kind == "probabilities":
         notes += found.impossible.notes(clip)
     return notes + found.repeated.notes(found.n)
