@@ -57,7 +57,7 @@ def lines(text: str) -> Iterator[str]:
     """Every `calib ...` of a text: a line of a block, or between backticks."""
     text = text.replace("\\\n", " ")
     for line in re.findall(r"(?m)^\s*(?:[-\w]+: )?(?:\$ )?(calib [^\n]+)$", text):
-        yield re.sub(r"\s+#\s.*|\s[|>&;].*", "", line)
+        yield re.sub(r"\s+#\s.*|\s[|>&].*|\s?;.*", "", line)
     for line in re.findall(r"(?<!`)`(calib [^`\n]+)`(?!`)", text):
         yield line
 
