@@ -195,10 +195,8 @@ def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
     rows = [(row, text) for row, text in every if text.strip() in absent] if absent else []
     if not rows:
         return
-    row, text = rows[0]
-    problem = (
-        f"{len(rows):,} row{'s have' if len(rows) > 1 else ' has'} no label ('{name}' is {text.strip()!r} in row {row})"
-    )
+    (row, text), several = rows[0], "1 row has" if len(rows) == 1 else f"{len(rows):,} rows have"
+    problem = f"{several} no label ('{name}' is {text.strip()!r} in row {row})"
     raise InputError(problem, "give every row a label, or leave those rows out")
 
 
