@@ -61,7 +61,7 @@ class Range:
 
     def __str__(self) -> str:
         """In words: `at least 1`, `more than 0`, `from 0 to 1`, `at least 0 and less than 1`."""
-        low, high = f"{self.low:.15g}", f"{self.high:.15g}"
+        low, high = (text if len(text := f"{end:.15g}") <= 12 else f"{end:.4g}" for end in (self.low, self.high))
         if math.isinf(self.high):
             return "finite" if math.isinf(self.low) else f"more than {low}" if self.open_low else f"at least {low}"
         if math.isinf(self.low):

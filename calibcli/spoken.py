@@ -11,8 +11,13 @@ from typing import Any, TypeVar
 from calibcli.errors import CalibError
 
 F = TypeVar("F", bound=Callable[..., Any])
-OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
-NAMES = {"method": "spec", "as": "kind_out", "config": "config"}  # options that Python calls otherwise
+OPTION = re.compile(r"calib [a-z]+ [^;,)]*|--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
+NAMES = {
+    "method": "spec",
+    "as": "kind_out",
+    "config": "config",
+    "confidence-scale": "scale",
+}  # options that Python calls otherwise
 VALUE = re.compile(r"-?\d[\w.,]*|[A-Z][A-Z_|,.]*|'[^']*'|\"[^\"]*\"|\S+[=/:#_]\S*\w|\w+(?:,\w+)+")
 CHOICES = {"logits", "probabilities", "log_probabilities", "cpu", "cuda", "float32", "float64", "count", "sampling"}
 LIMITS = ("max", "min", "margin")
@@ -31,8 +36,9 @@ def in_python(function: F, name: str = "") -> F:
             error.problem, error.fix = (keywords(text, parameters) for text in (error.problem, error.fix))
             raise
 
-    call.__module__, call.__name__ = "calibcli", name or function.__name__  # where a pickle finds it
-    call.__qualname__ = call.__name__
+    if "." not in function.__qualname__:
+        call.__module__, call.__name__ = "calibcli", name or function.__name__  # where a pickle finds it
+        call.__qualname__ = call.__name__
     return call  # type: ignore[return-value]
 
 
@@ -45,17 +51,22 @@ def keywords(text: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     """
 
     def said(found: re.Match[str]) -> str:
-        name, after = NAMES.get(found[1], found[1].replace("-", "_")), found[2] or ""
-        if name not in parameters or parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+        if not found[1]:  # a whole command
+            return found[0]
+        name, after = found[1].replace("-", "_"), found[2] or ""
+        name = name if name in parameters else NAMES.get(found[1], name)
+        if name not in parameters or (name != "scores" and parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY):
             return found[0]
         value = after.rstrip(".,:")
         rest = after[len(value) :]
         kind = str(parameters[name].annotation)
         if "bool" in kind:
             return f"{name}=True" + found[0][len(found[1]) + 2 :]
-        if not value or not (name in NAMED or VALUE.fullmatch(value) or value in CHOICES or f"'{value}'" in kind):
+        last = name in ("labels", "scores") and found.string[found.end() :][:1] in (";", ")", "")
+        choice = last or f"'{value}'" in kind or f'"{value}"' in kind
+        if not value or not (choice or name in NAMED or VALUE.fullmatch(value) or value in CHOICES):
             return f"{name}=" + found[0][len(found[1]) + 2 :]
-        return f"{name}={_literal(name, value)}{rest}"
+        return f"{name}={repr(value) if choice else _literal(name, value)}{rest}"
 
     return OPTION.sub(said, text)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import calibcli
+from calibcli.metrics.sample import METRICS
 
 N, NAMES = 400, ["ant", "bee", "cat", "dog"]
 RNG = np.random.default_rng(7)
@@ -69,7 +70,7 @@ def test_a_row_without_a_label_is_said_by_its_number(
     with pytest.raises(calibcli.CalibError) as found:
         calibcli.measure(path, classes=None if header[0] != "p0" or numbers else NAMES)
     if header != NAMES or (absent == "" and not numbers):
-        assert "1 rows have no label" in found.value.problem
+        assert "1 row has no label" in found.value.problem
         assert "row 5" in found.value.problem
 
 
@@ -80,7 +81,7 @@ def test_a_row_without_a_label_is_no_third_class_of_one_column(tmp_path: Path, a
             labels = np.where(Y == 0, true, false).astype(object)
             labels[9] = absent
             path = table(tmp_path / "a.csv", P[:, :1], labels, ["p_malignant"])
-            with pytest.raises(calibcli.CalibError, match=r"1 rows have no label.*row 9"):
+            with pytest.raises(calibcli.CalibError, match=r"1 row has no label.*row 9"):
                 calibcli.measure(path)
 
 
@@ -284,3 +285,135 @@ def test_the_warning_of_a_scorer_is_true_of_every_metric() -> None:
             warnings.simplefilter("always")
             calibcli.scorer(metric)
         assert not any("shares of the classes" in str(one.message) for one in said)
+
+
+def test_a_frozen_classifier_that_knows_more_classes_than_the_labels() -> None:
+    frozen = pytest.importorskip("sklearn.frozen")
+    from sklearn.naive_bayes import GaussianNB
+
+    model, few = GaussianNB().fit(Z, Y), Y < 2
+    made = calibcli.Calibrator("temperature", frozen.FrozenEstimator(model)).fit(Z[few], Y[few])
+    assert made.classes_.tolist() == [0, 1, 2, 3]
+    assert made.predict_proba(Z).shape == (N, 4)
+    fit = calibcli.fit_scaler(np.clip(model.predict_proba(Z[few]), 1e-15, 1), Y[few], kind="probabilities")
+    assert made.fit_["temperature"].value == pytest.approx(fit["temperature"].value, rel=1e-6)
+
+
+def test_a_fit_is_saved_as_its_scaler_is(tmp_path: Path) -> None:
+    fit = calibcli.fit_scaler(Z, Y)
+    calibcli.save_scaler(fit, tmp_path / "a.safetensors")
+    assert calibcli.load_scaler(tmp_path / "a.safetensors").spec == fit.scaler.spec
+
+
+@pytest.mark.parametrize(("offset", "k", "spread"), [(1000, 50, 3), (100, 1000, 1)])
+def test_logits_with_a_large_offset_are_no_shares(offset: float, k: int, spread: float) -> None:
+    z = RNG.normal(offset, spread, size=(50, k))
+    assert accuracy(z, z.argmax(1)) == 1.0
+    with pytest.raises(calibcli.CalibError, match="shares of 100"):
+        accuracy(P * 100, Y)
+
+
+def test_columns_of_a_data_frame_are_the_classes_of_labels_that_are_names() -> None:
+    pandas, order = pytest.importorskip("pandas"), [2, 0, 3, 1]
+    frame = pandas.DataFrame(P, columns=NAMES)
+    assert accuracy(frame[[NAMES[i] for i in order]], np.array(NAMES)[Y]) == RIGHT
+    assert accuracy(frame.convert_dtypes(), Y) == RIGHT
+    with pytest.raises(calibcli.CalibError, match="'label' of the scores holds the labels"):
+        accuracy(frame.assign(label=Y), Y)
+    with pytest.raises(calibcli.CalibError, match="decimal point"):
+        accuracy(frame.map(lambda p: str(p).replace(".", ",")), Y)
+
+
+@pytest.mark.parametrize("kind", ["sampling", "count"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_weight_of_0_is_a_row_less_for_every_metric(kind: str, k: int) -> None:
+    z, y, w = Z[:, :k].copy(), np.minimum(Y, k - 1), RNG.integers(0, 4, N).astype(float)
+    z[0], y[0], w[0] = 60 * np.eye(k)[0], k - 1, 0  # sure and wrong
+    names = [name for name in METRICS.entries if k == 2 or name != "auc"]
+    every = calibcli.measure(z, y, *names, weights=w, weight_kind=kind)
+    left = calibcli.measure(z[w > 0], y[w > 0], *names, weights=w[w > 0], weight_kind=kind)
+    assert len(every.estimates) > 30
+    assert [vars(e) for e in every.estimates] == [vars(e) for e in left.estimates]
+    assert f"weight 0: {(w == 0).sum()} of 400 rows left out" in every.notes
+    top, right = P.max(1), P.argmax(1) == Y
+    rows = calibcli.from_confidence(top, right, weights=w, weight_kind=kind)
+    fewer = calibcli.from_confidence(top[w > 0], right[w > 0], weights=w[w > 0], weight_kind=kind)
+    assert calibcli.measure(rows).estimates == calibcli.measure(fewer).estimates
+
+
+def test_an_accumulator_reads_every_batch_as_it_read_the_first() -> None:
+    made = calibcli.Accumulator().update(Z[:100], Y[:100])
+    for batch in ([[0.2, 0.7, 0.9, 0.1]], [[0.0, 0.0, 1.0, 0.0]]):  # the second would pass for probabilities
+        made.update(np.array(batch), [2])
+    rows = np.concatenate([Z[:100], [[0.2, 0.7, 0.9, 0.1]], [[0.0, 0.0, 1.0, 0.0]]])
+    whole = calibcli.measure(rows, [*Y[:100], 2, 2], "nll")["nll"].value
+    assert made.result("nll")["nll"].value == pytest.approx(whole, rel=1e-9)
+
+
+def test_refusals_name_the_keywords_of_python() -> None:
+    odd, right = np.tile([[0.2, 0.7, 0.9]], (30, 1)), [0] * 30
+    asked = [
+        lambda: calibcli.Accumulator().update(odd, right),
+        lambda: calibcli.Watch(max={"ece": 0.1}).update(odd, right),
+        lambda: calibcli.from_arrays(odd, right),
+    ]
+    for ask in asked:
+        with pytest.raises(calibcli.CalibError) as found:
+            ask()
+        assert found.value.fix.endswith("kind='logits'")
+    with pytest.raises(calibcli.CalibError, match="scale='100' if they are out of 100"):
+        calibcli.from_confidence([0.9, 90.0], [0, 1])
+
+
+def test_a_verdict_is_no_matter_of_case(tmp_path: Path) -> None:
+    rows = [f"{p:.4f},{NAMES[i].upper()},{NAMES[y]}" for p, i, y in zip(P.max(1), P.argmax(1), Y, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["confidence,predicted,label", *rows, ""]))
+    with pytest.raises(calibcli.CalibError, match="differ in case alone"):
+        calibcli.measure(tmp_path / "a.csv")
+
+
+def test_confidences_out_of_two_wholes_are_told() -> None:
+    rows = calibcli.from_confidence([90, 0.9, 80, 70.5], [1, 1, 0, 1], scale="100")
+    assert any("1 of 4 confidences" in note for note in rows.notes)
+
+
+def test_a_further_column_of_numbers_beside_columns_named_as_the_labels(tmp_path: Path) -> None:
+    names, age = ["age", *NAMES], RNG.integers(20, 80, N)
+    labels = np.array(NAMES)[Y]
+    path = table(tmp_path / "a.csv", np.column_stack([age, P.round(6)]), labels, names)
+    with pytest.raises(calibcli.CalibError) as found:
+        accuracy(path)
+    assert "scores='ant,bee,cat,dog' labels='label'" in found.value.fix
+    assert calibcli.measure(path, "label", "accuracy", scores="ant,bee,cat,dog")["accuracy"].value == RIGHT
+    fit = calibcli.fit_scaler(path, scores="ant,bee,cat,dog")
+    rows = [",".join(map(str, row)) for row in np.column_stack([age, P.round(6)])]
+    (tmp_path / "new.csv").write_text("\n".join([",".join(names), *rows, ""]))
+    calibcli.apply(fit, tmp_path / "new.csv", save=tmp_path / "out.npz")
+    mapped = fit.predict_proba(P.round(6))
+    assert np.load(tmp_path / "out.npz")["probabilities"] == pytest.approx(mapped, abs=1e-6)
+
+
+def test_rounded_probabilities_and_infinite_rows_have_a_fix_that_works() -> None:
+    rough = P.round(2)
+    with pytest.raises(calibcli.CalibError) as found:
+        accuracy(rough, Y)
+    assert "kind='probabilities'" in found.value.fix
+    assert accuracy(rough, Y, kind="probabilities") > 0.5
+    for value in (np.inf, -np.inf):
+        z = Z.copy()
+        z[3] = value
+        with pytest.raises(calibcli.CalibError) as found:
+            accuracy(z, Y, kind="logits")
+        assert "kind=" not in found.value.fix
+
+
+def test_a_decimal_comma_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('ant,bee,label\n"0,25","0,75",bee\n"0,5","0,5",ant\n')
+    with pytest.raises(calibcli.CalibError) as found:
+        calibcli.read(tmp_path / "a.csv")
+    assert "decimal point" in found.value.fix
+
+
+def test_limits_are_shown_in_four_digits() -> None:
+    with pytest.raises(calibcli.CalibError, match=r"at least 0\.6931$|at least 0\.6931\n"):
+        calibcli.check(Z, Y, max={"nll_wrong": 0.5})

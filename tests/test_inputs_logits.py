@@ -176,10 +176,10 @@ def test_shards_join_in_order(tmp_path: Path) -> None:
     paths = []
     for i, part in enumerate((slice(0, 7), slice(7, 250), slice(250, 300))):
         paths.append(tmp_path / f"{i}.npz")
-        np.savez(paths[-1], logits=Z[part], labels=Y[part], w=np.arange(300.0)[part], site=Y[part].astype(str))
+        np.savez(paths[-1], logits=Z[part], labels=Y[part], w=1 + np.arange(300.0)[part], site=Y[part].astype(str))
     p = recorded.read(paths, shards=True, weights="w", by=["site"], group="site")
     same(p)
-    np.testing.assert_array_equal(p.weights, np.arange(300.0))
+    np.testing.assert_array_equal(p.weights, 1 + np.arange(300.0))
     np.testing.assert_array_equal(p.slices["site"], Y.astype(str))
     assert p.groups is not None
     assert set(p.groups.tolist()) == {0, 1, 2, 3}
@@ -189,11 +189,11 @@ def test_rows_that_are_dropped_leave_every_column(tmp_path: Path) -> None:
     z, y = Z.copy(), Y.copy()
     z[[5, 9]] = np.nan
     y[[9, 20]] = -100
-    np.savez(tmp_path / "a.npz", logits=z, labels=y, w=np.arange(300.0), ids=np.arange(300))
+    np.savez(tmp_path / "a.npz", logits=z, labels=y, w=1 + np.arange(300.0), ids=np.arange(300))
     p = recorded.read(tmp_path / "a.npz", ignore_label=-100, drop_nonfinite=True, weights="w")
     kept = np.setdiff1d(np.arange(300), [5, 9, 20])
     np.testing.assert_array_equal(p.ids, kept)
-    np.testing.assert_array_equal(p.weights, kept)
+    np.testing.assert_array_equal(p.weights, kept + 1)
     np.testing.assert_array_equal(p.labels, Y[kept])
     np.testing.assert_array_equal(p.logits, Z[kept])
 

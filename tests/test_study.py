@@ -29,7 +29,7 @@ from calibcli.inputs.dataset import made
 from calibcli.inputs.dataset.load import load
 from calibcli.links import log_softmax
 from calibcli.result import Result
-from calibcli.study import again, claims, experiment, panels, parsing, shapes, work
+from calibcli.study import again, claims, experiment, panels, parsing, readings, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
 from calibcli.study.redraws import NAMES, draws, means, sums
@@ -610,6 +610,13 @@ def test_arms_that_are_not_complete_have_no_verdict(tmp_path: Path) -> None:
     assert work.done(tmp_path, first, what)
     with pytest.raises(UsageError, match="holds another run: seed 0 there, 5 here"):
         work.done(tmp_path, first, {**what, "seed": 5})
+
+
+def test_a_record_that_is_older_than_a_metric_says_so(tmp_path: Path) -> None:
+    study = parsing.parse(LITTLE, "little.toml")
+    with pytest.raises(InputError, match=r"run.json lacks 'train_confidence_gap'") as found:
+        dict(readings._alone(study, tmp_path, {"train_nll": 0.5}, []))
+    assert "train it again" in found.value.fix
 
 
 def test_a_dead_workers_claim_is_taken(tmp_path: Path) -> None:

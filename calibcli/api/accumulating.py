@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli import headline
-from calibcli.api.measuring import Scores, from_arrays, is_path, read
+from calibcli.api.measuring import Scores, from_arrays, is_path, read, spread
 from calibcli.errors import UsageError, check_keywords
 from calibcli.files import atomic, known_suffix
 from calibcli.inputs.files.arrays import whole
@@ -24,6 +24,7 @@ from calibcli.metrics.partial_file import arrays_of, state_of
 from calibcli.metrics.sample import choose, needed_class_bins
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
+from calibcli.spoken import in_python
 
 __all__ = ["Accumulator"]
 SUFFIXES = (".npz",)
@@ -59,12 +60,15 @@ class Accumulator:
         self._how: dict[str, Any] = how
         self._state: State | None = None
         self._tasks: set[str] = set()
+        self._kind = ""
 
     @property
     def rows(self) -> int:
         """How many were added."""
         return self._state.rows if self._state else 0
 
+    @in_python
+    @spread
     def update(
         self,
         scores: Scores,
@@ -99,7 +103,10 @@ class Accumulator:
             for file in files:
                 made.update(file, labels, part=f"{part} {file}" if part else "", progress=progress, **how)
             return self.merge(made)
-        rows = _rows(scores, labels, {**self._how, **how}, progress)
+        held = (
+            {"kind": "logits"} if self._kind == "logits" and not is_path(scores) else {}
+        )  # few rows may lie in [0, 1]
+        rows = _rows(scores, labels, {**held, **self._how, **how}, progress)
         found = {*self._tasks, rows.facts.get("task", "")}
         if not how.get("shards"):
             tasks.refuse_several(found)
@@ -109,7 +116,7 @@ class Accumulator:
             usual = [] if rows.top_only else choose(["classwise_ece"], rows.k)
             state = State(needed_class_bins([*usual, *asked], rows.k))
         state.update(rows, part, self.threads or None, progress)
-        self._state, self._tasks = state, found
+        self._state, self._tasks, self._kind = state, found, rows.kind
         return self
 
     def merge(self, *others: Accumulator) -> Self:

@@ -210,11 +210,14 @@ class Calibrator(ClassifierMixin, BaseEstimator):
         self.estimator_ = clone(self.estimator).fit(X, y)
         self._copy_features()
         self.classes_, codes = np.unique(y, return_inverse=True)
+        known = np.asarray(getattr(self.estimator_, "classes_", self.classes_))
+        if frozen := not np.array_equal(known, self.classes_):  # nothing else has classes that `y` does not have
+            self.classes_, codes = known, _codes(np.asarray(y), known)
         if len(self.classes_) == 1:
             return None, codes, None
         way, kind = _way(self.estimator_)
         fewest = int(np.bincount(codes).min())
-        if isinstance(self.cv, int) and fewest < 2:
+        if frozen or (isinstance(self.cv, int) and fewest < 2):
             return self._scores(self.estimator_, X), codes, kind  # nothing can be left out
         folds = check_cv(min(self.cv, fewest) if isinstance(self.cv, int) else self.cv, y, classifier=True)
         found = cross_val_predict(clone(self.estimator), X, y, cv=folds, method=way)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy.typing as npt
 
 from calibcli import headline, scalers
 from calibcli.api.measuring import Scores, given, is_path, spread
-from calibcli.errors import UsageError, did_you_mean
+from calibcli.errors import InputError, UsageError, did_you_mean
 from calibcli.files import known_suffix, may_write, sha256, unchanged
 from calibcli.inputs.scores import recorded
 from calibcli.inputs.scores.from_arrays import How
@@ -114,7 +115,7 @@ def apply(
     paths = [calibrator, *(scores if isinstance(scores, list | tuple) and is_path(scores) else [scores]), labels]
     may_write([target], [path for path in paths if isinstance(path, str | Path)])
     scaler, files = opened(calibrator)
-    rows = given(apply, scores, labels, how, progress, need_labels=False)
+    rows = _rows(scaler, scores, labels, how, progress)
     written = scalers.stream(
         scaler, rows, target, probabilities=kind_out == "probabilities", dtype=dtype, progress=progress
     )
@@ -134,6 +135,19 @@ def apply(
         provenance={"inputs": [*files, *recorded.provenance(rows)]},
     )
     return headline.headed(result)
+
+
+def _rows(scaler: Scaler, scores: Scores, labels: Any, how: How, progress: Progress | None) -> Predictions:
+    """The rows to map; columns named as the classes of the map are the scores where nothing else tells."""
+    try:
+        return given(apply, scores, labels, how, progress, need_labels=False)
+    except InputError as error:
+        if not (scaler.classes and error.problem.startswith("no scores in") and "scores" not in how):
+            raise
+        columns: How = {**how, "scores": ",".join(scaler.classes)}
+        with contextlib.suppress(InputError):
+            return given(apply, scores, labels, columns, progress, need_labels=False)
+        raise
 
 
 def opened(calibrator: str | Path | Scaler | Fit, labels: bool = False) -> tuple[Scaler, list[dict[str, str]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, cast
 
@@ -14,7 +14,7 @@ from calibcli import headline
 from calibcli.errors import check_keywords
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores import multilabel, recorded
-from calibcli.inputs.scores.from_arrays import How, checked, of_labels
+from calibcli.inputs.scores.from_arrays import OF_FILES, How, checked, of_labels
 from calibcli.inputs.scores.from_arrays import of_arrays as from_arrays
 from calibcli.inputs.scores.from_arrays import of_confidence as from_confidence
 from calibcli.inputs.scores.recorded import read
@@ -30,15 +30,18 @@ Scores = Predictions | str | Path | Sequence[str | Path] | npt.ArrayLike
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def spread(function: F) -> F:
-    """Show the keywords of `How` in place of `**how`, to `help` and editors that look at the signature."""
+def spread(function: F, but: Collection[str] = ()) -> F:
+    """Show the keywords of `How`, `but` for some, in place of `**how`, to `help`, editors and errors."""
     own = inspect.signature(function)
     keyword = inspect.Parameter.KEYWORD_ONLY
-    free = {name: kind for name, kind in How.__annotations__.items() if name not in own.parameters}
+    free = {name: kind for name, kind in How.__annotations__.items() if name not in {*own.parameters, *but}}
     more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in free.items()]
     kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
     return function
+
+
+from_arrays = spread(from_arrays, OF_FILES)
 
 
 def is_path(scores: object) -> bool:

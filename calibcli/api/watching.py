@@ -17,6 +17,7 @@ from calibcli.api.measuring import Scores, given, is_path, spread
 from calibcli.gate.request import Request
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.result import Result
+from calibcli.spoken import in_python
 from calibcli.watch.keeper import Keeper, Terms
 from calibcli.watch.ledger import load, locked
 
@@ -46,6 +47,7 @@ class Watch:
         InputError: a file that is no state, or that something else has changed.
     """
 
+    @in_python
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -72,6 +74,7 @@ class Watch:
         terms = Terms(rules=request, per_year=per_year, nll_cap=nll_cap, model=name)
         self._keeper = Keeper(path, terms, restart)
 
+    @in_python
     @spread
     def update(
         self,

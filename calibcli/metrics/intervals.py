@@ -34,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 def few_groups(count: int, effective: float) -> str:
     """Why there is no bound, and what would help."""
     if effective > 0.99 * count:
-        return f"{count} groups, and bounds need {FEWEST_GROUPS}: draw more of them"
+        return f"{count} group{'s' * (count != 1)}, and bounds need {FEWEST_GROUPS}: draw more of them"
     counted = f"{count} groups of these sizes count as {effective:.1f} equal ones, and bounds need {FEWEST_GROUPS}"
     return f"{counted}: draw more of them, or fewer rows of the largest"
 

@@ -221,7 +221,8 @@ def warnings(sample: Sample, estimates: Sequence[Estimate], bins: Bins) -> list[
             f"bins, otherwise {ERROR} in the details says how far off a number may be"
         )
     if sample.columns.groups is not None:
-        notes.append(f"{len(np.unique(sample.columns.groups))} groups: intervals take rows of a group as one draw")
+        groups = len(np.unique(sample.columns.groups))
+        notes.append(f"{groups} group{'s' * (groups != 1)}: intervals take rows of a group as one draw")
     return notes
 
 

@@ -16,7 +16,7 @@ from calibcli.files import atomic
 from calibcli.predictions import Kind
 from calibcli.result import Estimate
 from calibcli.scalers.parameters import problem
-from calibcli.scalers.scaler import SCALERS, Scaler
+from calibcli.scalers.scaler import SCALERS, Fit, Scaler
 from calibcli.spec import Range
 
 SCHEMA = 1
@@ -56,7 +56,7 @@ class FittedOn:
     estimates: Sequence[Estimate] = ()
 
 
-def save(scaler: Scaler, path: str | Path) -> None:
+def save(scaler: Scaler | Fit, path: str | Path) -> None:
     """Write `scaler` as safetensors (Hugging Face 2022).
 
     Its metadata hold schema, spec, classes, the data's fingerprint and the version.
@@ -68,7 +68,7 @@ def save(scaler: Scaler, path: str | Path) -> None:
     'temperature'
 
     Args:
-        scaler: of `fit_scaler`, as `fit.scaler`.
+        scaler: of `fit_scaler`: the fit, or its `scaler`.
         path: of the file to write.
 
     Raises:
@@ -76,6 +76,7 @@ def save(scaler: Scaler, path: str | Path) -> None:
     """
     from safetensors.numpy import save_file
 
+    scaler = scaler.scaler if isinstance(scaler, Fit) else scaler
     about = About(
         schema=SCHEMA,
         what=KIND,

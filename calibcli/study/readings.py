@@ -12,7 +12,7 @@ import numpy as np
 from calibcli import scalers
 from calibcli.api.measuring import read
 from calibcli.columns import Columns, columns
-from calibcli.errors import UsageError
+from calibcli.errors import InputError, UsageError
 from calibcli.links import log_softmax
 from calibcli.predictions import ArrayScores, Predictions
 from calibcli.study import claims, panels
@@ -44,7 +44,7 @@ def measured(study: Study, save: Path, arch: str) -> tuple[dict[str, dict[str, M
             pair = [read(folder / f"{part}.npz", kind="logits") for part in ("validation", "test")]
             if times is None:
                 times = draws(pair[1].n, claims.DRAWS)
-            for name, value in _alone(study, one, logged(save, Run(arm, arch, seed)) if study.log else []):
+            for name, value in _alone(study, folder, one, logged(save, Run(arm, arch, seed)) if study.log else []):
                 values.setdefault(name, []).append(value)
             for reading in study.readings:
                 validation, test = (
@@ -106,13 +106,19 @@ def _masked(rows: Predictions, name: str) -> int:
     return out
 
 
-def _alone(study: Study, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """What a run says by itself, of its record and its log."""
-    for name in TRAIN:
+def _alone(
+    study: Study, folder: Path, run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, float]]:
+    """What a run says by itself, of its record and its log.
+
+    Raises:
+        InputError: its record lacks a number, which was not kept when it was trained.
+    """
+    for name in (*TRAIN, *(f"{name} of {loss}" for name in study.curvature for loss in study.losses)):
+        if name not in run:
+            problem = f"{folder / 'run.json'} lacks '{name}': the run is older than this number"
+            raise InputError(problem, "remove that folder, and train it again: calib study without --report-only")
         yield name, float(run[name])
-    for name in study.curvature:
-        for loss in study.losses:
-            yield f"{name} of {loss}", float(run[f"{name} of {loss}"])
     for name in study.log:
         for moment in study.moments:
             line = lines[max(0, -(-moment * len(lines) // 100) - 1)]

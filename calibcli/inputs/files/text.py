@@ -202,7 +202,8 @@ def _floats(cells: list[list[str]], names: Sequence[str], first: int, where: str
                 out[r, c] = np.nan if cell.strip().lower() in MISSING else _share(cell)
             except ValueError:
                 problem = f"row {first + r} of column '{names[c]}' in {where} is {cell[:40]!r}, not a number"
-                raise InputError(problem, "write it as a number, or leave the column out") from None
+                comma = " with a decimal point and no other separator" * ("," in cell)
+                raise InputError(problem, f"write it as a number{comma}, or leave the column out") from None
     return out
 
 

@@ -152,6 +152,11 @@ def _right(named: Columns, column: Callable[[str], Array], n: int, where: str, n
     else:
         predicted, label = (_same_form(column(name)) for name in (named.predicted, named.label))
         y = np.array([a == b for a, b in zip(predicted, label)], np.int64)
+        known = {*label}
+        for row, (a, b) in enumerate(zip(predicted, label)):
+            if a != b and a not in known and a.casefold() == b.casefold():
+                problem = f"row {row} of {where} predicts {a[:40]!r} of {b[:40]!r}, which differ in case alone"
+                raise InputError(problem, f"write the classes in '{named.predicted}' and '{named.label}' alike")
         notes.append(f"right is where '{named.predicted}' equals '{named.label}'")
     if len(y) != n:
         raise InputError(f"{n:,} confidences but {len(y):,} verdicts in {where}", "pass one of each for every row")
@@ -185,6 +190,8 @@ def _shares(values: Array, name: str, where: str, scale: str | None, notes: list
     if most is not None and most > 1 and highest <= 1:
         problem = f"no confidence ('{name}') in {where} is above 1: they are not out of {most:g}"
         raise InputError(problem, "leave --confidence-scale out")
+    if most == 100 and (small := int(((c > 0) & (c < 1)).sum())):
+        notes.append(f"{small:,} of {len(c):,} confidences ('{name}') are below 1 %: are they out of 1?")
     c /= most or 1.0
     outside = np.flatnonzero((c < 0) | (c > 1 + ROUNDING))
     if len(outside):

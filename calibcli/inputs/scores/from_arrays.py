@@ -13,11 +13,14 @@ import numpy.typing as npt
 from calibcli.columns.tensors import TensorScores
 from calibcli.device import array, tensor_of
 from calibcli.errors import InputError, check_keywords, refusing
-from calibcli.inputs.files.arrays import Contents, Memory
+from calibcli.inputs.files.arrays import Contents, Memory, texts_of
+from calibcli.inputs.files.names import LABELS, WEAK_LABELS
 from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.recorded import predictions
 from calibcli.predictions import ArrayScores, Predictions
+from calibcli.spec import normal
 
 OF_FILES = (
     "scores", "no_header", "shards", "tasks", "lm_norm", "choices", "multilabel",
@@ -114,7 +117,25 @@ def _found(
     arrays: dict[str, Any] = {"scores": plain(scores, "scores") if on_device is None else on_device}
     if labels is not None:
         arrays["labels"] = plain(labels, "labels")
+        if hasattr(scores, "columns") and arrays["labels"].ndim == 1:
+            how = {**_frame_classes(scores, arrays), **how}
     return _contents(arrays, {**how, "need_labels": labels is not None}, scores="scores", labels=list(arrays)[1:])
+
+
+def _frame_classes(frame: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a data frame as the classes in order, where they have the names that the labels have.
+
+    Raises:
+        InputError: one of the columns holds the labels.
+    """
+    names, labels = [str(name) for name in frame.columns], arrays["labels"]
+    for i, name in enumerate(names):
+        held = arrays["scores"][:, i]
+        if normal(name) in (*LABELS, *WEAK_LABELS) and np.array_equal(held, labels):
+            raise InputError(f"column '{name}' of the scores holds the labels", f"pass scores.drop(columns={name!r})")
+    if labels.dtype.kind not in "USO" or any(map(is_number, names)):
+        return {}
+    return {"classes": names} if {*texts_of(labels).tolist()} <= {*names} else {}
 
 
 def of_confidence(
@@ -191,10 +212,22 @@ def plain(values: Any, name: str) -> npt.NDArray[Any]:
     errors, fix = (ValueError, TypeError, RuntimeError), "pass rows of numbers, each of one length, in a dense array"
     with refusing(errors, lambda error: f"{name} are not an array ({str(error)[:100]})", fix):
         found: npt.NDArray[Any] = array(values)
+        if found.dtype.kind == "O" and name == "scores" and _absent_numbers(values):
+            found = values.to_numpy(np.float64, na_value=np.nan)
     if found.ndim == 0:
         raise InputError(f"{name} are one number, not an array", "pass one for each row")
     if found.dtype.kind == "c":
         raise InputError(f"{name} are complex numbers", "pass their real part")
     if name == "scores" and found.dtype.kind not in "fiub":
-        raise InputError(f"scores are {found.dtype}, not numbers", "pass logits or probabilities as float32 or float64")
+        first = str(found.reshape(-1)[0])[:20] if found.size else ""
+        comma = ", with a decimal point" if "," in first else ""
+        fix = f"pass logits or probabilities as float32 or float64{comma}"
+        raise InputError(f"scores are {found.dtype}, not numbers{f' ({first!r})' * bool(comma)}", fix)
     return found
+
+
+def _absent_numbers(values: Any) -> bool:
+    """Whether these are numbers of a type of pandas in which they may be absent."""
+    types = getattr(values, "dtypes", None)
+    kinds = [getattr(one, "kind", "O") for one in ([] if types is None else types if values.ndim > 1 else [types])]
+    return bool(kinds) and set(kinds) <= set("fiub")

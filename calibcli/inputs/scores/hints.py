@@ -22,6 +22,10 @@ def way(contents: Contents) -> tuple[str, str]:
             scores.append(name)
         elif told == "labels":
             labels.append(name)
+    for name in labels:
+        values = {str(cell).strip() for cell in contents.arrays[name].read(0, ROWS).reshape(-1).tolist()}
+        if len(named := [column for column in contents.arrays if column in values]) > 1:
+            scores, labels = named, [name]
     wide = [name for name in scores if len(contents.arrays[name].shape) == 2]
     options = []
     if scores:

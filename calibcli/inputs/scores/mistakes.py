@@ -81,7 +81,8 @@ class Nonfinite:
             first = min(spot.first for spot in (self.infinite, self.masked) if spot.count)
             why = "float16 overflows at 65504: save float32" if half else "did float16 overflow at 65504? save float32"
             problem = f"{sum(s.count for s in spots):,} of {self.n:,} rows hold infinite scores, first row {first}"
-            raise InputError(problem, f"{why}; --drop-nonfinite drops the rows; classes masked by -inf: --kind logits")
+            fix = f"{why}; --drop-nonfinite drops the rows"
+            raise InputError(problem, fix if masks else f"{fix}; classes masked by -inf: --kind logits")
 
 
 class Impossible(Spot):
@@ -89,7 +90,8 @@ class Impossible(Spot):
 
     def notes(self, clip: bool) -> list[str]:
         cure = "clipped to 1e-15" if clip else "their NLL is infinite; --clip makes it finite"
-        text = f"{self.count:,} rows give their label probability 0 (first row {self.first}): {cure}"
+        rows = "1 row gives its" if self.count == 1 else f"{self.count:,} rows give their"
+        text = f"{rows} label probability 0 (first row {self.first}): {cure}"
         return [text] if self.count else []
 
 

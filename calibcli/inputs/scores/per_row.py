@@ -72,7 +72,7 @@ def read_labels(labels: Named, name: str, scores: Named, classes: Sequence[str] 
     if ignored is not None:
         dropped = np.concatenate([block == ignored for _, block in blocks(codes)])
         total = int(dropped.sum())
-        notes.append(f"{total:,} rows with label {ignore_label} dropped")
+        notes.append(f"{total:,} row{'s' * (total != 1)} with label {ignore_label} dropped")
         dropped = dropped if total else None
     held = whole(codes) if n <= HELD else Column(codes)
     return Labels(held, dropped, notes, seen.counts, labels.dtype.kind in "USO" and bool(classes))
@@ -195,8 +195,8 @@ def refuse_missing(labels: Named, name: str, texts: Sequence[str]) -> None:
     rows = [(row, text) for row, text in every if text.strip() in absent] if absent else []
     if not rows:
         return
-    row, text = rows[0]
-    problem = f"{len(rows):,} rows have no label ('{name}' is {text.strip()!r} in row {row})"
+    (row, text), several = rows[0], "1 row has" if len(rows) == 1 else f"{len(rows):,} rows have"
+    problem = f"{several} no label ('{name}' is {text.strip()!r} in row {row})"
     raise InputError(problem, "give every row a label, or leave those rows out")
 
 

@@ -20,6 +20,7 @@ from calibcli.inputs.scores.event import Two, swapped, two
 from calibcli.inputs.scores.keys import kind_option
 from calibcli.inputs.scores.mistakes import Nonfinite
 from calibcli.inputs.scores.per_row import Labels, as_names, read_labels
+from calibcli.inputs.scores.row_weights import counted
 from calibcli.inputs.scores.scan import Rows, Scan, decide_kind, evidence, remarks, scan
 from calibcli.predictions import Ints, Kind, Named, Predictions, Progress
 from calibcli.spec import check_options
@@ -155,8 +156,10 @@ def predictions(
     first = contents[0]
     alone = reading.confidence or reading.correct or not (reading.scores or keys.candidates(first))
     if alone and (columns := confidence.columns(first, reading, sources[0].name)):
-        return confidence.predictions(contents, sources, reading, columns)
-    return _one(contents, sources, reading, progress)
+        found = confidence.predictions(contents, sources, reading, columns)
+    else:
+        found = _one(contents, sources, reading, progress)
+    return counted(found) if reading.weights and reading.need_labels else found
 
 
 @np.errstate(all="ignore")  # what is not finite is counted and told

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from calibcli.errors import InputError
 from calibcli.inputs.files.text import floats_of_text
-from calibcli.predictions import Array, Floats
+from calibcli.predictions import Array, ArrayScores, Floats, PickedScores, Predictions
 
 
 def weights(values: Array, name: str, kind: str) -> Floats:
@@ -37,3 +39,14 @@ def weights(values: Array, name: str, kind: str) -> Floats:
         problem = f"weight {w[odd[0]]:g} in row {odd[0]} ('{name}') is not a count"
         raise InputError(problem, "use --weight-kind sampling")
     return w
+
+
+def counted(found: Predictions) -> Predictions:
+    """Without rows of weight 0, which no number may depend on, nor a bound or a fold."""
+    if found.weights is None or found.weights.all():
+        return found
+    index = np.flatnonzero(found.weights)
+    memory = isinstance(found.scores, ArrayScores)
+    kept = found.take(index) if memory else found.with_rows(index, PickedScores(found.scores, index))
+    note = f"weight 0: {found.n - kept.n:,} of {found.n:,} rows left out"
+    return dataclasses.replace(kept, notes=[*kept.notes, note])

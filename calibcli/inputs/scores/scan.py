@@ -251,10 +251,11 @@ def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> K
         return "logits"
     if kind is None:
         off = found.unit.off
+        near = "rounded probabilities: --kind probabilities; " if found.unit.worst <= max(0.02, found.k * 0.005) else ""
         raise InputError(
             f"'{name}' lies in [0, 1] but rows do not sum to 1: row {off.first} sums to "
             f"{found.unit.off_sum:.4g} ({off.count:,} of {found.finite:,} rows)",
-            "probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
+            f"{near}probabilities of independent labels: --multilabel; logits that happen to lie there: --kind logits",
         )
     if kind == "logits" and declared != "logits":
         refuse_shares(found.whole, found.k, found.finite, found.low, found.high, name)
@@ -317,7 +318,7 @@ def remarks(
     if kind == "logits" and max(abs(found.low), abs(found.high)) >= LARGE:
         notes.append(f"scores reach {max(found.low, found.high, key=abs):.4g}, close to the end of float16 (65504)")
     if masked:
-        notes.append(f"-inf in {masked:,} rows: probability 0 of those classes")
+        notes.append(f"-inf in {masked:,} row{'s' * (masked != 1)}: probability 0 of those classes")
     if masked or kind == "probabilities":
         notes += found.impossible.notes(clip)
     return notes + found.repeated.notes(found.n)

@@ -49,11 +49,12 @@ def refuse_shares(whole: Whole, k: int, n: int, low: float, high: float, name: s
     """Refuse n rows of k scores from `low` to `high` that look like shares.
 
     Raises:
-        InputError: of rows that differ, none is negative, and their sums are one number; of one column, the largest is
-            more than any log-odds would be where none is negative.
+        InputError: of rows that differ, none is negative, their sums are one number, and some score is below half of
+            an equal share, as those of logits with a large offset are not; of one column, the largest is more than any
+            log-odds would be where none is negative.
     """
     one = whole.found if k > 1 else 100.0 * (PERCENT < high <= 100 and low >= 0)
-    if not one or n < FEWEST or low == high:
+    if not one or n < FEWEST or low == high or (k > 1 and low >= one / (2 * k)):
         return
     rows = f"its rows sum to {one:.3g}" if k > 1 else f"goes to {high:.4g}"
     problem = f"'{name}' is nowhere negative and {rows}: shares of {one:.3g}, not logits?"

@@ -135,7 +135,8 @@ def _notes(parts: Sequence[Predictions], names: Sequence[str], k: int) -> list[s
     notes = []
     for found in seen.values():
         name, note = found[0]
-        more = f"; {len(found) - 1} more tasks say so too" if len(found) > 1 else ""
+        others = "1 more task says" if len(found) == 2 else f"{len(found) - 1} more tasks say"
+        more = f"; {others} so too" if len(found) > 1 else ""
         notes.append(f"{name}: {note}{more}")
     least = min(p.k for p in parts)
     if least < k:
