@@ -197,7 +197,7 @@ ACCEPTED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "zero probability": ({"probs": np.eye(K)[(Y + (np.arange(N) == 4)) % K], "labels": Y}, [], "--clip"),
     "zero probability, clipped": ({"probs": np.eye(K)[(Y + (np.arange(N) == 4)) % K], "labels": Y}, ["--clip"], "clipped"),
     "repeated": ({"logits": np.concatenate([Z, Z]), "labels": np.concatenate([Y, Y])}, [], "400 of 800 rows repeat"),
-    "masked": ({"logits": with_value(Z, 5, -np.inf), "labels": Y}, ["--kind", "logits"], "-inf in 1 rows"),
+    "masked": ({"logits": with_value(Z, 5, -np.inf), "labels": Y}, ["--kind", "logits"], "-inf in 1 row"),
     "really unsure": ({"probs": softmax(P), "labels": Y}, ["--kind", "probabilities"], "softmax applied twice?"),
     "order confirmed": ({"logits": Z[:, ::-1], "labels": Y}, ["--classes", ",".join("abcdefghijkl")], "p < 1e-6"),
 }  # fmt: skip
