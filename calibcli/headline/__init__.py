@@ -114,10 +114,19 @@ def value(e: Estimate) -> str:
 
 
 def moved(before: Estimate, after: Estimate) -> str:
-    """`0.464 → 0.268`, each as exactly as its interval says, or both to three digits where one has none."""
+    """`0.464 → 0.268`, each as exactly as its interval says, or both to three digits where one has none.
+
+    A calibration error that a calibrated model would not show in 95 % of cases is said to be beyond chance.
+    """
+    more = ", beyond chance" if beyond_chance(after) else ""
     if numbers.has_interval(before) and numbers.has_interval(after):
-        return " → ".join(numbers.shown(e).value for e in (before, after))
-    return " → ".join(numbers.number(e.value or 0.0, 3) for e in (before, after))
+        return " → ".join(numbers.shown(e).value for e in (before, after)) + more
+    return " → ".join(numbers.number(e.value or 0.0, 3) for e in (before, after)) + more
+
+
+def beyond_chance(error: Estimate) -> bool:
+    """Whether it is more than chance gives a calibrated model in 95 % of cases."""
+    return error.null_high is not None and error.value is not None and error.value > error.null_high
 
 
 def named(e: Estimate) -> str:

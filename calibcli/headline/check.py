@@ -21,7 +21,8 @@ def say(result: Result) -> str:
     if verdict == "pass":
         many = {1: "", 2: "both rules hold, "}.get(len(own), f"all {len(own)} rules hold, ")
         return told(f"PASS: {many}{listed(map(_numbers, own), 2)}{_sure(own)}")
-    excused = "" if any(c.fatal for c in own) else " (a warning, which fails no run)"
+    fatal = any(c.fatal for c in own)
+    excused = " (fails the run)" * (verdict == "not_run") if fatal else " (a warning, which fails no run)"
     said = f"{WORDS[verdict]}{excused}: {_numbers(own[0])}{_why(own[0])}"
     others = [f"{len(own) - 1} more {WORDS[verdict]}"] if len(own) > 1 else []
     return told(said, ", ".join(others + rest), _advice(own[0]))

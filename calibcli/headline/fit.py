@@ -45,7 +45,8 @@ def _best(result: Result, losses: list[str]) -> str:
     best, least = min(found.items(), key=lambda pair: pair[1].value or 0.0)
     top = math.inf if least.high is None else least.high
     apart = [loss for loss, e in found.items() if loss != best and e.low is not None and e.low > top]
-    said = f"Of {len(losses)} losses, {best} has the lowest NLL{' after a temperature' if when == 'after' else ''}"
+    said = f"Of {len(losses)} losses, one run of each, {best} has the lowest NLL"
+    said += " after a temperature" * (when == "after")
     if len(apart) == len(found) - 1:
         next_, second = min(((loss, found[loss]) for loss in apart), key=lambda pair: pair[1].value or 0.0)
         return f"{said}, {value(least)}; the next, {next_}, {value(second)}: intervals that do not meet"

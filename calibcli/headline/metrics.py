@@ -5,7 +5,20 @@ from __future__ import annotations
 import math
 
 from calibcli import numbers
-from calibcli.headline import count, counted, first, listed, name, named, numbers_alone, side, told, upper, value
+from calibcli.headline import (
+    beyond_chance,
+    count,
+    counted,
+    first,
+    listed,
+    name,
+    named,
+    numbers_alone,
+    side,
+    told,
+    upper,
+    value,
+)
 from calibcli.result import Estimate, Result
 
 ERRORS = ("ece", "smece", "adaece", "ece_l2", "classwise_ece", "ece2_debiased")
@@ -62,10 +75,10 @@ def _calibration(result: Result) -> str:
         return ": ".join(filter(None, [way, ground]))
     null = error.null_high
     chance = "" if null is None else _chance(error, null)
-    beyond, above = _beyond(error), side(error) == "above"
+    beyond, above = beyond_chance(error), side(error) == "above"
     if way and chance and not beyond:
         rest = f"though {named(error)} alone is within chance (up to {chance}, 95 %)"
-        return ", ".join(filter(None, [": ".join(filter(None, [way, ground])), rest]))
+        return ", ".join([f"{way} by one measure taken alone: {ground}" if ground else way, rest])
     if way or (above and (beyond or not chance)):
         own = f" ({ground})" if ground.startswith("slope") else ""
         said = f"{way or 'miscalibrated'}{own}: {named(error)}"
@@ -82,11 +95,6 @@ def _calibration(result: Result) -> str:
     if error.n is not None and error.n < FEW:
         said += f"; only {counted(error.n, 'row')}"
     return said
-
-
-def _beyond(error: Estimate) -> bool:
-    """Whether it is more than chance gives a calibrated model in 95 % of cases."""
-    return error.null_high is not None and error.value is not None and error.value > error.null_high
 
 
 def _chance(error: Estimate, null: float) -> str:
@@ -117,7 +125,7 @@ def _gain(result: Result) -> str:
         return f"a temperature would save {value(gain)} a row"
     if gain.high is None:
         return ""
-    return f"no gain from a temperature shown (at most {numbers.number(gain.high, 2)} nats a row)"
+    return f"no gain from a temperature shown (at most {numbers.number(gain.high, 2)} nats a row, 95 %)"
 
 
 def _parts(result: Result) -> str:
@@ -145,7 +153,7 @@ def _parts(result: Result) -> str:
 
 def _miscalibrated(result: Result, scope: str) -> bool:
     error = _error(result, scope)
-    beyond = error is not None and (error.null_high is None or _beyond(error))
+    beyond = error is not None and (error.null_high is None or beyond_chance(error))
     return bool(direction(result, scope)) or (side(error) == "above" and beyond)
 
 

@@ -58,7 +58,7 @@ def _words(result: Result) -> str:
 def _classes(result: Result) -> str:
     accuracy = _of(result, "accuracy")
     if result.facts.get("keeps predicted classes"):
-        return "predictions unchanged"
+        return "predicted classes unchanged"
     if accuracy is None:
         return ""
     if accuracy.reason == "no row changes":
