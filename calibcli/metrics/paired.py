@@ -49,7 +49,7 @@ class Paired(NamedTuple):
     def estimate(self, level: float, **common: Any) -> Estimate:
         ends = {"low": self.low, "high": self.high, "level": level} if self.bounded else {"reason": BOUNDLESS}
         detail: dict[str, Cell] = {} if self.plain is None else {PLAIN: self.plain}
-        return Estimate(**common, **ends, value=self.value, how=f"paired: {self.how}", detail=detail)  # type: ignore[arg-type]
+        return Estimate(**common, **ends, value=self.value, how=f"paired: {self.how}", detail=detail)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
