@@ -116,8 +116,14 @@ def test_inputs_by_name_from_memory() -> None:
         calibcli.curvature(head, (inputs, labels), "lambda_max", device="cpu"),
     ]
     assert both[0]["lambda_max"].value == both[1]["lambda_max"].value
+    looks_up = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, K))
+    both = [
+        measure(looks_up, (inputs["ids"], labels), "lambda_max"),
+        calibcli.curvature(looks_up, (inputs["ids"], labels), "lambda_max", device="cpu"),
+    ]
+    assert both[0]["lambda_max"].value == both[1]["lambda_max"].value
     with pytest.raises(InputError, match="expects whole numbers") as caught:
-        calibcli.curvature(nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, K)), (inputs["ids"], labels))
+        calibcli.curvature(looks_up, (inputs["ids"].float(), labels))
     assert "input_ids" in caught.value.fix
 
 

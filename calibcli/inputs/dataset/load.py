@@ -54,6 +54,7 @@ def load(
     trust: bool = False,
     own: Preparation | None = None,
     channels: int = 0,
+    embeds: bool = False,
 ) -> Dataset:
     """A data set.
 
@@ -71,6 +72,7 @@ def load(
         trust: allow `.pt` files that hold pickled objects.
         own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
         channels: of the pictures that the model takes, 0 where that is not known.
+        embeds: whether the model looks its inputs up: whole numbers stay whole.
 
     Raises:
         InputError: unreadable, ambiguous, rows that do not agree, labels that are not classes.
@@ -101,7 +103,7 @@ def load(
         ids=found.ids if found.ids is not None and len(found.ids) == len(y) else None,
         classes=classes,
         notes=[*found.notes, *notes, *remarks],
-        integral=found.integral,
+        integral=found.integral or embeds,
         words=found.words,
         prepared=about or made,
     )
@@ -144,8 +146,8 @@ def _check(found: Found, labels: NDArray[np.int64], name: str) -> None:
             raise InputError(
                 f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels", "give every row one label"
             )
-        if len(array.shape) < 2:
-            raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
+        if len(array.shape) < 2 and not key:  # by name there are lengths and places too
+            raise InputError(f"{name}: inputs have shape {array.shape}", "pass rows of features or images")
         if array.dtype.kind not in "fuib":
             raise InputError(f"{name}: {key or 'inputs'} are {array.dtype}, not numbers", "pass an array of numbers")
 
