@@ -192,9 +192,10 @@ class Problem:
         own = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
 
         def count(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                held[storage.data_ptr()] = storage.nbytes()
+            if tensor.layout == torch.strided:  # a sparse matrix is the model's own, and has no storage to ask
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in own:
+                    held[storage.data_ptr()] = storage.nbytes()
             return tensor.detach(), tensor._version  # itself, it would make a cycle of a saved output and its node
 
         def same(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
@@ -281,7 +282,8 @@ def twin(problem: Problem, moved: list[int]) -> Problem:
     """The problem in float64, in the tensors that are moved."""
     found = copy.copy(problem)
     # wide copies at once: one launch, where narrow ones that are converted would take two for each tensor
-    floats = [t for t in (*problem.model.parameters(), *problem.model.buffers()) if t.is_floating_point()]
+    held = (*problem.model.parameters(), *problem.model.buffers())
+    floats = [t for t in held if t.is_floating_point() and t.layout == torch.strided]
     sizes = [-(-t.numel() // 8) * 8 for t in floats]  # each starts where a kernel, or a complex view, likes it
     flat = torch.empty(sum(sizes), dtype=torch.float64, device=problem.device)
     wide = [piece[: t.numel()].view(t.shape) for piece, t in zip(torch.split(flat, sizes), floats)]

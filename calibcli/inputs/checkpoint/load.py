@@ -116,8 +116,8 @@ class Checkpoint:
 
 
 def embeds(model: nn.Module) -> bool:
-    """Whether a model's first weights are an embedding's: it looks its inputs up, so that whole numbers stay whole."""
-    first = next((m for m in model.modules() if m._parameters), None)
+    """Whether a model's first layer is an embedding: it looks its inputs up, so that whole numbers stay whole."""
+    first = next((m for m in model.modules() if m._parameters and not m._modules), None)
     return isinstance(first, nn.Embedding | nn.EmbeddingBag)
 
 
