@@ -90,7 +90,7 @@ def _dependence(problem: Problem) -> float:
     """Relative difference of the first and the last row's logits, beside each other and alone."""
     ends = torch.tensor([0, problem.layout.n - 1])
     with torch.no_grad():
-        beside, alone = problem.logits(ends)[0], torch.cat([problem.logits(one)[0] for one in ends.split(1)])
+        beside, alone = problem.logits(ends)[0], torch.cat([problem.logits(ends[i : i + 1])[0] for i in range(2)])
     sizes = beside.abs().amax(1, keepdim=True).clamp(min=torch.finfo(beside.dtype).tiny)
     return float(((alone - beside).abs() / sizes).max())
 

@@ -69,10 +69,8 @@ def load(
             tokenizer, a column of texts, or a first and a second one.
         labels: name of the array or column with the labels; of a `.npy`, the file that holds them.
         subset: that many rows drawn without replacement with `split_seed`, in their order.
-        trust: allow `.pt` files that hold pickled objects.
-        own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
-        channels: of the pictures that the model takes, 0 where that is not known.
-        embeds: whether the model looks its inputs up: whole numbers stay whole.
+        trust: allow pickled objects.  own: how the model's library prepares texts, and pictures where these are silent.
+        channels: of the pictures that the model takes, or 0.  embeds: whether it looks numbers up, which stay whole.
 
     Raises:
         InputError: unreadable, ambiguous, rows that do not agree, labels that are not classes.
