@@ -15,18 +15,19 @@ from torch.utils.checkpoint import checkpoint_sequential
 
 
 class Packed(nn.Module):
-    """A two-way LSTM over sequences of unequal lengths, packed."""
+    """A two-way LSTM over sequences of unequal lengths, packed; its mean is over a row's steps, or the longest's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, own: bool) -> None:
         super().__init__()
-        self.table = nn.Embedding(20, 4, padding_idx=0)
+        self.own, self.table = own, nn.Embedding(20, 4, padding_idx=0)
         self.rnn = nn.LSTM(4, 3, num_layers=2, batch_first=True, bidirectional=True)
         self.head = nn.Linear(12, K)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         packed = pack_padded_sequence(self.table(x), lengths.cpu(), batch_first=True, enforce_sorted=False)
         out, (h, _) = self.rnn(packed)
-        mean = pad_packed_sequence(out, batch_first=True)[0].mean(1)
+        total = pad_packed_sequence(out, batch_first=True)[0]
+        mean = total.sum(1) / lengths[:, None] if self.own else total.mean(1)
         return self.head(torch.cat([mean, h[-1], h[-2]], 1))
 
 
@@ -424,7 +425,8 @@ def written() -> dict[str, Maker]:
     words = torch.tensor([[3, 5, 7, 2, 9, 4], [8, 1, 6, 0, 0, 0], [2, 2, 3, 4, 0, 0], [11, 0, 0, 0, 0, 0]])
     return {
         "weight-normed-cnn": _weight_normed,
-        "packed-lstm": lambda: (Packed(), {"x": words, "lengths": (words > 0).sum(1)}),
+        "packed-lstm": lambda: (Packed(own=True), {"x": words, "lengths": (words > 0).sum(1)}),
+        "mean-over-the-longest": lambda: (Packed(own=False), {"x": words, "lengths": (words > 0).sum(1)}),
         "gru-over-words": lambda: (LastWord(), words),
         "masked-attention": lambda: (Masked(), torch.randn(4, 6, 8)),
         "experts": lambda: (Experts(), rows()),
