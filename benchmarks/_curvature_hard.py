@@ -1,6 +1,6 @@
 """Cases of `curvature.py` where a plain double backward, kept and called by hand, is hard to beat.
 
-One row that dominates (few products suffice for every tool) or holds nearly everything, a model of 25 million parameters
+One row that dominates (few products suffice for every tool) or holds nearly all, a model of 25 million parameters
 with 16 rows (a product costs what its weights cost), a decoder with 50,000 words (rows × words). Each tool runs in a
 process of its own.
 """
