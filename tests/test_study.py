@@ -487,10 +487,10 @@ def test_the_plans_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(told) == round(int(runs) * float(hours) / 8)
     (tasks,) = re.findall(r"--array=0-(\d+)\n", text)
     (limit,) = re.findall(r"--time=(\d+):00:00", text)
-    (until,) = re.findall(r"--until (\d+) -q\n", text)
+    (until,) = re.findall(r"--work-only --until (\d+) -q\n", text)
     assert int(tasks) + 1 <= int(runs)
     assert int(until) + 60 * float(hours) < 60 * int(limit)  # the last run that began ends
-    for more in (["--jobs", machine], ["--until", until, "-q"]):
+    for more in (["--jobs", machine], ["--work-only", "--until", until, "-q"]):
         assert main([*shlex.split(line)[1:], *more, "--save", "nowhere"]) == 0
         assert not Path("nowhere").exists()
 
@@ -760,10 +760,28 @@ def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytes
 
     here: list[str] = []
     monkeypatch.setattr(subprocess, "Popen", Other)
-    monkeypatch.setattr(work, "work", lambda study, *_: here.append(study.device))
+    monkeypatch.setattr(work, "work", lambda study, *_, **__: here.append(study.device))
     assert main(["study", str(tmp_path / "little.toml"), "--save", str(tmp_path / "out"), "--jobs", "3", "-q"]) == 0
     assert here == ["cuda:0"]
     assert [line[line.index("--device") + 1] for line in started] == ["cuda:1", "cuda:0"]
+    assert all("--work-only" in line for line in started)  # the report is written once
+
+
+def test_a_worker_waits_for_nobody_and_writes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = LITTLE.replace("seeds = 2", "seeds = 1").replace('curvature = ["lambda_max"]', "")
+    text = text.partition('[[claim]]\nid = "own"')[0]
+    (tmp_path / "little.toml").write_text(text)
+    save = tmp_path / "out"
+    line = ["study", str(tmp_path / "little.toml"), "--save", str(save), "--work-only", "-q", "--json"]
+    first = save / work.runs(parsing.parse(text, "little.toml"))[0].folder
+    with work.claimed(first):  # another worker is at it
+        assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["headline"] == "2 of 3 runs are done."
+    assert not (first / "run.json").exists()
+    assert not (save / "result.json").exists()
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["runs"] == "3 of 3"
+    assert main([*line, "--report-only"]) == 2
 
 
 def test_a_full_disk_ends_the_study_and_the_same_command_goes_on(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +38,7 @@ def command(
     device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),
     until: Rows | None = option(None, "Start no run after so many minutes; the same command goes on."),
     report_only: bool = option(False, "Judge what is there, train nothing."),
+    work_only: bool = option(False, "Train what nobody else does, wait for nobody, judge nothing."),
     dry_run: bool = option(False, "List the runs, train nothing."),
     show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
     trust: bool = option(False, "Run code that the recipe names: module:factory of a network, a loss or rows."),
@@ -75,17 +78,40 @@ def command(
         return run.finish(_plan(study))
     if save is None:
         raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
+    if report_only and work_only:
+        raise UsageError("nothing is left to do", "pass --report-only or --work-only")
     places = [] if report_only else work.places(device or study.device, jobs)
     parsing.keep(study, save)
-    if not report_only:
-        others = [_other(save, seeds, until, trust, place) for place in places[1:]]
+    if places:
+        more = [*["--seeds", str(seeds)] * bool(seeds), *["--until", str(until)] * bool(until), *["--trust"] * trust]
         end = None if until is None else time.monotonic() + 60 * until
-        try:
-            work.work(dataclasses.replace(study, device=places[0]), save, run.progress(study.name), end)
-        finally:
-            for other in others:
-                other.wait() if sys.exc_info()[0] is None else other.terminate()
+        with _others(save, places[1:], more):
+            here = dataclasses.replace(study, device=places[0])
+            work.work(here, save, run.progress(study.name), end, wait=not work_only)
+    if work_only:
+        return run.finish(_so_far(study, save))
     found = report(study, save, expect)
+    _write(found, save, run)
+    return run.finish(found)
+
+
+@contextlib.contextmanager
+def _others(save: Path, places: Sequence[str], more: Sequence[str]) -> Iterator[None]:
+    """Other processes at work on the folder, one on each device, which say nothing and leave when nothing is left."""
+    argv = [sys.executable, "-m", "calibcli", "study", str(save), "--work-only", "-q", *more]
+    others = [subprocess.Popen([*argv, "--device", place], stdout=subprocess.DEVNULL) for place in places]
+    try:
+        yield
+    except BaseException:
+        for other in others:
+            other.terminate()
+        raise
+    for other in others:
+        other.wait()
+
+
+def _write(found: Result, save: Path, run: Run) -> None:
+    """The report as data, and as a page where there is what draws it."""
     with atomic(save / "result.json") as temporary:
         temporary.write_text(found.to_json() + "\n", "utf-8")
     if find_spec("jinja2") and find_spec("matplotlib"):
@@ -93,19 +119,14 @@ def command(
 
         with atomic(save / "report.html") as temporary:
             temporary.write_text(page.page(run.stamped(found)), "utf-8", "backslashreplace")
-    return run.finish(found)
 
 
-def _other(save: Path, seeds: int | None, until: int | None, trust: bool, device: str) -> subprocess.Popen[bytes]:
-    """Another process at work on the folder, which says nothing."""
-    more = [
-        *["--device", device],
-        *(["--seeds", str(seeds)] if seeds else []),
-        *(["--until", str(until)] if until else []),
-        *["--trust"] * trust,
-    ]
-    argv = [sys.executable, "-m", "calibcli", "study", str(save), "-q", *more]
-    return subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+def _so_far(study: Study, save: Path) -> Result:
+    from calibcli.study import work
+
+    every = work.runs(study)
+    told = f"{sum(bool(work.record(save, one)) for one in every)} of {len(every)}"
+    return Result(command="study", facts={"headline": f"{told} runs are done.", "study": study.name, "runs": told})
 
 
 def _overview() -> Result:
