@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import os
@@ -517,7 +518,7 @@ def calib(folder: Path, *argv: str) -> subprocess.Popen[bytes]:
 
 def outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err.decode()
+    assert (process.returncode, err.decode()) == (0, "")
     found: dict[str, Any] = json.loads(out)
     found.pop("provenance")
     found["facts"].pop("spent")
@@ -540,7 +541,7 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     started.kill()
     started.wait()
     assert list((tmp_path / "other").rglob("run.lock"))  # it died with a run in its hands
-    both = [calib(tmp_path, "other") for _ in (0, 1)]
+    both = [calib(tmp_path, "other"), calib(tmp_path, "other", "--jobs", "2")]
     for found in map(outcome, both):
         kept = json.loads(wanted.to_json())
         kept.pop("provenance")
@@ -750,21 +751,24 @@ def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert work.places("auto", 3) == work.places("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
     assert (work.places("cuda:1", 2), work.places("cpu", 2)) == (["cuda:1"] * 2, ["cpu"] * 2)
-    started: list[list[str]] = []
+    said: list[io.StringIO] = []
 
     class Other:
-        def __init__(self, argv: list[str], **_: Any) -> None:
-            started.append(argv)
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.stdin = io.StringIO()
+            self.stdin.close = lambda: said.append(self.stdin)  # type: ignore[method-assign]
 
         def wait(self) -> None: ...
 
     here: list[str] = []
     monkeypatch.setattr(subprocess, "Popen", Other)
     monkeypatch.setattr(work, "work", lambda study, *_, **__: here.append(study.device))
-    assert main(["study", str(tmp_path / "little.toml"), "--save", str(tmp_path / "out"), "--jobs", "3", "-q"]) == 0
+    save = str(tmp_path / "out")
+    assert main(["study", str(tmp_path / "little.toml"), "--save", save, "--jobs", "3", "--until", "9", "-q"]) == 0
     assert here == ["cuda:0"]
-    assert [line[line.index("--device") + 1] for line in started] == ["cuda:1", "cuda:0"]
-    assert all("--work-only" in line for line in started)  # the report is written once
+    lines = [json.loads(one.getvalue()) for one in said]
+    same = ["--work-only", "-q"]  # the report is written once
+    assert lines == [["study", save, "--until", "9", "--device", f"cuda:{i}", *same] for i in (1, 0)]
 
 
 def test_a_worker_waits_for_nobody_and_writes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from calibcli.study.experiment import Study
 
 PANEL = "Train"
+READY = """
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+import calibcli.study.work
+from calibcli.cli.app import main
+line = sys.stdin.read()
+sys.exit(main(json.loads(line)) if line else 0)
+"""
+"""Of another process: what takes seconds to import is there when the first one knows what is to be done."""
 
 
 @takes
@@ -52,12 +62,13 @@ def command(
 
     Example: calib study curvature-gamma --save out/gamma
     """
-    from calibcli.study import experiment, parsing, work
-    from calibcli.study.judgement import report
-
     run.claim([name for name in (what, data.partition("#")[0]) if os.path.isfile(name)])
     if not what:
         return run.finish(_overview())
+    others = [_ready() for _ in range(1, 1 if report_only or dry_run or show else jobs)]
+    from calibcli.study import experiment, parsing, work
+    from calibcli.study.judgement import report
+
     if (Path(what) / parsing.FILE).is_file():
         save = Path(what)
         text, source = (save / parsing.FILE).read_text("utf-8"), str(save / parsing.FILE)
@@ -85,7 +96,7 @@ def command(
     if places:
         more = [*["--seeds", str(seeds)] * bool(seeds), *["--until", str(until)] * bool(until), *["--trust"] * trust]
         end = None if until is None else time.monotonic() + 60 * until
-        with _others(save, places[1:], more):
+        with _at_work(others, places[1:], [str(save), *more]):
             here = dataclasses.replace(study, device=places[0])
             work.work(here, save, run.progress(study.name), end, wait=not work_only)
     if work_only:
@@ -95,12 +106,19 @@ def command(
     return run.finish(found)
 
 
+def _ready() -> subprocess.Popen[str]:
+    """Another process, which waits for a line; it leaves if there is none."""
+    return subprocess.Popen([sys.executable, "-c", READY], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
 @contextlib.contextmanager
-def _others(save: Path, places: Sequence[str], more: Sequence[str]) -> Iterator[None]:
-    """Other processes at work on the folder, one on each device, which say nothing and leave when nothing is left."""
-    argv = [sys.executable, "-m", "calibcli", "study", str(save), "--work-only", "-q", *more]
-    others = [subprocess.Popen([*argv, "--device", place], stdout=subprocess.DEVNULL) for place in places]
+def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], argv: Sequence[str]) -> Iterator[None]:
+    """Until nothing is left for the other processes, one on each device; they say nothing."""
     try:
+        for other, place in zip(others, places, strict=True):
+            assert other.stdin
+            with contextlib.suppress(BrokenPipeError), other.stdin as line:  # one that is gone is not missed
+                json.dump(["study", *argv, "--device", place, "--work-only", "-q"], line)
         yield
     except BaseException:
         for other in others:
