@@ -720,6 +720,20 @@ def test_the_reports_show_their_numbers() -> None:
     assert (then.tables, then.checks) == (now.tables, now.checks)
 
 
+def test_the_readme_quotes_the_reports() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    quoted: dict[str, list[Any]] = {
+        "focal-losses-medium": ["by .14, .05 and .04", "T1-CE", "T1-Brier", "T1-MMCE"],
+        "step-size-medium": ["has .03 more ECE than the mean with cross-entropy, .05 with", "CE", "FL-3"],
+    }
+    for name, (said, *claimed) in quoted.items():
+        checks = {c.scope: c for c in Result.from_json((ROOT / f"docs/studies/{name}.json").read_bytes()).checks}
+        values = [checks[scope].estimate for scope in claimed]
+        assert said in text
+        assert [f"{-one.value:.2f}"[1:] for one in values if one and one.value] == re.findall(r"\.\d\d", said)
+        assert {checks[scope].outcome for scope in claimed} == {"pass"}
+
+
 def test_a_run_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     text = LITTLE.replace("gamma = [1, 3]", "gamma = [3]\nlr = 1e9").replace("seeds = 2", "seeds = 1")
     study = parsing.parse(
