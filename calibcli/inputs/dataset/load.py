@@ -26,7 +26,7 @@ from calibcli.inputs.dataset.prepared import (
     tokens,
 )
 from calibcli.inputs.dataset.preprocess import Preprocess, for_array, guess_layout
-from calibcli.inputs.dataset.resize import Resized, needs_pillow, sizing
+from calibcli.inputs.dataset.resize import needs_pillow, resized, sizing
 from calibcli.inputs.dataset.rows import Dataset
 from calibcli.inputs.files.arrays import Encoded, InFile, Memory, whole
 from calibcli.inputs.files.names import parted
@@ -174,7 +174,7 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
         return inputs
     if isinstance(first, folder.Pictures):
         return {**inputs, name: first.resized(applied.resize)}
-    made = Resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
+    made = resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
     if made.shape == first.shape:
         return inputs
     needs_pillow(f"pictures of {source}")

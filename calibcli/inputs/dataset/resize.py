@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError, refusing
+from calibcli.inputs.files.arrays import Converted
 from calibcli.inputs.opening import Rows
 from calibcli.predictions import Named
 
@@ -78,31 +79,20 @@ class Resize:
 AS_IT_IS = Resize()
 
 
-@dataclass(frozen=True)
-class Resized:
+def resized(array: Named, resize: Resize, channels_first: bool) -> Converted:
     """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), resized when read."""
+    _, *rest = array.shape
+    at = 1 if channels_first else 0
+    tail = (*rest[:at], *resize.shape(rest[at], rest[at + 1]), *rest[at + 2 :])
 
-    array: Named
-    resize: Resize
-    channels_first: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        n, *rest = self.array.shape
-        if self.channels_first:
-            return (n, rest[0], *self.resize.shape(rest[1], rest[2]))
-        return (n, *self.resize.shape(rest[0], rest[1]), *rest[2:])
-
-    dtype = np.dtype(np.uint8)
-
-    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        block = self.array.read(start, stop)
-        last = np.moveaxis(block, 1, -1) if self.channels_first else block
-        out = np.empty((len(block), *self.shape[1:]), np.uint8)
-        for i, picture in enumerate(last):
-            made = self.resize(np.ascontiguousarray(picture))
-            out[i] = np.moveaxis(made, -1, 0) if self.channels_first else made
+    def read(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        out = np.empty((len(block), *tail), np.uint8)
+        for i, picture in enumerate(np.moveaxis(block, 1, -1) if channels_first else block):
+            made = resize(np.ascontiguousarray(picture))
+            out[i] = np.moveaxis(made, -1, 0) if channels_first else made
         return out
+
+    return Converted(array, read, tail, np.dtype(np.uint8))
 
 
 def needs_pillow(what: str) -> None:
