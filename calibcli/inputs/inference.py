@@ -150,17 +150,7 @@ class Written:
     paths: list[Path]
 
 
-def write_logits(
-    model: nn.Module,
-    data: Dataset,
-    path: str | Path,
-    *,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
-    folded: str = "",
-) -> Written:
+def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: str = "", **how: Any) -> Written:
     """Stream a data set through a model into a file of `logits` (N, K) float32 and `labels` (N,) int64.
 
     `.npz` (uncompressed) and `.safetensors` hold both, and `ids` and `classes` where there are any; `.npy` holds the
@@ -168,6 +158,7 @@ def write_logits(
 
     Args:
         folded: what the checkpoint says of a calibrator in its last layer, for whoever fits one to these logits.
+        how: batch size, device, dtype and progress of `predict`.
 
     Raises:
         UsageError: another suffix.
@@ -180,7 +171,7 @@ def write_logits(
     arrays = {k: v for k, v in extra.items() if v is not None}
     correct = done = 0
     with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as (write, paths):
-        for out in predict(model, data, batch_size=batch_size, device=device, dtype=dtype, progress=progress):
+        for out in predict(model, data, **how):
             block = out.float().numpy()
             write(block)
             correct += int((block.argmax(1) == data.labels[done : done + len(block)]).sum())

@@ -7,8 +7,7 @@ Each format is one file of `formats/`, found by its name, which is its suffix. A
 
 and may have
 
-    read(source, grouped=True)                    of a table: where not `grouped`, as a data set has them, every column
-                                                  by itself
+    read(source, grouped=True)                    of a table: else every column by itself, as a data set has them
     signature(head, size) -> bool                 whether a file of `size` bytes with these first ones is one of its own
     guess(head) -> bool                           the same where any text may be meant: asked last
     BY_SUFFIX = True                              where its files have its suffix, whatever their bytes
@@ -218,7 +217,7 @@ class Source:
         return InputError(problem, "copy or save the file again")
 
 
-class Digests:
+class Digests(contextlib.AbstractContextManager["Digests"]):
     """Fingerprints of files, taken by a thread while other work goes on; given up when that work fails.
 
     What is no file has a path alone.
@@ -231,9 +230,6 @@ class Digests:
         self.thread = threading.Thread(target=self._work)
         begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
         begin()
-
-    def __enter__(self) -> Digests:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()

@@ -130,7 +130,7 @@ def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str)
         return contents.labels
     event = normal(carried(scores))  # `malignant` beside `p_malignant`
     there = [name for name, array in contents.arrays.items() if array.shape and name != scores]
-    found = labelling(there, () if event.isdecimal() else (event,))
+    found = labelling(there, (event,) if event and not event.isdecimal() else ())
     if len(found) > 1:
         raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
     return found[0] if found else None
