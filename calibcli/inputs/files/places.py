@@ -5,6 +5,7 @@ What lies elsewhere is copied to an unnamed temporary file when it is opened, so
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from calibcli.inputs.files import packed
 
 SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
 ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
+STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
 PATTERN = re.compile(r"[*?\[]")
 
 
@@ -54,6 +56,25 @@ def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
             raise InputError(f"no file matches {path}", "check the pattern")
         return [*matches]
     return [path]
+
+
+def saved(folder: Path) -> list[Path]:
+    """The files that the folder of one data set names, as Hugging Face's `save_to_disk` writes it.
+
+    Raises:
+        InputError: none in the folder, or rows that are kept as indices.
+    """
+    fix = "save the data set again: save_to_disk"
+    with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", fix):
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    found = state.get("_data_files") if isinstance(state, dict) else None
+    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
+    if not names or len(plain) < len(names):
+        raise InputError(f"{folder / STATE} names no parts in its folder", fix)
+    if state.get("_indices_data_files"):
+        raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
+    return [folder / name for name in plain]
 
 
 def opened(path: str) -> IO[bytes]:

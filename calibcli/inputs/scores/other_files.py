@@ -11,6 +11,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Encoded
 from calibcli.inputs.files.names import LABELS, PAIRS, TEXTS
 from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.text import parsed
 from calibcli.spec import normal
 
 CALIBRATOR = "a calibrator of calib scale"
@@ -130,12 +131,5 @@ def _result(text: bytes) -> Foreign | None:
 
 
 def _object(text: str | bytes) -> dict[str, Any]:
-    if not text:
-        return {}
-    import json
-
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    found = parsed(text)
     return found if isinstance(found, dict) else {}
