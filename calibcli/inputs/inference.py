@@ -25,7 +25,6 @@ from calibcli.inputs.files.names import FOLDED
 from calibcli.predictions import Progress
 from calibcli.scalers.output import array_file, put
 
-Write = Callable[[NDArray[np.float32]], None]
 SUFFIXES = (".npz", ".safetensors", ".npy")
 NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
 
@@ -170,13 +169,13 @@ def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: s
     extra[FOLDED] = np.array([folded]) if folded else None
     arrays = {k: v for k, v in extra.items() if v is not None}
     correct = done = 0
-    with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as (write, paths):
+    with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as write:
         for out in predict(model, data, **how):
             block = out.float().numpy()
             write(block)
             correct += int((block.argmax(1) == data.labels[done : done + len(block)]).sum())
             done += len(block)
-    return Written(len(data), classes, correct, paths)
+    return Written(len(data), classes, correct, files_of(path))
 
 
 def files_of(path: Path) -> list[Path]:
@@ -187,8 +186,8 @@ def files_of(path: Path) -> list[Path]:
 @contextlib.contextmanager
 def writing(
     path: Path, shape: tuple[int, int], arrays: Mapping[str, NDArray[Any]]
-) -> Iterator[tuple[Write, list[Path]]]:
-    """A function that takes the next block of logits (float32) and the paths that will be written.
+) -> Iterator[Callable[[NDArray[np.float32]], None]]:
+    """A function that takes the next block of logits.
 
     Args:
         shape: (N, K) of the logits.  arrays: `labels`, and what else belongs to the rows.
@@ -204,7 +203,7 @@ def writing(
         else:
             file = stack.enter_context(temporary.open("wb"))
             _safetensors_header(file, shape, arrays)
-        yield lambda block: put(file, block, np.dtype(np.float32)), files_of(path)
+        yield lambda block: put(file, block, np.dtype(np.float32))
 
 
 def _safetensors_header(file: IO[bytes], shape: tuple[int, int], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -95,7 +95,7 @@ def opened(path: str) -> IO[bytes]:
 def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[str]:
     inside = {name: PurePosixPath(name[len(folder) :].lstrip("/")) for name in names}
     seen = sorted(name for name, part in inside.items() if not any(piece[:1] in "._" for piece in part.parts))
-    kinds = {name: _suffix(name) for name in seen}
+    kinds = {name: suffix(name) for name in seen}
     kept = [name for name in seen if kinds[name] in suffixes]
     if not kept:
         fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
@@ -107,7 +107,8 @@ def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[s
     return kept
 
 
-def _suffix(name: str) -> str:
+def suffix(name: str) -> str:
+    """Of a name, in small letters; of a compressed file, the one before."""
     path = PurePosixPath(name.lower())
     return path.with_suffix("").suffix if path.suffix in packed.SUFFIXES else path.suffix
 

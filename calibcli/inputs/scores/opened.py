@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.files import packed, places
+from calibcli.inputs.files import places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import NAMES, Source, by_suffix, suffixes
@@ -101,8 +101,7 @@ def tasks_in(folder: Path) -> list[Path]:
 
 def known(path: Path) -> bool:
     """Whether its suffix is of a format, compressed or not."""
-    plain = path.with_suffix("") if path.suffix.lower() in packed.SUFFIXES else path
-    return path.is_file() and bool(by_suffix(plain.suffix.lower()))
+    return path.is_file() and bool(by_suffix(places.suffix(path.name)))
 
 
 def parts(folder: Path) -> list[Path]:
