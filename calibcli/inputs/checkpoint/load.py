@@ -154,13 +154,8 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
     own, classes = Preparation(), contents.metadata.get("classes")
     if whole:
         found = huggingface.model(whole)
-        model, architecture, notes, own, classes = (
-            found.model,
-            found.architecture,
-            found.notes,
-            found.own,
-            found.classes,
-        )
+        model, architecture, notes = found.model, found.architecture, found.notes
+        own, classes = found.own, found.classes
         config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
             about["folded"] = dict(config["folded"])
