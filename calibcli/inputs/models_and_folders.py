@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import InputError
-from calibcli.inputs.files import disk
+from calibcli.inputs.files import places
 from calibcli.inputs.files.formats import safetensors
 from calibcli.result import Result
 
@@ -28,7 +28,7 @@ def of(path: Path) -> Result | None:
         and not (beside.is_file() and path.name.startswith(("model.", "pytorch_")))
     ):
         return None
-    if inside and (path / disk.STATE).is_file():
+    if inside and (path / places.STATE).is_file():
         return None  # recorded outputs, or rows: what lies in its tables tells
     if inside and not beside.is_file():
         if any(part.suffix in (".safetensors", ".bin") for part in path.iterdir()):

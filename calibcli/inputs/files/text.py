@@ -230,6 +230,13 @@ def json_of(data: bytes, where: str) -> Any:
     return json.loads(data, object_pairs_hook=once)
 
 
+def parsed(text: str | bytes) -> Any:
+    """What JSON holds; None of what is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
+
+
 def decimals_of(cell: str) -> int:
     """Digits after the point: 3 for 0.125, 7 for 1.25e-5."""
     mantissa, _, exponent = cell.strip().lower().partition("e")

@@ -54,8 +54,3 @@ def read(source: Source, grouped: bool = True) -> Contents:
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema)
     return of_table(table, "arrow", source, grouped)
-
-
-def columns(source: Source) -> Contents:
-    """Every column by itself."""
-    return read(source, grouped=False)
