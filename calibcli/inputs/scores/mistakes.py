@@ -215,20 +215,6 @@ class Order:
         )
 
 
-@dataclass
-class Logs:
-    """Rows as log-probabilities: whether one lies above 0, or has a |logsumexp| beyond the tolerance."""
-
-    tolerance: float
-    possible: bool = True
-
-    def add(self, rows: Piece, high: float) -> None:
-        if high > 0:
-            self.possible = False
-            return
-        self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
-
-
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:
     """A renaming of the classes, found on the even rows, that raises accuracy on the odd rows at p < 1e-6.
 
