@@ -60,7 +60,8 @@ class Truth:
     """
 
     def __init__(self, model: nn.Module, inputs: Any, labels: Tensor, names: list[str]) -> None:
-        self.model = copy.deepcopy(model).double().eval()
+        with torch.no_grad():  # scripted parameters stay leaves
+            self.model = copy.deepcopy(model).double().eval()
         self.inputs = _map(lambda x: x.double() if x.is_floating_point() else x, inputs)
         self.labels = labels
         for module in self.model.modules():

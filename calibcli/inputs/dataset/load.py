@@ -43,6 +43,7 @@ def load(
     preprocess: Mapping[str, Any] | None = None,
     own: Preparation | None = None,
     channels: int = 0,
+    embeds: bool = False,
     trust: bool = False,
     **how: Any,
 ) -> Dataset:
@@ -55,6 +56,7 @@ def load(
         preprocess: a checkpoint's `preprocess`; the options below come before it.
         own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
         channels: of the pictures that the model takes, 0 where that is not known.
+        embeds: whether the model looks numbers up, which stay whole.
         trust: allow `.pt` files that hold pickled objects.
         how: the options, fields of `Rows`.  mean, std: per channel, numbers in a list too.
         layout: `NHWC`, `NCHW` or `flat`.  size, resize, crop, interpolation: of pictures, see `resize.sized`.
@@ -91,7 +93,7 @@ def load(
         ids=found.ids if found.ids is not None and len(found.ids) == len(y) else None,
         classes=classes,
         notes=[*found.notes, *notes, *remarks],
-        integral=found.integral,
+        integral=found.integral or embeds,
         words=found.words,
         prepared=about or made,
     )
@@ -132,8 +134,8 @@ def _check(found: Found, labels: NDArray[np.int64], name: str) -> None:
             raise InputError(
                 f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels", "give every row one label"
             )
-        if len(array.shape) < 2:
-            raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
+        if len(array.shape) < 2 and not key:  # by name there are lengths and places too
+            raise InputError(f"{name}: inputs have shape {array.shape}", "pass rows of features or images")
         if array.dtype.kind not in "fuib":
             raise InputError(f"{name}: {key or 'inputs'} are {array.dtype}, not numbers", "pass an array of numbers")
 

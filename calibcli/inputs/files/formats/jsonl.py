@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from calibcli.errors import InputError
-from calibcli.inputs.files import objects_at_once
+from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import chats, lm_eval
 from calibcli.inputs.files.evals.answers import filled, width_of
@@ -60,14 +60,14 @@ def read(source: Source) -> Contents:
         return contents
     rows = itertools.chain([first], rows)
     head = list(itertools.islice(rows, HEAD))
-    at_once = objects_at_once.read(source, first) if len(head) == HEAD else None
-    if at_once is not None:
+    quick = at_once.lines(source, first) if len(head) == HEAD else None
+    if quick is not None:
         decimals = {
             key: max(decimals_of(repr(v)) for row in head for v in row[key])
-            for key, array in at_once.items()
+            for key, array in quick.items()
             if array.ndim == 2
         }
-        return Contents("jsonl", {key: Memory(array) for key, array in at_once.items()}, decimals=decimals)
+        return Contents("jsonl", {key: Memory(array) for key, array in quick.items()}, decimals=decimals)
     lists: dict[str, list[list[Any]]] = {}
     texts: dict[str, list[str]] = {}
     classes: dict[str, list[str]] = {}
