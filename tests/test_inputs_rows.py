@@ -60,7 +60,8 @@ def test_ties_are_not_taken_for_overlap() -> None:
     p = np.round(RNG.uniform(0.05, 0.95, (4000, 1)), 2)
     z = np.log(np.hstack([1 - p, p]))
     said = re.search(r"\(([\d.]+)%\)", refuse_overlap(predictions(z[:2000]), predictions(z[2000:])))
-    assert said is not None and float(said[1]) > 90
+    assert said is not None
+    assert float(said[1]) > 90
 
 
 def mislabelled(accuracy: float, n: int, k: int, image: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
