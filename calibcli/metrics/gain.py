@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.columns.softmax import Piece
+from calibcli.columns.pieces import Piece
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series

@@ -16,7 +16,7 @@ from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
 from calibcli.metrics.proper import brier_parts
 from calibcli.metrics.reliability import Bins
-from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, lean, needed_class_bins, reads_scores
+from calibcli.metrics.sample import METRICS, BinaryOutcomes, Sample, names_read, needed_class_bins, reads_scores
 from calibcli.metrics.tasks_mean import MACRO, TASK, macro
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions, Progress
@@ -79,7 +79,7 @@ def report(predictions: Predictions, options: Options | None = None, progress: P
         raise UsageError(f"{what} needs the scores of every class, not the confidence alone", "leave it out")
     choices = _choices(predictions, options)
     wanted = [*needed_class_bins(choices, k), *([_shown(options)] if options.per_class else [])]
-    how: dict[str, Any] = {"lean": lean(choices), "threads": options.threads, "progress": progress}
+    how: dict[str, Any] = {"names": names_read(choices), "threads": options.threads, "progress": progress}
     return of_columns(predictions, columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how), options)
 
 

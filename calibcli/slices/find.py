@@ -10,6 +10,7 @@ import numpy as np
 
 from calibcli import numbers
 from calibcli.columns import columns
+from calibcli.columns.condense import LEAN
 from calibcli.errors import InputError, UsageError
 from calibcli.gate.conditions import text_of
 from calibcli.gate.sources import BY_CLASS
@@ -39,7 +40,7 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
         raise UsageError("no column to search", "name one that the rows have: --by COLUMN")
     tell = progress or (lambda fraction, text: None)
     tell(0.0, "reading scores")
-    table = columns(predictions, class_bins=(), lean=True)
+    table = columns(predictions, class_bins=(), names=LEAN)
     if BY_CLASS in given:
         names = range(predictions.k) if predictions.classes is None else predictions.classes
         given = {**given, BY_CLASS: np.asarray(names).astype(str)[table.predicted]}
