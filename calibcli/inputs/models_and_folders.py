@@ -22,11 +22,8 @@ def of(path: Path) -> Result | None:
     """
     inside = os.path.isdir(path)
     beside = (path if inside else path.parent) / "config.json"
-    if (
-        not inside
-        and path.suffix != ".onnx"
-        and not (beside.is_file() and path.name.startswith(("model.", "pytorch_")))
-    ):
+    weights = beside.is_file() and path.name.startswith(("model.", "pytorch_"))
+    if not (inside or weights or path.suffix == ".onnx"):
         return None
     if inside and (path / places.STATE).is_file():
         return None  # recorded outputs, or rows: what lies in its tables tells

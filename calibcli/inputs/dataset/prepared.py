@@ -77,10 +77,6 @@ class PicturesOfArray:
     channels_first: bool
     source: str
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
     def name(self, row: int) -> str:
         return f"row {row} of {self.source}"
 

@@ -137,8 +137,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
 
 def _first(sample: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first choice of the output; {} of none."""
-    output = sample.get("output")
-    found = output.get("choices") if isinstance(output, Mapping) else None
+    found = _at(sample, "output", "choices")
     return found[0] if isinstance(found, list) and found and isinstance(found[0], Mapping) else {}
 
 

@@ -18,7 +18,7 @@ from calibcli.inputs.files.formats.parquet import of_table
 from calibcli.inputs.files.source import Source, refuse_large
 
 SUFFIXES = (".arrow", ".feather")
-FILE, STREAM, FIRST_FEATHER = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
+FILE, FIRST_FEATHER = b"ARROW1", b"FEA1"
 
 
 def signature(head: bytes, size: int) -> bool:
