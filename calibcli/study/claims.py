@@ -141,14 +141,9 @@ def both(first: Verdict, second: Verdict) -> Verdict:
 
 def preserved(a: Measured, b: Measured, margin: float, level: float = 0.95) -> Verdict:
     """|a - b| < margin: two one-sided tests (Schuirmann 1987). Reversed where the difference is surely beyond it."""
-    found = Mean.of(a - b)
-    tails = [_one_sided(found, margin, -1), _one_sided(found, -margin, 1)]
-    if max(tails) < 1 - level:
-        return Verdict("holds", max(tails), found)
-    nearest = math.copysign(margin, found.value)
-    if abs(found.value) > margin and found.p(nearest) < 1 - level:
-        return Verdict("reversed", found.p(nearest), found)
-    return Verdict("undecided", max(tails), found, why=f"the difference is not shown to be within {margin:g}")
+    found = close_to(a - b, -margin, margin, level)
+    why = f"the difference is not shown to be within {margin:g}"
+    return found if found.word != "undecided" else replace(found, why=why)
 
 
 def decreasing(levels: Sequence[Measured], level: float = 0.95) -> Verdict:
