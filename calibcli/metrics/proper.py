@@ -127,7 +127,7 @@ def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     return MeanOf(sample, sample.view(of).residual, ends=(least, 1.0))
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True)
+@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
 def entropy(sample: Sample) -> MeanOf:
     """Mean entropy of the predicted distribution.
 
@@ -139,7 +139,7 @@ def entropy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ends=_nats)
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True)
+@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
@@ -151,7 +151,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True)
+@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 

@@ -129,7 +129,9 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        return Start(setup.model, type(setup.model).__name__, False, source=MODULE), rows()
+        return Start(setup.model, type(setup.model).__name__, False, source=MODULE), rows(
+            embeds=checkpoint.embeds(setup.model)
+        )
     model_name = str(setup.model)
     checkpointed = Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name)
     if checkpointed and setup.embeddings is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.files import columns_at_once
+from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.predictions import Array, Named
@@ -81,7 +81,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
         if done == len(chunk) and _full(chunk) and groups and first.strip() and b'"' not in first:
-            quick = columns_at_once.read(source, delimiter, len(header), [*groups.values()])
+            quick = at_once.table(source, delimiter, len(header), [*groups.values()])
             if quick is not None:
                 break
     if done == 0:
@@ -228,6 +228,13 @@ def json_of(data: bytes, where: str) -> Any:
         return found
 
     return json.loads(data, object_pairs_hook=once)
+
+
+def parsed(text: str | bytes) -> Any:
+    """What JSON holds; None of what is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
 
 
 def decimals_of(cell: str) -> int:

@@ -64,11 +64,6 @@ def read(source: Source, grouped: bool = True) -> Contents:
     return _table(found, source, grouped)
 
 
-def columns(source: Source) -> Contents:
-    """Every column by itself."""
-    return read(source, grouped=False)
-
-
 def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> Contents:
     names, rows = found.get("columns"), found.get("data")
     if not isinstance(names, list) or not isinstance(rows, list) or not rows:

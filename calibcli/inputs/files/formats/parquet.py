@@ -57,11 +57,6 @@ def read(source: Source, grouped: bool = True) -> Contents:
     return of_table(table, "parquet", source, grouped)
 
 
-def columns(source: Source) -> Contents:
-    """Every column by itself."""
-    return read(source, grouped=False)
-
-
 def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Contents:
     """The columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
 
