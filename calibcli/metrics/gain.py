@@ -16,7 +16,7 @@ from calibcli.columns.pieces import Piece
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
-from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.proper import UNSEEN, cost, high
 from calibcli.metrics.sample import ANY, METRICS, Sample
 from calibcli.numerics import bisect, root, scrambled
 from calibcli.predictions import Array, Floats, Ints, Predictions
@@ -193,7 +193,7 @@ class Gain(Statistic):
             return Interval(reason=IMPOSSIBLE if temperatures else "needs at least 2 folds with rows")
         if rows.lacking:
             return Interval(reason=rows.lacking)
-        if math.isinf(high(self.sample.columns.most, UNSEEN)):
+        if math.isinf(self.sample.once(cost)[1]):
             return Interval(reason=BOUNDLESS)
         ends = _Profile(subset, rows, (1 - level) / 2, found, nll).ends()
         if ends[1] <= 0:
