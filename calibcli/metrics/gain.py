@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.columns.pieces import Piece
+from calibcli.columns.pieces import NARROW, Piece, least_of
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
@@ -299,8 +299,8 @@ class _Profile:
 
 def _ends(z: Array) -> tuple[Array, Array]:
     """(N,) largest and smallest score of each row; -inf, which masks a class, is left out."""
-    piece = Piece(z)
-    least = piece.least
+    narrow = Piece(z) if z.shape[1] <= NARROW else None  # beyond, a piece looks for more than its ends
+    top, least = (z.max(axis=1), least_of(z)) if narrow is None else (narrow.top, narrow.least)
     if not np.isfinite(least.min()):
         least = np.fmin.reduce(np.where(np.isfinite(z), z, np.nan), axis=1)
-    return piece.top, least
+    return top, least
