@@ -30,7 +30,7 @@ from calibcli.inputs.dataset import made
 from calibcli.inputs.dataset.load import load
 from calibcli.links import log_softmax
 from calibcli.result import Result
-from calibcli.study import again, claims, experiment, panels, parsing, readings, shapes, work
+from calibcli.study import claims, experiment, judgement, panels, parsing, readings, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
 from calibcli.study.redraws import NAMES, draws, means, sums
@@ -335,7 +335,7 @@ def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match:
 
 def test_what_a_study_was_given_is_in_the_command_that_makes_it_again() -> None:
     def told(name: str, size: str, **given: Any) -> str:
-        return again.command(parsing.parse(*experiment.text_of(name), size, trust=True, **given))
+        return judgement.command(parsing.parse(*experiment.text_of(name), size, trust=True, **given))
 
     assert told("step-size", "small") == "calib study step-size --size small"
     assert told("step-size", "small", data="my.npz") == "calib study step-size --size small --data my.npz"
@@ -345,10 +345,10 @@ def test_what_a_study_was_given_is_in_the_command_that_makes_it_again() -> None:
     )
     assert text.endswith("--seeds 2 --trust")
     kept = "calib study study.toml"  # which the folder has; where that lies is no part of the result
-    assert again.command(parsing.parse(LITTLE, "little.toml")) == kept
+    assert judgement.command(parsing.parse(LITTLE, "little.toml")) == kept
     edited = experiment.text_of("step-size")[0].replace("lr = 0.05", "lr = 0.06")  # of the medium size
-    assert again.command(parsing.parse(edited, "x", "small")) == "calib study step-size --size small"
-    assert again.command(parsing.parse(edited, "x", "medium", "x.npz")) == kept
+    assert judgement.command(parsing.parse(edited, "x", "small")) == "calib study step-size --size small"
+    assert judgement.command(parsing.parse(edited, "x", "medium", "x.npz")) == kept
 
 
 def test_an_arm_for_each_value_of_an_option_and_metrics_that_are_added_later(tmp_path: Path) -> None:
