@@ -161,9 +161,27 @@ def test_slope_and_closeness() -> None:
         assert claims._slopes(*(np.stack([m.values for m in side]) for side in (x, y)))[s] == pytest.approx(wanted)
     assert claims.slope(x, y, 1).word == "holds"
     assert claims.slope(x, y, -1).word == "reversed"
-    assert claims.close_to(arm(1.0, 1.02, 0.98), 0.9, 1.1).word == "holds"
+    assert claims.close_to(arm(1.0, 1.02, 0.98, 1.01, 0.99), 0.9, 1.1).word == "holds"
     assert claims.close_to(arm(2.0, 2.02, 1.98), 0.9, 1.1).word == "reversed"
     assert claims.close_to(arm(1.0, 1.2, 0.7), 0.9, 1.1).word == "undecided"
+    near = [
+        1.04,
+        1.0,
+        1.02,
+        1.0,
+        1.01,
+    ]
+    found, wanted = claims.close_to(arm(*near), 0.98, 1.2), stats.ttest_1samp(near, 0.98).pvalue
+    assert (found.word, found.p) == ("undecided", pytest.approx(25 * wanted))
+    assert wanted < 0.02
+
+
+def test_a_mean_of_seeds_that_lie_askew_is_rarely_on_a_wrong_side() -> None:
+    values = np.random.default_rng(0).standard_normal((2000, 4)) ** 2
+    found = [claims.close_to(arm(*row), 1.0, 9.0).word for row in values]
+    assert found.count("reversed") / len(found) < 0.06
+    t = stats.ttest_1samp(values, 1.0, axis=1)
+    assert np.mean((t.pvalue < 0.05) & (t.statistic < 0)) > 0.15
 
 
 def test_holm_and_two_estimators() -> None:

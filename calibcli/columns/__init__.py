@@ -142,7 +142,7 @@ def columns(
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
         raise InputError(problem, "measure the shards or slices one by one")
     rows = 0 if cells else n
-    out: dict[str, Any] = {name: np.empty(rows) for name in (NAMES if cells else names)}
+    out: dict[str, Any] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _Work(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
     classes = _read(work, cells, threads, progress)
@@ -206,8 +206,10 @@ def _in_order(work: _Work, spans: Sequence[tuple[int, int]], threads: int | None
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(count) as pool:
-        for first in range(0, len(spans), 4 * count):  # bounded, as a part may be large
-            yield from pool.map(work, spans[first : first + 4 * count])
+        under_way = [pool.submit(work, span) for span in spans[: 4 * count]]  # bounded, as a part may be large
+        for i in range(len(spans)):
+            yield under_way.pop(0).result()
+            under_way += [pool.submit(work, span) for span in spans[i + 4 * count :][:1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,8 +306,7 @@ class ClassSums:
         leave.
 
         Args:
-            top, confidence, hit: (n,) top class of each row of the span, its probability and 1 where it is the label.
-            weights: (n,) or None.
+            top, confidence, hit, weights: (n,) of the span; the top class, its probability, 1 where it is the label.
         """
         flat = self._flat(top, confidence)
         if weights is None:
@@ -340,8 +341,7 @@ class ClassSums:
         return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
 
     def _shaped(self, sums: Array) -> Floats:
-        shaped: Floats = sums[:-1].astype(np.float64, copy=False).reshape(self.k, self.width)
-        return shaped
+        return np.asarray(sums[:-1], np.float64).reshape(self.k, self.width)
 
 
 def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floats, Floats | None]:

@@ -10,6 +10,7 @@ import numpy as np
 from calibcli.predictions import Array, Floats, Ints
 
 CACHED = 1 << 17  # scores looked at together: about what the second-level cache holds
+LONG = 512  # classes from which rows are long
 NARROW = 32  # classes up to which scores are looked at class by class
 
 
@@ -35,10 +36,10 @@ class Piece:
         same = np.empty((min(step, n), k), np.bool_)
         for start in range(0, n, step):
             rows, part = slice(start, start + step), z[start : start + step]
-            low.append(part.min())
             best = part.argmax(axis=1, out=self._best[rows])
             self.top[rows] = top = part.reshape(-1)[np.arange(0, part.size, k) + best]
-            here = np.equal(part, top[:, None], out=same[: len(part)])
+            low.append(part.min())
+            here = with_each(np.equal, part, top, same[: len(part)])
             if np.count_nonzero(here) != len(part):
                 self._several[rows] = np.count_nonzero(here, axis=1)
         self.low = float(np.min(low, initial=math.inf))
@@ -98,6 +99,18 @@ class Piece:
         if self.k > 1:
             return np.asarray(self.z.reshape(-1)[np.arange(0, self.z.size, self.k) + labels])
         return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
+
+
+def with_each(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
+    """`ufunc` of (n, K) scores and one number of each row, (n,).
+
+    NumPy copies such a number as often as its buffer has room, where that is longer than the row.
+    """
+    size = np.setbufsize(16 if z.shape[1] >= LONG else np.getbufsize())
+    try:
+        return np.asarray(ufunc(z, row[:, None], out=out))
+    finally:
+        np.setbufsize(size)
 
 
 def least_of(z: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.pieces import NARROW, least_of
+from calibcli.columns.pieces import NARROW, least_of, with_each
 from calibcli.predictions import Array, Floats, Ints
 
 PIECE = 1 << 18  # float32 scores worked on at once: beyond, memory is waited for; below, calls take longer
@@ -145,7 +145,7 @@ class Block:
         if buffer.safe:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
-            shift[:], d = 0, z - z_top[:, None]
+            shift[:], d = 0, with_each(np.subtract, z, z_top)
         if not (early and buffer.safe):
             np.exp(d, out=e)
         own[:] = flat[at_top]
@@ -164,7 +164,7 @@ class Block:
         if limit.sum() <= ALIKE * n * lowest:  # one number is compared three times as fast as one per row
             np.greater_equal(flat, lowest, out=mask)
         else:
-            np.greater_equal(e, limit[:, None], out=mask.reshape(n, k))
+            with_each(np.greater_equal, e, limit, mask.reshape(n, k))
         found = mask.nonzero()[0]
         np.divide(1 if self.weights is None else self.weights[rows], total, out=limit, casting="same_kind")
         self.mass += limit @ e

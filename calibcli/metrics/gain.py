@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.columns.pieces import Piece
+from calibcli.columns.pieces import NARROW, Piece, least_of
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
-from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.proper import UNSEEN, cost, high
 from calibcli.metrics.sample import ANY, METRICS, Sample
 from calibcli.numerics import bisect, root, scrambled
 from calibcli.predictions import Array, Floats, Ints, Predictions
@@ -193,7 +193,7 @@ class Gain(Statistic):
             return Interval(reason=IMPOSSIBLE if temperatures else "needs at least 2 folds with rows")
         if rows.lacking:
             return Interval(reason=rows.lacking)
-        if math.isinf(high(self.sample.columns.most, UNSEEN)):
+        if math.isinf(self.sample.once(cost)[1]):
             return Interval(reason=BOUNDLESS)
         ends = _Profile(subset, rows, (1 - level) / 2, found, nll).ends()
         if ends[1] <= 0:
@@ -291,8 +291,8 @@ class _Profile:
 
 def _ends(z: Array) -> tuple[Array, Array]:
     """(N,) largest and smallest score of each row; -inf, which masks a class, is left out."""
-    piece = Piece(z)
-    least = piece.least
+    narrow = Piece(z) if z.shape[1] <= NARROW else None  # beyond, a piece looks for more than its ends
+    top, least = (z.max(axis=1), least_of(z)) if narrow is None else (narrow.top, narrow.least)
     if not np.isfinite(least.min()):
         least = np.fmin.reduce(np.where(np.isfinite(z), z, np.nan), axis=1)
-    return piece.top, least
+    return top, least

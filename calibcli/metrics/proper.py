@@ -34,7 +34,7 @@ def high(values: Floats, quantile: float, counts: Floats | None = None) -> float
     return float(np.partition(values, rank)[rank])
 
 
-def _cost(sample: Sample) -> Ends:
+def cost(sample: Sample) -> Ends:
     """NLL that a row may have: the scores tell it for every label, of which these rows show one each.
 
     At least twice the mean, as rows that are all alike tell nothing of others.
@@ -49,7 +49,7 @@ def _nats(sample: Sample) -> Ends:
 
 
 def _cost_of_wrong(sample: Sample) -> Ends:
-    return math.log(2), max(sample.once(_cost)[1], math.log(2))
+    return math.log(2), max(sample.once(cost)[1], math.log(2))
 
 
 @METRICS.add(values=UNIT, better="higher", unit="probability")
@@ -73,7 +73,7 @@ def nll(sample: Sample) -> MeanOf:
     >>> round(calibcli.measure(logits, labels, "nll")["nll"].value, 4)
     0.4637
     """
-    return MeanOf(sample, sample.columns.nll, ends=_cost)
+    return MeanOf(sample, sample.columns.nll, ends=cost)
 
 
 @METRICS.add(values=BRIER, better="lower", unit="", distribution=True)
