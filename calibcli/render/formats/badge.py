@@ -18,7 +18,7 @@ from calibcli.result import Result
 
 NUMBERS = True
 REPORT = "badge.json"
-JUDGED = True
+OF_CHECKS = True
 COLORS = {"good": "brightgreen", "warn": "yellow", "bad": "red", "": "blue"}
 
 

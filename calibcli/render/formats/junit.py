@@ -19,7 +19,7 @@ from calibcli.result import Check, Result
 NUMBERS = True
 SUFFIXES = (".xml",)
 REPORT = "junit.xml"
-JUDGED = True
+OF_CHECKS = True
 
 
 def render(result: Result) -> str:
