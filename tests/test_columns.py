@@ -8,6 +8,7 @@ from populations import values
 
 import calibcli
 from calibcli.columns import SMALL, ClassBins, bin_index, columns
+from calibcli.columns.condense import LEAN, NAMES
 from calibcli.inputs.scores.from_arrays import checked
 from calibcli.predictions import MappedScores, Predictions
 
@@ -53,6 +54,26 @@ def test_bulk_float32_rows_are_accurate_to_float32(k: int, monkeypatch: pytest.M
     got = columns(Predictions.of(z, y))
     for name, want in direct(z, y).items():
         np.testing.assert_allclose(getattr(got, name), want.astype(float), rtol=3e-6, err_msg=name)
+
+
+def test_rows_with_large_scores_leave_those_after_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibcli.columns.softmax.PIECE", 4 * 4 * 40)  # four rows at once
+    z, y = sample(40, 40)
+    z[[5, 17, 18, 39]] *= 500
+    got = columns(Predictions.of(z, y))
+    for name, want in direct(z, y).items():
+        np.testing.assert_allclose(getattr(got, name), want.astype(float), rtol=1e-12, atol=1e-17, err_msg=name)
+
+
+@pytest.mark.parametrize("k", [3, 40])
+def test_columns_that_are_not_asked_for_stay_empty_and_change_no_other(k: int) -> None:
+    z, y = sample(200, k)
+    z[0, 1 - y[0]] = -np.inf
+    whole = columns(Predictions.of(z, y))
+    for names in (LEAN, NAMES[:-1]):
+        got = columns(Predictions.of(z, y), names=names)
+        for name in NAMES:
+            np.testing.assert_array_equal(getattr(got, name), getattr(whole, name) if name in names else [])
 
 
 def class_sums(p: np.ndarray, y: np.ndarray, how: ClassBins, w: np.ndarray) -> np.ndarray:

@@ -45,8 +45,7 @@ def test_a_large_model_is_tested_in_its_smaller_tensors(monkeypatch: pytest.Monk
 
 
 def test_the_self_test_makes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On four rows: the outputs, one graph, two products, and two gradients in float64; one row alone. The plan takes
-    none."""
+    """On four rows: the outputs, one graph, two products, and two gradients in float64; the plan takes none."""
     rows: list[int] = []
     plain = Problem.outputs
     monkeypatch.setattr(Problem, "outputs", lambda self, x: (rows.append(len(x)), plain(self, x))[1])
@@ -55,7 +54,7 @@ def test_the_self_test_makes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(selftest, "second", lambda *args: (products.append(1), second(*args))[1])
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     selftest.check(problem(model, 64, 4), CrossEntropy())
-    assert (rows, len(products)) == ([4, 4, 4, 4, 1], 2)
+    assert (rows, len(products)) == ([4] * 4, 2)
 
 
 def test_few_rows_of_a_large_model_are_one_micro_batch() -> None:
@@ -152,13 +151,13 @@ def test_groups_hold_one_graph_and_one_product_at_a_time(monkeypatch: pytest.Mon
 def test_the_self_test_holds_one_wide_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the model; directions and products stay in its precision."""
     seen: list[list[Tensor]] = []
-    plain = selftest.Along.disagreement
+    plain = selftest._Along.disagreement
 
     def noted(self: Any, exact: list[Tensor], *args: Any) -> float:
         seen.extend([self.v, exact])
         return plain(self, exact, *args)
 
-    monkeypatch.setattr(selftest.Along, "disagreement", noted)
+    monkeypatch.setattr(selftest._Along, "disagreement", noted)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     one = problem(model, 16, 4)
     before = [t.clone() for t in one.tensors]

@@ -9,6 +9,7 @@ import pytest
 
 import calibcli
 from calibcli.columns import Columns, columns
+from calibcli.columns.condense import LEAN, NAMES
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.gate.config import Config, Gate
 from calibcli.gate.limits import resolved
@@ -60,21 +61,25 @@ def test_parts_are_gathered_whatever_fits(held: int, monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(part.weights, rows + 1.0)
 
 
-@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize("names", [NAMES, NAMES[:-1], LEAN])
 @pytest.mark.parametrize("most", [1, 250, 10_000])
-def test_few_rows_are_measured_in_double_precision(most: int, lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_measured_in_double_precision(
+    most: int, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("calibcli.columns.SMALL", N * K - 1)
     monkeypatch.setattr("calibcli.columns.parts.SMALL", 190 * K)
     monkeypatch.setattr("calibcli.columns.parts.ROWS", most)
     whole, parts = lazy(), [*rows_by(SITE).values()]
-    measured = columns(whole, class_bins=(), lean=lean)
+    measured = columns(whole, class_bins=(), names=names)
     sizes = {len(rows) <= 190 for rows in parts}
     assert sizes == {True, False}
     for rows, found in zip(parts, columns_by(whole, measured, parts), strict=True):
         if len(rows) <= 190:
-            wanted = columns(whole.take(rows), class_bins=(), lean=lean, double=True)
+            wanted = columns(whole.take(rows), class_bins=(), names=names, double=True)
             np.testing.assert_allclose(found.rest, wanted.rest, rtol=1e-13)
-            np.testing.assert_allclose(found.nll, wanted.nll, rtol=1e-13)
+            for name in ("nll", "entropy"):
+                assert len(getattr(found, name)) == (len(rows) if name in names else 0)
+                np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=1e-13)
             assert found.precision == wanted.precision < measured.precision
         else:
             np.testing.assert_array_equal(found.rest, measured.rest[rows])

@@ -121,7 +121,7 @@ def columns(
     predictions: Predictions,
     *,
     class_bins: Sequence[ClassBins] = (ClassBins(),),
-    lean: bool = False,
+    names: Sequence[str] = NAMES,
     threads: int | None = 1,
     progress: Progress | None = None,
     double: bool = False,
@@ -131,7 +131,7 @@ def columns(
     Args:
         predictions: what to measure.
         class_bins: class tables to fill on the way (none: leave them out).
-        lean: leave the columns from `nll` to `entropy` empty.
+        names: columns to fill, the first 2, 5 or all of `NAMES`; the others are left empty.
         threads: worker threads; None for one per processor. The result does not depend on it.
         progress: called with (fraction done, text).
         double: in double precision however many the scores are.
@@ -142,7 +142,6 @@ def columns(
         problem = f"weights, groups and slices need their rows in memory, and {n} are more than {MANY}"
         raise InputError(problem, "measure the shards or slices one by one")
     rows = 0 if cells else n
-    names = NAMES[: 2 if lean and not cells else None]
     out: dict[str, Any] = {name: np.empty(rows) for name in names}
     predicted = np.empty(rows, dtype=np.int64)
     work = _Work(predictions, class_bins, double or n * k <= SMALL, None if cells else (out, predicted))
@@ -207,8 +206,10 @@ def _in_order(work: _Work, spans: Sequence[tuple[int, int]], threads: int | None
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(count) as pool:
-        for first in range(0, len(spans), 4 * count):  # bounded, as a part may be large
-            yield from pool.map(work, spans[first : first + 4 * count])
+        under_way = [pool.submit(work, span) for span in spans[: 4 * count]]  # bounded, as a part may be large
+        for i in range(len(spans)):
+            yield under_way.pop(0).result()
+            under_way += [pool.submit(work, span) for span in spans[i + 4 * count :][:1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,8 +306,7 @@ class ClassSums:
         leave.
 
         Args:
-            top, confidence, hit: (n,) top class of each row of the span, its probability and 1 where it is the label.
-            weights: (n,) or None.
+            top, confidence, hit, weights: (n,) of the span; the top class, its probability, 1 where it is the label.
         """
         flat = self._flat(top, confidence)
         if weights is None:
@@ -316,7 +316,8 @@ class ClassSums:
         else:
             count, sum_y = self._sums(flat, weights), self._sums(flat, weights * hit)
             sum_p = self._sums(flat, weights * confidence)
-        rows, mass = float(count.sum()), self.mass + sum_p.sum(axis=1)
+        each = np.ones(self.width)
+        rows, mass = float(count.sum()), self.mass + sum_p @ each
         col, p, w = _joined(self.missed)
         sum_y = sum_y + self._sums(self._flat(col, p), w)
         col, p, w = _joined(self.found)
@@ -324,8 +325,8 @@ class ClassSums:
         count = count + self._sums(flat, w)
         sum_p += self._sums(flat, p if w is None else w * p)
         if self.how.threshold <= 0:
-            count[:, 0] = rows - count[:, 1:].sum(axis=1)
-            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:].sum(axis=1), 0.0)
+            count[:, 0] = rows - count[:, 1:] @ each[1:]
+            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:] @ each[1:], 0.0)
         return np.stack([count, sum_p, sum_y])
 
     def _flat(self, col: Ints, p: Floats) -> Ints:
@@ -340,8 +341,7 @@ class ClassSums:
         return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
 
     def _shaped(self, sums: Array) -> Floats:
-        shaped: Floats = sums[:-1].astype(np.float64, copy=False).reshape(self.k, self.width)
-        return shaped
+        return np.asarray(sums[:-1], np.float64).reshape(self.k, self.width)
 
 
 def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floats, Floats | None]:

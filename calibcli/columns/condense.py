@@ -23,6 +23,7 @@ CELLS = 25_200
 FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
 PLACES = 2 * (CELLS + STEPS * (OCTAVES - FIRST) + 1)  # inside an interval, and on an edge
 NAMES = ("confidence", "rest", "nll", "most", "brier", "entropy")
+LEAN = NAMES[:2]  # what binned metrics of one probability read
 FOLD = 1 << 16  # rows whose sums are taken at once
 ROUNDING = 1e-11  # relative variance that is none
 SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.columns import SMALL, Columns, columns
+from calibcli.columns.condense import NAMES
 from calibcli.numerics import CHUNK, DOUBLE
 from calibcli.predictions import NEAR, Array, ArrayScores, Ints, PickedScores, Predictions, gather
 
@@ -60,7 +61,8 @@ def columns_by(
             end = i + _fit(parts[i:], ROWS)
             again = np.sort(np.concatenate([parts[j] for j in range(i, end) if few[j]]))
             some = whole if len(again) == whole.n else whole.with_rows(again, PickedScores(whole.scores, again))
-            fine = columns(some, class_bins=(), lean=not len(measured.nll), threads=threads, double=True)
+            names = [name for name in NAMES if len(getattr(measured, name))]
+            fine = columns(some, class_bins=(), names=names, threads=threads, double=True)
         yield fine.take(np.searchsorted(again, rows))
 
 

@@ -1,4 +1,4 @@
-"""Some rows of scores at a time: numbers of each, and the softmax with the top class taken out.
+"""The softmax of some rows of scores at a time, with the top class taken out: numbers of each row.
 
 p_top = 1 / (1 + R) with R the sum of exp(z_j - z_top) over the other classes, so that 1 - p, the NLL and the entropy of
 a saturated row keep all their digits.
@@ -6,13 +6,13 @@ a saturated row keep all their digits.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from calibcli.columns.pieces import NARROW, least_of, with_each
 from calibcli.predictions import Array, Floats, Ints
 
 PIECE = 1 << 18  # float32 scores worked on at once: beyond, memory is waited for; below, calls take longer
@@ -20,95 +20,6 @@ ROWS = 1 << 13  # rows at most whose numbers are worked out together
 ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
 Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
-CACHED = 1 << 17  # scores looked at together: about what the second-level cache holds
-NARROW = 32  # classes up to which scores are looked at class by class
-
-
-class Piece:
-    """A piece of scores, (n, K), whose numbers per row are taken along the long axis: over few classes class by class,
-    else row by row, some rows at a time, so that they are read from memory once.
-
-    Attributes:
-        z: (n, K).  by_class: (K, n), contiguous where K is small.
-        top: (n,) largest score of each row.  low: the smallest score, NaN where one is.
-    """
-
-    def __init__(self, z: Array) -> None:
-        n, k = z.shape
-        self.n, self.k = int(n), int(k)
-        self.z, self.narrow = z, k <= NARROW
-        self.by_class = np.ascontiguousarray(z.T) if self.narrow else z.T
-        if self.narrow:
-            self.top, self.low = self.by_class.max(axis=0), float(self.by_class.min(initial=math.inf))
-            return
-        self.top, self._best, self._several = np.empty(n, z.dtype), np.empty(n, np.int64), np.ones(n, np.int64)
-        step, low = max(1, CACHED // k), []
-        same = np.empty((min(step, n), k), np.bool_)
-        for start in range(0, n, step):
-            rows, part = slice(start, start + step), z[start : start + step]
-            best = part.argmax(axis=1, out=self._best[rows])
-            self.top[rows] = top = part.reshape(-1)[np.arange(0, part.size, k) + best]
-            low.append(part.min())
-            here = np.equal(part, top[:, None], out=same[: len(part)])
-            if np.count_nonzero(here) != len(part):
-                self._several[rows] = np.count_nonzero(here, axis=1)
-        self.low = float(np.min(low, initial=math.inf))
-
-    def __len__(self) -> int:
-        return self.n
-
-    def columns(self, which: Sequence[int]) -> list[Array]:
-        """(n,) the scores of each of these classes."""
-        if self.narrow:
-            return [self.by_class[c] for c in which]
-        return [*np.ascontiguousarray(self.z[:, which].T)]
-
-    @property
-    def log_sums(self) -> Floats:
-        """(n,) float64 logarithm of the sum of exponentials."""
-        return np.asarray(self.top + np.log(np.exp(self.z - self.top[:, None]).sum(axis=1, dtype=np.float64)))
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Of all scores; NaN where one is."""
-        return self.low, float(self.top.max())
-
-    @property
-    def best(self) -> Ints:
-        """(n,) class of the largest score, the first of those that are as large."""
-        if not self.narrow:
-            return self._best
-        found, last = np.zeros(len(self), np.uint8), self.k - 1
-        for c in range(last):
-            np.maximum(found, (self.by_class[c] == self.top).view(np.uint8) * np.uint8(last - c), out=found)
-        return last - found.astype(np.int64)
-
-    @property
-    def least(self) -> Array:
-        """(n,) smallest score of each row."""
-        if self.narrow:
-            return np.asarray(self.by_class.min(axis=0))
-        return _least(self.z)
-
-    @property
-    def sums(self) -> Floats:
-        """(n,) float64."""
-        scores, axis = (self.by_class, 0) if self.narrow else (self.z, 1)
-        return np.asarray(scores.sum(axis=axis, dtype=np.float64))
-
-    @property
-    def largest(self) -> Ints | None:
-        """(n,) how many scores of each row are as large as the largest; None: one in every row."""
-        if not self.narrow:
-            return self._several if self._several.max(initial=1) > 1 else None
-        same = self.by_class == self.top
-        return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=0)
-
-    def at(self, labels: Ints) -> Array:
-        """(n,) the score of the label; of one column the probability of it."""
-        if self.k > 1:
-            return np.asarray(self.z.reshape(-1)[np.arange(0, self.z.size, self.k) + labels])
-        return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
 
 
 class Block:
@@ -121,7 +32,7 @@ class Block:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
         p_label: its probability there.
         best: the same as `top`, where it is known before.
-        lean: nothing but `confidence` and `rest` is asked for.
+        lean: nothing but `confidence` and `rest` is asked for.  entropy: it is asked for.
         found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
         mass: (K,) weighted sum of the probabilities of each class, top classes excluded.
@@ -141,17 +52,18 @@ class Block:
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
         self.found: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
-        self.lean, self.least, self.masked = "nll" not in out, buffer.least, masked
-        with np.errstate(invalid="ignore", under="ignore", divide="ignore"):
+        self.lean, self.entropy, self.least, self.masked = "nll" not in out, "entropy" in out, buffer.least, masked
+        with np.errstate(invalid="ignore", under="ignore", divide="ignore", over="ignore"):
             r, squares, first, gap, deep = self._sums(z)
             if self.lean:
                 np.divide(1, r + 1, out=out["confidence"])
                 np.multiply(r, out["confidence"], out=out["rest"])
                 self._label(gap, out["confidence"])
                 return
-            odd = np.flatnonzero(~np.isfinite(first))
-            if len(odd):  # 0 * -inf of a class with probability 0
-                first[odd] = _first_moment(z[odd], self.top[odd])
+            if self.entropy:
+                odd = np.flatnonzero(~np.isfinite(first))
+                if len(odd):  # 0 * -inf of a class with probability 0
+                    first[odd] = _first_moment(z[odd], self.top[odd])
             without = np.flatnonzero(~np.isfinite(deep))
             if masked and len(without):
                 deep[without] = _deepest(z[without])
@@ -176,7 +88,8 @@ class Block:
         log_sum += total
         np.add(log_sum, gap, out=out["nll"])
         np.add(log_sum, deep, out=out["most"])
-        np.subtract(log_sum, first, out=out["entropy"])
+        if self.entropy:
+            np.subtract(log_sum, first, out=out["entropy"])
         np.multiply(rest, rest, out=brier)
         brier += squares
         top = self._label(gap, confidence)
@@ -203,6 +116,7 @@ class Block:
         scale = 1 / (own * (1 + r))
         if not self.lean:
             squares *= scale * scale
+        if self.entropy:
             first *= scale
             first -= shift * r / (1 + r)
         if listed:
@@ -220,23 +134,27 @@ class Block:
         e = buffer.scores[: n * k].reshape(n, k)
         flat, z_flat, here = e.reshape(-1), z.reshape(-1), buffer.starts[:n]
         r, squares, first, own, shift = sums
+        if early := buffer.safe:  # as exp keeps up with the memory that z comes from
+            np.exp(z, out=e)
         if self.best is None:
             np.argmax(z, axis=1, out=top)
         at_top = here + top
         z_top = z_flat[at_top]
         np.subtract(z_top, z_flat[here + self.labels[rows]], out=gap, dtype=np.float64)
-        if not self.lean:
-            np.subtract(z_top, _least(z), out=deep, dtype=np.float64)
-        if z_top.min() >= -SAFE and z_top.max() <= SAFE:
+        buffer.safe = bool(z_top.min() >= -SAFE and z_top.max() <= SAFE)
+        if buffer.safe:
             shift[:], d = z_top, z  # exp(z) itself cannot overflow: spare the subtraction
         else:
-            shift[:], d = 0, z - z_top[:, None]
-        np.exp(d, out=e)
+            shift[:], d = 0, with_each(np.subtract, z, z_top)
+        if not (early and buffer.safe):
+            np.exp(d, out=e)
         own[:] = flat[at_top]
         flat[at_top] = 0
         np.dot(e, buffer.ones, out=r)
         if not self.lean:
+            np.subtract(z_top, least_of(z), out=deep, dtype=np.float64)
             np.vecdot(e, e, out=squares)
+        if self.entropy:
             np.vecdot(e, d, out=first)
         if not buffer.least:
             return []
@@ -246,7 +164,7 @@ class Block:
         if limit.sum() <= ALIKE * n * lowest:  # one number is compared three times as fast as one per row
             np.greater_equal(flat, lowest, out=mask)
         else:
-            np.greater_equal(e, limit[:, None], out=mask.reshape(n, k))
+            with_each(np.greater_equal, e, limit, mask.reshape(n, k))
         found = mask.nonzero()[0]
         np.divide(1 if self.weights is None else self.weights[rows], total, out=limit, casting="same_kind")
         self.mass += limit @ e
@@ -277,8 +195,10 @@ class Block:
         e *= confidence.astype(e.dtype)
         if buffer.least:
             self._tables(e)
-        d *= e
-        first = (buffer.ones @ d).astype(np.float64)
+        first = r
+        if self.entropy:
+            d *= e
+            first = (buffer.ones @ d).astype(np.float64)
         np.multiply(e, e, out=d)
         return r, (buffer.ones @ d).astype(np.float64), first, gap, deep
 
@@ -292,18 +212,6 @@ class Block:
         row = found if self.weights is None else found - col * n
         self.found.append((row, col, p.reshape(-1)[found].astype(np.float64)))
         self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
-
-
-def _least(z: Array) -> Array:
-    """(n,) smallest score of each row.
-
-    Where every row has a score with a sign, it is that whose bits are the largest number. Numbers are compared without
-    the branches that `argmin` mispredicts.
-    """
-    found: Array = z.view(f"u{z.itemsize}").max(axis=1).view(z.dtype)
-    if np.signbit(found).all():
-        return found
-    return np.asarray(z.reshape(-1)[np.arange(0, z.size, z.shape[1]) + z.argmin(axis=1)])
 
 
 def _first_moment(z: Array, top: Ints) -> Floats:
@@ -324,8 +232,11 @@ def _deepest(z: Array) -> Floats:
 class Buffer:
     """Memory that the blocks of one span reuse.
 
-    `least`: probabilities from about which classes are listed; 0 where no class table is asked for.
+    `least`: probabilities from about which classes are listed; 0 where no class table is asked for. `safe`: whether the
+    last scores were so small that exp does not overflow.
     """
+
+    safe = True
 
     def __init__(self, rows: int, k: int, dtype: np.dtype[Any], least: float) -> None:
         self.narrow, self.dtype = k <= NARROW, dtype

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibcli.columns.softmax import Block, Piece
+from calibcli.columns.pieces import Piece
+from calibcli.columns.softmax import Block
 from calibcli.predictions import Array, Floats, Ints, Kind
 
 if TYPE_CHECKING:

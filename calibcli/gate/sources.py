@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.columns import Columns, columns
+from calibcli.columns.condense import NAMES
 from calibcli.columns.parts import Gathered, rows_by
 from calibcli.errors import UsageError
 from calibcli.gate.conditions import Condition, parsed, rows_of
@@ -22,7 +23,7 @@ from calibcli.inputs.scores import recorded
 from calibcli.metrics import METRICS, Sample, choose, columns_of, estimates
 from calibcli.metrics.bounds import Bounds, table_bounds
 from calibcli.metrics.diagrams import reliability
-from calibcli.metrics.sample import lean, reads_scores
+from calibcli.metrics.sample import names_read, reads_scores
 from calibcli.plots import Plot
 from calibcli.predictions import Ints, Predictions
 from calibcli.result import Estimate
@@ -43,20 +44,20 @@ class Scores:
 
     @cached_property
     def whole(self) -> Part:
-        table = columns(self.predictions, class_bins=(), lean=self._lean)
+        table = columns(self.predictions, class_bins=(), names=self._names)
         rows = self.predictions
         return Part(table, lambda: rows, self.config.seed)  # nothing that leads back here: it is freed at once
 
     @property
-    def _lean(self) -> bool:
-        """Whether there are gates that read how often a probability comes true, and none that reads more."""
+    def _names(self) -> Sequence[str]:
+        """The columns that the gates read."""
         gates = self.config.gates
         if not gates or any(gate.baseline for gate in gates):
-            return False
+            return NAMES
         try:
-            return lean([self.judged(gate) for gate in gates])
+            return names_read([self.judged(gate) for gate in gates])
         except UsageError:  # said where that gate is judged
-            return False
+            return NAMES
 
     def diagram(self) -> list[Plot]:
         """Reliability of the event of two classes, or of the top label, in the bins of the gates."""

@@ -19,6 +19,7 @@ from calibcli.hessian import figures
 from calibcli.hessian.engine import Engine, Progress, Shared
 from calibcli.hessian.indexed_data import IndexedData, Tensors
 from calibcli.hessian.loss import LogitLoss, Placed, name
+from calibcli.hessian.outputs import independent
 from calibcli.hessian.problem import Forward, Memory, Problem
 from calibcli.hessian.quantities import DEFAULT, QUANTITIES, Found
 from calibcli.hessian.selftest import SelfTest, check
@@ -90,6 +91,7 @@ def measure(
     with second_order(where), plain_recurrence(problem.model), memory_said(problem), held_together() as signals:
         certified = any(c.traits.get("certifies") and c.options.get("bound") != "estimate" for c in choices)
         test = check(problem, losses[0], by_group=certified)
+        independent(problem)
         shared = Shared(problem, seed, level, progress, signals)
         found: list[tuple[LogitLoss, Choice, Found]] = []
         for one in losses:

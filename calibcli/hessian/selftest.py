@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -12,15 +13,18 @@ from calibcli import device as devices
 from calibcli.errors import InputError
 from calibcli.hessian.indexed_data import normal, signs
 from calibcli.hessian.loss import LogitLoss
-from calibcli.hessian.outputs import independent
+from calibcli.hessian.operator import hessian_scalar
 from calibcli.hessian.per_row_gradients import UNMAPPED
-from calibcli.hessian.problem import Problem, free_bytes, second
+from calibcli.hessian.problem import Problem, free_bytes, second, twin
 from calibcli.hessian.settings import AttentionWatch
-from calibcli.hessian.wide import CLOSE, FIRST, Along, dot, norm, norms, widened
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
+ROUNDED = 0.01  # relative error of products in float32 from which a note says so
+CLOSE = 1e-3  # up to which it is taken to be right at the first try
 ASIDE = (1e-3, 0.1)  # of the root mean square parameter: how far away it is tried again
+FIRST = (1e-7,)  # move of the differences at the first try, which crosses few kinks
+STEPS = (1e-6, 1e-9, 1e-7, 1e-5, 1e-4, 1e-3)  # of the norm of the parameters: moves of the differences
 CUSTOM = "(a custom autograd function may not be)"
 LARGEST = 20_000_000  # elements of the tensors that are moved: the smaller ones of a larger model
 SHARE = 4  # of the free memory, one part of which a float64 copy may take
@@ -36,7 +40,7 @@ class SelfTest:
 
 
 def check(problem: Problem, loss: LogitLoss, by_group: bool = True) -> SelfTest:
-    """Outputs, labels, determinism, second derivatives, rows that do not depend on each other; then the memory plan.
+    """Outputs, labels, determinism, second derivatives; then the memory plan (`Problem.plan`).
 
     Raises:
         InputError: any of them is not as it must be.
@@ -64,7 +68,7 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
     unit = [*torch._foreach_div(v, length)]
     del both, v, w, hw, all_four  # memory
     torch._foreach_div_(hv, length)
-    found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv)
+    found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv, found.notes)
     if kinks:
         found.notes.append(
             "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
@@ -74,7 +78,6 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
         what = f"a difference of gradients (relative error {found.difference:.2g} on {len(rows)} rows)"
         fix = f"use operations whose backward pass is differentiable {CUSTOM}, and leave the weights as they are"
         raise InputError(f"the second derivative disagrees with {what}", fix)
-    independent(problem, logits)
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.model.modules()):
         found.notes.append("BatchNorm uses its running statistics (eval mode)")
     return found
@@ -83,9 +86,8 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
 def _asymmetry(*pieces: list[torch.Tensor]) -> float:
     """|wᵀHv - vᵀHw| of signs v, w, Hv and Hw, over the size that either might have."""
     v, w, hv, hw = pieces
-    one, other, *sizes = torch.cat([torch.stack([dot(w, hv), dot(v, hw)]), norms(hv, hw)]).tolist()
-    scale = sum(sizes) * sum(p.numel() for p in v) ** 0.5 / 2
-    return abs(one - other) / scale if scale > 0 else 0.0
+    scale = (_norm(hv) + _norm(hw)) * sum(p.numel() for p in v) ** 0.5 / 2
+    return abs(_dot(w, hv) - _dot(v, hw)) / scale if scale > 0 else 0.0
 
 
 def _asymmetric(
@@ -95,12 +97,10 @@ def _asymmetric(
     rounding. None where that is small beside H times a Gaussian vector: H is next to 0 along v and w by chance."""
     with contextlib.suppress(RuntimeError, KeyError):  # as for `_difference`
         v, w, *products = ([p.double() for p in pieces] for pieces in found)
-        sizes = [p.numel() for p in v]
-        u = [piece.view_as(p).to(p) for piece, p in zip(torch.split(normal(sum(sizes), 0, 0), sizes), v)]
-        twin = widened(problem, moved)
-        *exact, scale = (Along(twin, rows, loss, pieces).product() for pieces in (v, w, u))
+        wide = twin(problem, moved)
+        *exact, scale = (_Along(wide, rows, loss, pieces).product() for pieces in (v, w, _normal(v)))
         if problem.dtype != torch.float64 and _asymmetry(v, w, *exact) <= SYMMETRIC / 10:
-            off = max(norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / norm(scale)
+            off = max(_norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / _norm(scale)
             what = f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size (on {len(rows)} rows)"
             return InputError(what, "pass --dtype float64") if off > SYMMETRIC else None
     what = f"the second derivative is not symmetric (relative error {error:.1g} on {len(rows)} rows)"
@@ -109,8 +109,9 @@ def _asymmetric(
 
 def _labels(problem: Problem, classes: int) -> None:
     """Note the number of classes, which the labels must be below."""
+    labels = torch.as_tensor(problem.source.labels)
     problem.classes = classes
-    low, high = torch.stack(torch.aminmax(torch.as_tensor(problem.source.labels))).tolist()
+    low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         what = f"label {low if low < 0 else high} is beyond the model's {classes} outputs"
         raise InputError(what, f"pass labels from 0 to {classes - 1}, or the model that belongs to this data set")
@@ -183,7 +184,7 @@ def _products(
     try:
         with problem.counted(rows):
             gradients = problem.gradients(rows, scalar)
-        if not _same(logits, again[0]):
+        if not torch.allclose(logits, again[0], rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
             what = "the model's outputs change from call to call"
             raise InputError(what, "switch off dropout and noise in eval mode")
         _unseen(problem, rows, logits, gradients)
@@ -213,19 +214,12 @@ def _unseen(problem: Problem, rows: range, logits: torch.Tensor, gradients: list
             tensor.mul_(1.1).add_(0.01)
             moved = problem.logits(rows)[0]
             tensor.copy_(before)
-        if not _same(logits, moved):
+        if not torch.allclose(logits, moved, rtol=1e-5, atol=1e-6 * float(logits.abs().max())):
             raise InputError(
                 f"the model's outputs depend on parameter '{name}', but have no gradient in it",
                 "leave no_grad(), detach() and reentrant checkpointing (use_reentrant=False does) out of its forward"
                 " pass, or leave the parameter out by --params",
             )
-
-
-def _same(logits: torch.Tensor, again: torch.Tensor) -> bool:
-    """Whether outputs are equal to rounding."""
-    size = logits.abs()
-    allowed = torch.add(1e-5 * size, size.max(), alpha=1e-6)
-    return bool(((again - logits).abs() <= allowed).all())
 
 
 def _of_each(
@@ -243,7 +237,13 @@ def _of_each(
 
 
 def _difference(
-    problem: Problem, rows: range, loss: LogitLoss, moved: list[int], v: list[torch.Tensor], hv: list[torch.Tensor]
+    problem: Problem,
+    rows: range,
+    loss: LogitLoss,
+    moved: list[int],
+    v: list[torch.Tensor],
+    hv: list[torch.Tensor],
+    notes: list[str],
 ) -> tuple[float | None, bool]:
     """Relative error of the double backward along a unit vector v against central differences of gradients in a
     float64 copy, and whether it is that of a point aside, since units of the model lie at a kink.
@@ -256,23 +256,95 @@ def _difference(
     if 8 * sum(p.numel() for p in problem.model.parameters()) > free_bytes(problem.device) // SHARE:
         return None, False
     try:
-        twin = widened(problem, moved)
-        along = Along(twin, rows, loss, v)
+        along = _Along(twin(problem, moved), rows, loss, v)
         here = along.disagreement(hv, FIRST)
         if here <= CLOSE:
             return here, False
-        here = along.disagreement(along.product())
+        exact = along.product()
+        if problem.dtype == torch.float32 and (off := _rounding(along, hv, exact)) > ROUNDED:
+            notes.append(
+                f"products in float32 are rounded to {off:.1g} of their size (on {len(rows)} rows): --dtype float64"
+                " has less rounding"
+            )
+        here = along.disagreement(exact)
     except (RuntimeError, KeyError):
         return None, False  # a model that does not run in float64, or not within the memory
     if here <= WRONG:
         return here, False
-    size = norm(twin.tensors) / sum(p.numel() for p in v) ** 0.5
-    steps = torch.split(normal(sum(p.numel() for p in v), 0, 0), [p.numel() for p in v])
+    tensors, u = along.twin.tensors, _normal(v)
+    size = _norm(tensors) / sum(p.numel() for p in v) ** 0.5
     for share in ASIDE:
         with torch.no_grad():
-            for t, step in zip(twin.tensors, steps):
-                t.add_(step.view_as(t).to(t), alpha=share * size)
+            torch._foreach_add_(tensors, u, alpha=share * size)
         aside = along.disagreement(along.product())
         if aside <= WRONG:
             return aside, True
     return here, False
+
+
+def _rounding(along: _Along, found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """Relative error of a product along a unit vector; as it may be 0 by chance, one along a Gaussian counts too."""
+    u = _normal(along.v)
+    size = max(_norm(exact), _norm(replace(along, v=u).product()) / _norm(u), 1e-300)
+    return _norm([a - b for a, b in zip(found, exact)]) / size
+
+
+def _normal(like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Standard normal pieces of these shapes, in float64."""
+    sizes = [p.numel() for p in like]
+    pieces = torch.split(normal(sum(sizes), 0, 0), sizes)
+    return [piece.view_as(p).to(p.device) for piece, p in zip(pieces, like)]
+
+
+@dataclass
+class _Along:
+    """Derivatives of a float64 model along a direction, a piece for each of its tensors."""
+
+    twin: Problem
+    rows: range
+    loss: LogitLoss
+    v: list[torch.Tensor]
+
+    def product(self) -> list[torch.Tensor]:
+        gradients = self.twin.gradients(self.rows, hessian_scalar(self.loss))
+        return second(gradients, self.twin.tensors, [p.double() for p in self.v])
+
+    def disagreement(self, exact: list[torch.Tensor], steps: tuple[float, ...] = STEPS) -> float:
+        """Relative error at the point where the model is, which is moved by rounding only.
+
+        Kinks crossed by the step make differences wrong, not the derivative: the best of the steps counts. A model
+        that computes in float32 within needs long ones.
+        """
+        tensors, size = self.twin.tensors, _norm(exact)
+        norm, errors, place = _norm(tensors), [], 0.0
+        for step in steps:
+            step *= max(norm, 1e-3)
+            sides: list[list[torch.Tensor]] = []
+            for side in (step, -step):
+                self._move(side - place)
+                place = side
+                sides.append(self.twin.gradients(self.rows, hessian_scalar(self.loss), graph=False))
+            slope, slopes = _norm(sides[0]), sides[0]
+            torch._foreach_sub_(slopes, sides.pop())
+            torch._foreach_div_(slopes, 2 * step)
+            torch._foreach_sub_(slopes, exact)
+            error = _norm(slopes)
+            rounding = 1e-8 * slope / max(step, FIRST[0] * norm)  # a finer step is no excuse
+            errors.append(error / max(size, rounding, 1e-300))
+            if errors[-1] < CLOSE:
+                break
+        self._move(-place)
+        return min(errors)
+
+    def _move(self, by: float) -> None:
+        with torch.no_grad():
+            torch._foreach_add_(self.twin.tensors, self.v, alpha=by)
+
+
+def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    one, other = (torch.cat([p.reshape(-1) for p in pieces]) for pieces in (a, b))
+    return float(torch.dot(one, other))
+
+
+def _norm(pieces: Sequence[torch.Tensor]) -> float:
+    return float(torch.stack(torch._foreach_norm([p.detach() for p in pieces])).norm())

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.columns.softmax import Piece
+from calibcli.columns.pieces import NARROW, Piece, least_of
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
+from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
-from calibcli.metrics.proper import UNSEEN, high
+from calibcli.metrics.proper import UNSEEN, cost, high
 from calibcli.metrics.sample import ANY, METRICS, Sample
 from calibcli.numerics import bisect, root, scrambled
 from calibcli.predictions import Array, Floats, Ints, Predictions
@@ -130,11 +131,10 @@ def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats,
 
 def _root(f: Floats) -> float:
     """By Newton, the root of the cubic that these derivatives give."""
-    slope, curve, third, fourth = f
     step = 0.0
     for _ in range(20):
-        value = slope + step * (curve + step * (third / 2 + step * fourth / 6))
-        step -= float(value / (curve + step * (third + step * fourth / 2)))
+        slope, curve = shifted(f, step)
+        step -= float(slope / curve)
     return step
 
 
@@ -193,7 +193,7 @@ class Gain(Statistic):
             return Interval(reason=IMPOSSIBLE if temperatures else "needs at least 2 folds with rows")
         if rows.lacking:
             return Interval(reason=rows.lacking)
-        if math.isinf(high(self.sample.columns.most, UNSEEN)):
+        if math.isinf(self.sample.once(cost)[1]):
             return Interval(reason=BOUNDLESS)
         ends = _Profile(subset, rows, (1 - level) / 2, found, nll).ends()
         if ends[1] <= 0:
@@ -223,13 +223,8 @@ class _Profile:
     """
 
     def __init__(self, data: Predictions, rows: Rows, alpha: float, found: Gains, nll: Floats) -> None:
-        self.z, self.y, self.rows, self.alpha, self.one = (
-            data.logits,
-            data.labels,
-            rows,
-            alpha,
-            average(nll, rows.weights),
-        )
+        self.z, self.y, self.rows, self.alpha = data.logits, data.labels, rows, alpha
+        self.one = average(nll, rows.weights)
         if found.near is None:
             temperature = sorted(found.temperatures)[len(found.temperatures) // 2]
             self.centre = 1 / temperature if 0 < temperature < math.inf else 1.0
@@ -250,10 +245,7 @@ class _Profile:
         """F'(β) and its bounds, each at error `share` of alpha."""
         if beta not in self.seen:
             step = self._step(beta)
-            if step is not None:
-                psi = self.near[0] + step * (self.near[1] + step * (self.near[2] / 2 + step * self.near[3] / 6))
-            else:
-                psi = expectation(self.z, self.y, beta)
+            psi = expectation(self.z, self.y, beta) if step is None else shifted(self.near[:4], step)[0]
             mean = dataclasses.replace(self.rows, values=psi)
             counts = mean.weights if mean.counts else None
             self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN, counts), high(psi + self.up, UNSEEN, counts)
@@ -299,8 +291,8 @@ class _Profile:
 
 def _ends(z: Array) -> tuple[Array, Array]:
     """(N,) largest and smallest score of each row; -inf, which masks a class, is left out."""
-    piece = Piece(z)
-    least = piece.least
+    narrow = Piece(z) if z.shape[1] <= NARROW else None  # beyond, a piece looks for more than its ends
+    top, least = (z.max(axis=1), least_of(z)) if narrow is None else (narrow.top, narrow.least)
     if not np.isfinite(least.min()):
         least = np.fmin.reduce(np.where(np.isfinite(z), z, np.nan), axis=1)
-    return piece.top, least
+    return top, least

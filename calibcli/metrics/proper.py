@@ -34,7 +34,7 @@ def high(values: Floats, quantile: float, counts: Floats | None = None) -> float
     return float(np.partition(values, rank)[rank])
 
 
-def _cost(sample: Sample) -> Ends:
+def cost(sample: Sample) -> Ends:
     """NLL that a row may have: the scores tell it for every label, of which these rows show one each.
 
     At least twice the mean, as rows that are all alike tell nothing of others.
@@ -49,7 +49,7 @@ def _nats(sample: Sample) -> Ends:
 
 
 def _cost_of_wrong(sample: Sample) -> Ends:
-    return math.log(2), max(sample.once(_cost)[1], math.log(2))
+    return math.log(2), max(sample.once(cost)[1], math.log(2))
 
 
 @METRICS.add(values=UNIT, better="higher", unit="probability")
@@ -73,7 +73,7 @@ def nll(sample: Sample) -> MeanOf:
     >>> round(calibcli.measure(logits, labels, "nll")["nll"].value, 4)
     0.4637
     """
-    return MeanOf(sample, sample.columns.nll, ends=_cost)
+    return MeanOf(sample, sample.columns.nll, ends=cost)
 
 
 @METRICS.add(values=BRIER, better="lower", unit="", distribution=True)
@@ -127,7 +127,7 @@ def confidence_gap(sample: Sample, *, of: Of = "auto") -> MeanOf:
     return MeanOf(sample, sample.view(of).residual, ends=(least, 1.0))
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True)
+@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
 def entropy(sample: Sample) -> MeanOf:
     """Mean entropy of the predicted distribution.
 
@@ -139,7 +139,7 @@ def entropy(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, ends=_nats)
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True)
+@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
 def entropy_correct(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are correct.
 
@@ -151,7 +151,7 @@ def entropy_correct(sample: Sample) -> MeanOf:
     return MeanOf(sample, sample.columns.entropy, sample.columns.correct, _nats, empty=NO_RIGHT)
 
 
-@METRICS.add(values=NATS, unit="nats", distribution=True)
+@METRICS.add(values=NATS, unit="nats", distribution=True, entropy=True)
 def entropy_wrong(sample: Sample) -> MeanOf:
     """Mean entropy over rows that are wrong.
 

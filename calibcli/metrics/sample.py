@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns import ClassBins, Columns, columns
+from calibcli.columns.condense import LEAN, NAMES
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
 from calibcli.numerics import DOUBLE, effective_rows, parts
@@ -334,9 +335,11 @@ def columns_of(
 ) -> Columns:
     """The blocked pass with the class tables that these metrics need."""
     tables = needed_class_bins(choices, predictions.k)
-    return columns(predictions, class_bins=tables, lean=lean(choices), threads=threads, progress=progress)
+    return columns(predictions, class_bins=tables, names=names_read(choices), threads=threads, progress=progress)
 
 
-def lean(choices: Sequence[Choice]) -> bool:
-    """Whether these metrics read how often the top probability, or that of the event, comes true, and nothing else."""
-    return all(choice.traits.get("binned") and "class_bins" not in choice.traits for choice in choices)
+def names_read(choices: Sequence[Choice]) -> Sequence[str]:
+    """The columns that these metrics read: of those of one probability how often it comes true, and nothing else."""
+    if all(choice.traits.get("binned") and "class_bins" not in choice.traits for choice in choices):
+        return LEAN
+    return NAMES if any(choice.traits.get("entropy") for choice in choices) else NAMES[:-1]

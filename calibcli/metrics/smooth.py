@@ -197,7 +197,7 @@ class Noises(Once):
         null = view.sums(cell, size, lambda part: view.p[part] * view.complement[part], 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)
         self.null = Noise(np.sqrt(null), view.seed)
-        self.unseen, self.variance = float(view.sums(cell, size, power=2).sum()), float(variance.sum())
+        self.unseen, self.variance = 1 / view.effective, float(variance.sum())
 
     def calibrated(self, level: float, sigma: float | None) -> float:
         """Quantile of the error that a calibrated model shows, at σ* or at a given σ."""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from calibcli.architectures import build
 from calibcli.hessian import Tensors
 from calibcli.hessian.engine import Engine, Shared
+from calibcli.hessian.outputs import independent
 from calibcli.hessian.problem import Problem
 from calibcli.hessian.selftest import check
 from calibcli.hessian.settings import second_order
@@ -125,11 +126,13 @@ def test_which_tensors_bend(unit: int, found: Engine) -> None:
 
 
 def test_the_self_test(unit: int) -> None:
-    """That rows do not depend on each other is part of it."""
+    """And whether rows depend on each other."""
     problem = Problem(build(RESNET), Tensors(*rows()), device=CUDA, dtype=torch.float32)
     with second_order(CUDA):
         assert kernels(lambda: check(problem, CrossEntropy())) <= 3 * unit
-    assert pretend.syncs() <= 7
+        assert pretend.syncs() <= 13
+        assert kernels(lambda: independent(problem)) <= 0.5 * unit
+        assert pretend.syncs() == 1
 
 
 def test_probes_of_all_cells_together() -> None:
