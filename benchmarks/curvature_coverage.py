@@ -1,7 +1,7 @@
 """Do the intervals of `calib curvature` cover what they claim to? By simulation, against dense Hessians.
 
     python benchmarks/curvature_coverage.py [--seeds 500] [--samples 300] [--part PART] [--only NAME] [--tf32]
-                                            [--what TRACE ...]
+                                            [--what TRACE ...] [--resampled RUNS]
 
 1. Estimator: over seeds, the 95 % intervals of the traces against the exact ones of seven networks, and their bias; and
    that of the share of negative eigenvalues from 40 Lanczos steps, which may be wider than what it claims.
@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from _coverage_resampled import resampled
 from _curvature_hard import Encoder, held
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -290,8 +291,16 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="", help="part of a network's or a population's name")
     parser.add_argument("--part", choices=("estimator", "sample"), help="1 and 2, or 3; both when left out")
     parser.add_argument("--what", nargs="+", default=[], help="these traces alone, as trace:precision=0.05")
+    parser.add_argument("--resampled", type=int, default=0, help="runs of the trace with probes drawn from a pool")
     parser.add_argument("--tf32", action="store_true", help="Krylov products rounded as a CUDA device would")
     options = parser.parse_args()
+    if options.resampled:
+        with second_order(torch.device("cpu")):
+            for name, make in networks().items():
+                if options.only in name:
+                    torch.manual_seed(1)
+                    resampled(name, *make(), options.resampled)
+        raise SystemExit
     if options.part != "sample":
         with second_order(torch.device("cpu")), TF32() if options.tf32 else contextlib.nullcontext():
             estimator(options.seeds, options.only, options.tf32, options.what)

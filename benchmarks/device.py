@@ -94,8 +94,10 @@ def measured(size: int, rows: int) -> dict[str, Counts]:
         print(low.problem.plan_text, file=sys.stderr)
         out["product, --memory low"] = counted(lambda: low.hessian.matvec(v))
         vit = build(f"vit:classes=10,image={size},patch=4,dim=32,depth=2,heads=2").to(cuda).eval()
-        few = engine(vit, (x[:64], y[:64]))[0]
         out["plain, ViT"] = plain(vit, x[:64], y[:64])
+        few, out["self-test and plan, ViT"] = engine(vit, (x[:64], y[:64]))
+        few.krylov.extend()
+        out["certificate, ViT"] = counted(lambda: few.certificate(-1))
         few.has_curvature, few.prober.forward  # noqa: B018
         out["4 probes a cell, ViT"] = counted(lambda: few.probe(0, 4, 0.0))
         out["64 probes a cell, ViT"] = counted(lambda: few.probe(4, 64, 0.0))

@@ -19,7 +19,7 @@ BYTES = 256 << 20  # of directions at once
 WORTH = 32 << 20  # probes times bytes of a cell's graph from which carrying derivatives forward pays
 FINE = 64  # probes of a cell from which every row has its own: what they then save outweighs the smaller batches
 SIMILAR = 4.0  # degrees of freedom that the guess counts for in the variance of a cell
-HEAVY = 8  # probes of a cell at least, where it holds HOLDS of the variance, by `curvature_coverage.py`
+HEAVY = 32  # probes of a cell at least, where it holds HOLDS of the variance, by `curvature_coverage.py --resampled`
 HOLDS = 0.1
 ROUND = 64  # probes of a cell between two reports
 

@@ -307,8 +307,8 @@ class Trainer:
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
-        for number, tensor, rows in pending:
-            value = float(tensor)
+        values = torch.stack([value for _, value, _ in pending]).tolist() if pending else []  # one wait for all
+        for (number, _, rows), value in zip(pending, values):
             if not math.isfinite(value):
                 what = "not a number" if math.isnan(value) else "infinite"
                 raise self._diverged(f"the loss became {what} at step {number}")

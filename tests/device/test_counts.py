@@ -15,6 +15,7 @@ from calibcli.architectures import build
 from calibcli.hessian import Tensors
 from calibcli.hessian.engine import Engine, Shared
 from calibcli.hessian.operator import mean_gradient
+from calibcli.hessian.outputs import independent
 from calibcli.hessian.problem import Problem
 from calibcli.hessian.selftest import check
 from calibcli.hessian.settings import second_order
@@ -35,7 +36,8 @@ def plain(spec: str) -> int:
     model, (x, y) = build(spec).to(CUDA).eval(), rows()
     weights = list(model.parameters())
     gradients = torch.autograd.grad(F.cross_entropy(model(x), y), weights, create_graph=True)
-    return kernels(lambda: torch.autograd.grad(gradients, weights, list(map(torch.ones_like, weights))))
+    v = [torch.ones_like(w) for w in weights]
+    return kernels(lambda: torch.autograd.grad(gradients, weights, v))
 
 
 def engine(spec: str = RESNET, n: int = N, **options: Any) -> Engine:
@@ -125,8 +127,13 @@ def test_which_tensors_bend(unit: int, found: Engine) -> None:
 
 
 def test_the_self_test(unit: int) -> None:
-    assert kernels(engine) <= 3 * unit
-    assert pretend.syncs() <= 13
+    """And whether rows depend on each other."""
+    problem = Problem(build(RESNET), Tensors(*rows()), device=CUDA, dtype=torch.float32)
+    with second_order(CUDA):
+        assert kernels(lambda: check(problem, CrossEntropy())) <= 3 * unit
+        assert pretend.syncs() <= 13
+        assert kernels(lambda: independent(problem)) <= 0.5 * unit
+        assert pretend.syncs() == 1
 
 
 def test_probes_of_all_cells_together() -> None:

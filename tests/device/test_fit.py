@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pretend
 import pytest
 import torch
-from both import K, command, spec
+from both import CUDA, K, command, spec
 
+from calibcli.architectures import build
 from calibcli.cli.app import main
 from calibcli.losses import LOSSES, PENALTIES
+from calibcli.training.batches import Loader
 from calibcli.training.loop import Trainer
+from calibcli.training.recipe import Recipe
 
 SPECS = [spec(entry.name) for entry in LOSSES]
 SPECS += [f"ce+{spec(entry.name)}" for entry in PENALTIES] + ["ce+trace:weight=0.01,kind=ggn"]
@@ -79,3 +83,17 @@ def test_cudnn_is_on_and_deterministic_within_a_run(
     capsys.readouterr()
     assert seen == [(True, True, True)]
     assert modes() == (True, False, False)
+
+
+@pytest.mark.pretended
+def test_a_step_does_not_wait() -> None:
+    """An epoch of ten times as many waits as often: losses are looked at all at once."""
+    waits = []
+    for steps in (4, 40):
+        loader = Loader.holding(torch.randn(4 * steps, 5).to(CUDA), (torch.arange(4 * steps) % 3).to(CUDA))
+        model = build("mlp:inputs=5,hidden=4,classes=3").to(CUDA)
+        trainer = Trainer(model, Recipe(epochs=1, batch_size=4), loader, save_every=1000)
+        pretend.reset()
+        trainer.run()
+        waits.append(pretend.syncs())
+    assert waits[0] == waits[1] <= 10
