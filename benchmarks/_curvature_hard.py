@@ -1,7 +1,8 @@
 """Cases of `curvature.py` where a plain double backward, kept and called by hand, is hard to beat.
 
-One dominating row (few products suffice for every tool), a model of 25 million parameters with 16 rows (a product costs
-what its weights cost), a decoder with 50,000 words (rows × words). Each tool runs in a process of its own.
+One row that dominates (few products suffice for every tool), or is thirty times as large as the others: λ1 >> λ2;
+a model of 25 million parameters with 16 rows (a product costs what its weights cost); a decoder with 50,000 words
+(rows × words). Each tool runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CASES = ("one-row", "parameters-25M", "words-50000")
+CASES = ("one-row", "outlier", "parameters-25M", "words-50000")
 LOSS = nn.functional.cross_entropy
 WORDS = 50_000
 LARGE = 10_000_000  # parameters from which λmax is looked for to 3 % only
@@ -52,6 +53,9 @@ def case(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     if name == "words-50000":
         x, y = torch.randint(0, WORDS, (64, 16)), torch.randint(0, WORDS, (64,))
         return Encoder(32, 2, WORDS, WORDS, last=True), x, y
+    if name == "outlier":
+        x = torch.randn(256, 784) * torch.ones(256, 1).index_fill(0, torch.tensor([0]), 30.0)
+        return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 2)), x, torch.arange(256) % 2
     x = torch.randint(0, 8, (256, 16))
     y = (x[:, ::2].sum(1) > x[:, 1::2].sum(1)).long()
     model = Encoder(32, 2, 8, 2)

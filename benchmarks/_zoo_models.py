@@ -23,6 +23,31 @@ def tokens(words: int = 40, length: int = 8, rows: int = 4) -> dict[str, Tensor]
     return {"input_ids": torch.randint(3, words, (rows, length)) * mask, "attention_mask": mask}
 
 
+def thin(made: tuple[Any, Any], by: int) -> Made:
+    """A convolutional network that has one channel for every `by` it had, and batch norms that have met such inputs."""
+    model, inputs = made
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            taken = module.in_channels if module.groups > 1 else max(module.in_channels, 3 * by)  # of RGB all
+            weight = module.weight[: module.out_channels // by, : max(1, taken // module.groups // by)]
+            scale = (module.weight[0].numel() / weight[0].numel()) ** 0.5  # signals keep their size
+            module.weight = nn.Parameter(scale * weight.detach().clone())
+            module.out_channels, module.in_channels = len(weight), taken // by
+            module.groups = max(1, module.groups // by)
+            if module.bias is not None:
+                module.bias = nn.Parameter(module.bias.detach()[: len(weight)].clone())
+        elif isinstance(module, nn.Linear):
+            module.in_features //= by
+            module.weight = nn.Parameter(by**0.5 * module.weight.detach()[:, : module.in_features].clone())
+        elif isinstance(module, nn.BatchNorm2d):
+            module.num_features //= by
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                getattr(module, name).data = getattr(module, name).data[: module.num_features].clone()
+            module.momentum = None
+    model.train()(torch.randn(16, *inputs.shape[1:]))
+    return model, inputs
+
+
 def torchvision() -> dict[str, Maker]:
     """Every family of classifiers of torchvision."""
     from torchvision import models as m
@@ -61,7 +86,9 @@ def torchvision() -> dict[str, Maker]:
             images(32),
         ),
         "googlenet": lambda: (m.googlenet(num_classes=K, aux_logits=False, init_weights=False), images(64, 2)),
-        "inception_v3": lambda: (m.inception_v3(num_classes=K, init_weights=False), images(80, 2)),
+        "inception_v3": lambda: thin(
+            (m.inception_v3(num_classes=K, aux_logits=False, init_weights=False), images(80, 2)), 8
+        ),
         "maxvit": lambda: (
             m.MaxVit((32, 32), 8, 4, [8, 16], [1, 1], 4, 0.0, num_classes=K),
             images(32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from _zoo_models import K, Made, Maker, images
+from _zoo_models import K, Made, Maker, images, thin
 
 TOKENS: dict[str, Any] = {"img_size": 32, "depth": 2, "embed_dim": 16, "num_heads": 2}
 WINDOWS: dict[str, Any] = {"depths": (1, 1), "embed_dim": 8, "num_heads": (1, 1, 2, 2)}
@@ -151,8 +151,11 @@ SMALL: dict[str, tuple[str, int, dict[str, Any]]] = {
 """Name, size of the pictures and options by family; module and class where the named one cannot be made smaller.
 `deepseek_vit` starts at 412 M parameters and is left out."""
 
-LARGE = {"inception_resnet_v2", "inception_v4", "pnasnet"}
-"""Families that stay above 25 M parameters: measured when they are named."""
+THIN = {"inception_resnet_v2": 8, "inception_v3": 8, "inception_v4": 8, "pnasnet": 6, "xception": 8}
+"""Families of 20 to 86 M parameters without an option for their width: one channel for every so many.
+
+As they are they have `-wide` in their names, and are measured when they are named.
+"""
 
 
 def timm() -> dict[str, Maker]:
@@ -167,6 +170,9 @@ def timm() -> dict[str, Maker]:
         )
 
     found: dict[str, Maker] = {family: lambda given=given: made(*given) for family, given in SMALL.items()}
+    for family, by in THIN.items():
+        found[f"{family}-wide"] = wide = found[family]
+        found[family] = lambda wide=wide, by=by: thin(wide(), by)
     return {**found, "mvitv2": _mvitv2, "selecsls": _selecsls}
 
 

@@ -67,6 +67,7 @@ def measured(size: int, rows: int) -> dict[str, Counts]:
     import torch
 
     from calibcli.architectures import build
+    from calibcli.hessian.operator import mean_gradient
     from calibcli.hessian.settings import second_order
 
     torch.manual_seed(0)
@@ -86,7 +87,7 @@ def measured(size: int, rows: int) -> dict[str, Counts]:
         out["Lanczos step"] = counted(found.krylov.extend)
         out["certificate"] = counted(lambda: found.certificate(-1))
         out["second certificate"] = counted(lambda: found.certificate(-2))
-        out["gradient norm"] = counted(found.gradient)
+        out["gradient norm"] = counted(lambda: mean_gradient(found.hessian))
         out["Tr(G)"] = counted(lambda: found.ggn(found.default_precision))
         out["which tensors bend"] = counted(lambda: found.has_curvature)
         low = engine(model, (x, y), memory="low")[0]

@@ -166,7 +166,8 @@ def parts(models: Pair, n: int, design: str, runs: int) -> str:
         views = draw(models, n, design, rng)
         gaps = paired_bins._gaps(views, (views[0].width_bins(BINS, "right"), views[1].width_bins(BINS, "right")))
         centre, plain = float(gaps.difference(gaps.d)), float(np.abs(gaps.d) @ gaps.model)
-        rows.append((centre - models.truth, plain - models.truth, gaps.variance, gaps.variance + gaps.bias**2 / 3))
+        variance = gaps.spread[0]
+        rows.append((centre - models.truth, plain - models.truth, variance, variance + gaps.bias**2 / 3))
     off, plain_off, variance, error = np.array(rows).T
     sd = off.std()
     shares = (off.mean() / sd, plain_off.mean() / sd, *(np.sqrt(v.mean()) / sd for v in (variance, error)))

@@ -32,11 +32,13 @@ from typing import Any
 import _zoo_models
 import _zoo_plain
 import _zoo_timm
+import _zoo_written
 import torch
 from _zoo_truth import Verdict, judge
 
 LIBRARIES: dict[str, Any] = {
     "plain": _zoo_plain.plain,
+    "written": _zoo_written.written,
     "torchvision": _zoo_models.torchvision,
     "transformers": _zoo_models.transformers,
     "timm": _zoo_timm.timm,
@@ -141,7 +143,7 @@ def main() -> int:
         return 0
     known = makers()
     names = list(dict.fromkeys(n for glob in given.names for n in known if fnmatch.fnmatch(n, glob)))
-    names = [n for n in names if n in given.names or n.removeprefix("timm.") not in _zoo_timm.LARGE]
+    names = [n for n in names if n in given.names or not n.endswith("-wide")]
     done = saved(given.save)
     print(f"{'network':28s} {'verdict':8s} {'parameters':>10s} {'block':>6s}  relative errors             CPU s")
     print(f"{'':56s}product 64 32, λmax 64 32", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,10 +45,7 @@ class Curve:
     role: str = ""
 
     def __post_init__(self) -> None:
-        for key in ("x", "y", "low", "high", "width", "base"):
-            series = getattr(self, key)
-            if series is not None:
-                object.__setattr__(self, key, [finite(v) for v in series])
+        become(self, lambda series: [finite(v) for v in series], "x", "y", "low", "high", "width", "base")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +103,16 @@ class Plot:
     about: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "z", [[finite(v) for v in row] for row in self.z])
-        for key in ("xlim", "ylim", "x", "y", "levels", "labels", "curves"):
-            series = getattr(self, key)
-            if series is not None:
-                object.__setattr__(self, key, [finite(v) if key != "curves" else v for v in series])
+        become(self, lambda rows: [[finite(v) for v in row] for row in rows], "z")
+        become(self, lambda series: [finite(v) for v in series], "xlim", "ylim", "x", "y", "levels", "labels")
+        become(self, list, "curves")
+
+
+def become(frozen: Any, made: Callable[[Any], Any], *keys: str) -> None:
+    """What a frozen value holds under these keys, as `made` has it; nothing stays nothing."""
+    for key in keys:
+        if (value := getattr(frozen, key)) is not None:
+            object.__setattr__(frozen, key, made(value))
 
 
 def finite(value: Any) -> Any:

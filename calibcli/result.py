@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from calibcli import wellformed
 from calibcli.errors import Exit, GateFailed, InputError, printable
-from calibcli.plots import Plot, finite
+from calibcli.plots import Plot, become, finite
 from calibcli.shelves import alike
 from calibcli.shown import Shown
 from calibcli.spec import Range, normal
@@ -129,8 +129,8 @@ class Table:
     title: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", list(self.columns))
-        object.__setattr__(self, "rows", [[finite(v) for v in row] for row in self.rows])
+        become(self, list, "columns")
+        become(self, lambda rows: [[finite(v) for v in row] for row in rows], "rows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,17 +239,17 @@ class Result(Numbers):
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        for key in ("estimates", "tables", "plots", "checks", "notes"):
-            object.__setattr__(self, key, list(getattr(self, key)))
-        for key in ("facts", "artefacts", "provenance"):
-            object.__setattr__(self, key, finite(dict(getattr(self, key))))
+        become(self, list, "estimates", "tables", "plots", "checks", "notes")
+        become(self, lambda held: finite(dict(held)), "facts", "artefacts", "provenance")
 
     def problem(self) -> str:
-        """The same number twice.
+        """The same number twice, or another schema.
 
         >>> Result(command="fit", estimates=[Estimate(name="nll", value=1.0)] * 2).problem()
         'nll is there twice'
         """
+        if self.schema != SCHEMA:
+            return f"schema is {self.schema}, this version reads {SCHEMA}"
         seen = set()
         for estimate in self.estimates:
             if (estimate.name, estimate.scope) in seen:

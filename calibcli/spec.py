@@ -62,17 +62,11 @@ class Range:
     def __str__(self) -> str:
         """In words: `at least 1`, `more than 0`, `from 0 to 1`, `at least 0 and less than 1`."""
         low, high = (text if len(text := f"{end:.15g}") <= 12 else f"{end:.4g}" for end in (self.low, self.high))
-        if math.isinf(self.high):
-            return "finite" if math.isinf(self.low) else f"more than {low}" if self.open_low else f"at least {low}"
-        if math.isinf(self.low):
-            return f"less than {high}" if self.open_high else f"at most {high}"
-        if not (self.open_low or self.open_high):
+        ends = [] if math.isinf(self.low) else [f"{'more than' if self.open_low else 'at least'} {low}"]
+        ends += [] if math.isinf(self.high) else [f"{'less than' if self.open_high else 'at most'} {high}"]
+        if len(ends) == 2 and not (self.open_low or self.open_high):
             return f"from {low} to {high}"
-        return (
-            (f"more than {low}" if self.open_low else f"at least {low}")
-            + " and "
-            + (f"less than {high}" if self.open_high else f"at most {high}")
-        )
+        return " and ".join(ends) or "finite"
 
 
 Share = Annotated[float, Range(0, 1)]
@@ -233,9 +227,7 @@ def _fields(kind: type) -> list[tuple[str, Any, list[Any], Any]]:
 
 
 def _range(kind: Any) -> Range | None:
-    return (
-        next((a for a in get_args(kind)[1:] if isinstance(a, Range)), None) if get_origin(kind) is Annotated else None
-    )
+    return next((a for a in get_args(kind) if isinstance(a, Range)), None)
 
 
 def _short(text: str) -> str:

@@ -12,12 +12,7 @@ from calibcli.errors import CalibError
 
 F = TypeVar("F", bound=Callable[..., Any])
 OPTION = re.compile(r"calib [a-z]+ [^;,)]*|--([a-z][a-z0-9-]*)(?:[ =]([^\s;)]+))?")
-NAMES = {
-    "method": "spec",
-    "as": "kind_out",
-    "config": "config",
-    "confidence-scale": "scale",
-}  # options that Python calls otherwise
+NAMES = {"method": "spec", "as": "kind_out", "confidence-scale": "scale"}  # options that Python calls otherwise
 VALUE = re.compile(r"-?\d[\w.,]*|[A-Z][A-Z_|,.]*|'[^']*'|\"[^\"]*\"|\S+[=/:#_]\S*\w|\w+(?:,\w+)+")
 CHOICES = {"logits", "probabilities", "log_probabilities", "cpu", "cuda", "float32", "float64", "count", "sampling"}
 LIMITS = ("max", "min", "margin")

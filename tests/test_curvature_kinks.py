@@ -19,6 +19,18 @@ class Cancelling(nn.Module):
         return 1e5 * ((1 + 1e-6) * x).square() - 1e5 * x.square()
 
 
+class Rounded(nn.Module):
+    """Its input beside a large number, of which `each` is for every row."""
+
+    def __init__(self, once: float, each: float = 0.0) -> None:
+        super().__init__()
+        self.once, self.each = once, each
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = self.once + self.each * len(x)
+        return (x + large) - large
+
+
 class Faint(nn.Module):
     """Logits whose parameters add a constant, or next to nothing, along the directions of the test."""
 
@@ -103,3 +115,25 @@ def test_directions_along_which_there_is_no_curvature(monkeypatch: pytest.Monkey
     found = measure(Faint(), (torch.randn(8, 3), torch.arange(8) % 3), "lambda_max")
     assert found.facts["self_test"]["asymmetry"] > selftest.SYMMETRIC
     assert found["lambda_max"].value
+
+
+@pytest.mark.finding
+def test_products_that_float32_rounds_are_noted() -> None:
+    """A badly conditioned PNASNet had a Tr(G) 5 % off, with an interval of next to no width and no word."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3), Rounded(3e6))
+    data = torch.randn(8, 4), torch.arange(8) % 3
+    assert sum("products in float32 are rounded to" in note for note in measure(net, data, "grad_norm").notes) == 1
+    assert not any("rounded" in note for note in measure(net, data, "grad_norm", dtype=torch.float64).notes)
+
+
+@pytest.mark.finding
+def test_rounding_is_told_from_rows_that_see_others() -> None:
+    """A thin Inception in float32 was said to take something from the other rows."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), Rounded(0, 1e5))
+    data = torch.randn(8, 4), torch.arange(8) % 3
+    with pytest.raises(InputError, match="outputs in float32 are rounded to") as caught:
+        measure(net, data, "grad_norm")
+    assert "--dtype float64" in caught.value.fix
+    assert measure(net, data, "grad_norm", dtype=torch.float64)["grad_norm"].value

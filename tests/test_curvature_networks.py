@@ -116,9 +116,43 @@ def test_inputs_by_name_from_memory() -> None:
         calibcli.curvature(head, (inputs, labels), "lambda_max", device="cpu"),
     ]
     assert both[0]["lambda_max"].value == both[1]["lambda_max"].value
+    looks_up = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, K))
+    both = [
+        measure(looks_up, (inputs["ids"], labels), "lambda_max"),
+        calibcli.curvature(looks_up, (inputs["ids"], labels), "lambda_max", device="cpu"),
+    ]
+    assert both[0]["lambda_max"].value == both[1]["lambda_max"].value
     with pytest.raises(InputError, match="expects whole numbers") as caught:
-        calibcli.curvature(nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, K)), (inputs["ids"], labels))
+        calibcli.curvature(looks_up, (inputs["ids"].float(), labels))
     assert "input_ids" in caught.value.fix
+
+
+@pytest.mark.finding
+def test_a_layer_that_begins_with_a_parameter_of_its_own_looks_up_too() -> None:
+    torch.manual_seed(0)
+    net = Net(lambda m, x: m.scale * m.last(m.table(x).mean(1)), table=nn.Embedding(9, 3), last=nn.Linear(3, K))
+    net.scale = nn.Parameter(torch.tensor(2.0))
+    words, labels = torch.randint(0, 9, (N, 5)), torch.arange(N) % 2
+    given = calibcli.curvature(net, (words, labels), "grad_norm", device="cpu")
+    assert given["grad_norm"].value == measure(net, (words, labels), "grad_norm")["grad_norm"].value
+    calibcli.train(net, (words.repeat(10, 1), labels.repeat(10)), loss="ce", epochs=1, device="cpu")
+
+
+@pytest.mark.finding
+def test_a_graph_convolution_over_a_sparse_matrix() -> None:
+    """It was refused: what the graph holds of a sparse matrix cannot be asked for its storage."""
+    torch.manual_seed(0)
+    edges, features = torch.rand(N, N).double().round(), torch.randn(N, 4).double()
+    layers = nn.Linear(4, 3, bias=False).double(), nn.Linear(3, K).double()
+    both = [
+        Net(lambda m, nodes: (m.edges @ m.last((m.edges @ m.first(features)).tanh()))[nodes],
+            edges=matrix, first=layers[0], last=layers[1])
+        for matrix in (edges.to_sparse(), edges)
+    ]  # fmt: skip
+    data = {"nodes": torch.arange(N)}, torch.arange(N) % 2
+    found = [calibcli.curvature(net, data, "lambda_max", device="cpu", dtype="float64") for net in both]
+    assert found[0]["lambda_max"].value == pytest.approx(found[1]["lambda_max"].value, rel=1e-9)
+    assert found[0].facts["self_test"]["difference"] < 1e-3
 
 
 @pytest.mark.finding
@@ -221,6 +255,11 @@ def test_complex_buffers_stay_complex() -> None:
             "output for a row depends on the rows beside it",
             "other rows",
         ),
+        (  # the longest row sees nothing, as where a mean is taken over the steps of the longest
+            lambda: Net(lambda m, x: m.net(x) / x.sum(1, keepdim=True).sub(x.sum(1).max()).exp(), net=mlp()),
+            "output for a row depends on the rows beside it",
+            "other rows",
+        ),
         (
             lambda: Net(lambda m, x: (x.to(m.w.dtype) @ m.w).abs(), w=nn.Parameter(torch.ones(D, K) + 1j)),
             "parameter 'w' is complex",
@@ -231,7 +270,7 @@ def test_complex_buffers_stay_complex() -> None:
         (lambda: Net(lambda m, x: m.net(x).relu().mul_(2), net=mlp()), "an inplace operation has modified", "backward"),
         (lambda: Net(lambda m, x: m.net(x)[:, 0], net=mlp()), "has shape (4,) for 4 rows", "z[:, None]"),
     ],
-    ids=["batch-norm", "other-rows", "complex", "detached", "lazy", "inplace", "one-logit"],
+    ids=["batch-norm", "other-rows", "longest-row", "complex", "detached", "lazy", "inplace", "one-logit"],
 )
 def test_refused_by_name(model: Callable[[], nn.Module], problem: str, fix: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -19,11 +19,10 @@ from calibcli.hessian.certificate import Record, Sketch, certify
 from calibcli.hessian.density import density, quadrature
 from calibcli.hessian.indexed_data import Layout, Tensors, normal, signs
 from calibcli.hessian.lanczos import Lanczos
-from calibcli.hessian.layers import outer
 from calibcli.hessian.loss import Pairs, logit_hessian
 from calibcli.hessian.operator import SecondDerivative, hessian_scalar
 from calibcli.hessian.outputs import read
-from calibcli.hessian.per_row_gradients import RowNorms
+from calibcli.hessian.per_row_gradients import RowNorms, outer
 from calibcli.hessian.problem import Problem
 from calibcli.losses import CrossEntropy
 from calibcli.result import Result

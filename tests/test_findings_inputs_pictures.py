@@ -19,7 +19,6 @@ from calibcli.cli.app import main  # noqa: E402
 from calibcli.errors import Exit, InputError, UsageError  # noqa: E402
 from calibcli.inputs import checkpoint, dataset  # noqa: E402
 from calibcli.inputs.checkpoint import huggingface, processor  # noqa: E402
-from calibcli.inputs.dataset.prepared import Preparation  # noqa: E402
 from calibcli.inputs.dataset.resize import size_option  # noqa: E402
 
 RNG = np.random.default_rng(6)
@@ -133,7 +132,7 @@ def test_a_hugging_face_folder_is_run_as_it_says(monkeypatch: pytest.MonkeyPatch
     made = pictures()
     folder_of({**HF[2][0], **NORMAL})
     Path("m/config.json").write_text("{}")
-    monkeypatch.setattr(huggingface, "model", lambda path: huggingface.Loaded(Means(), "Means", None, Preparation()))
+    monkeypatch.setattr(huggingface, "model", lambda path: processor.Known("Means", model=Means()))
 
     def run(*options: str) -> Any:
         assert main(["logits", "m", "--data", "d", "--save", "o.npz", *options, "--json"]) == 0

@@ -238,10 +238,31 @@ def test_spread_of_the_difference_of_eces(first: float, second: float, shared: f
         for d in rng.multivariate_normal(truth, covariance, size=runs)
     ]
     spread = float(np.std(gaps[0].difference(rng.multivariate_normal(truth, covariance, size=20_000))))
-    assert np.sqrt(np.mean([g.variance for g in gaps])) == pytest.approx(
+    assert np.sqrt(np.mean([g.spread[0] for g in gaps])) == pytest.approx(
         spread, rel=0.11
     )  # around d itself: .75 to 1.4
-    assert np.mean([np.sqrt(g.variance + g.bias**2 / 3) for g in gaps]) < 1.16 * spread
+    assert np.mean([np.sqrt(g.spread[0] + g.bias**2 / 3) for g in gaps]) < 1.16 * spread
+
+
+def test_a_plain_difference_outside_the_interval_is_said() -> None:
+    """Chance makes the |gaps| of the calibrated model too large: the plain difference is too small."""
+    rng = np.random.default_rng(21)
+    z = rng.standard_normal((1000, 10)) * 2
+    y = drawn(softmax(z), rng)
+    found = calibcli.compare(*(calibcli.from_arrays(s * z, y) for s in (1, 1.5)), metrics=["ece"])
+    (one,), (_, _, first, second) = found.estimates, found.tables[0].rows[0]
+    plain = one.detail[paired.PLAIN]
+    assert plain == pytest.approx(second - first)  # type: ignore[operator]
+    assert plain < one.low == one.value  # type: ignore[operator]
+    assert any(f"differ by {plain:.4f}, outside" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("size", "least", "most"), [(9.0, 1.0, 1.1), (0.0, 8.0, 14.0)], ids=["sure", "calibrated"])
+def test_degrees_of_a_spread_are_those_of_the_sums_in_it(size: float, least: float, most: float) -> None:
+    """Sure gaps add up to one sum; those of two calibrated models of which nothing is shared are many."""
+    bins, sigma = 6, np.full(12, 0.01)
+    gaps = paired_bins.Gaps(size * sigma, sigma, np.full(12, 1 / bins), np.repeat([-1.0, 1.0], bins), np.diag(sigma**2))
+    assert least <= gaps.spread[1] <= most
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["weight", "count"]))

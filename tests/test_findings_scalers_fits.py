@@ -120,6 +120,19 @@ def test_gamma_at_its_bound_leaves_an_interval_of_t_or_a_reason(seed: int) -> No
         assert t.high / t.low > 1.05
 
 
+def test_the_interval_of_t_ends_above_zero_where_rows_are_wrong() -> None:
+    """As T falls the NLL of wrong rows grows without end: the least is not sought beyond the range of gamma."""
+    from scale_coverage import draw
+
+    fits = [
+        scalers.fit("focal_temperature", draw(200, 30, "plain", True, np.random.default_rng([seed, 200, 30])))
+        for seed in range(8)
+    ]
+    lows = [fit.estimates[0].low for fit in fits if not fit.estimates[0].reason]
+    assert len(lows) >= 4
+    assert all(low is not None and low > 0.01 for low in lows), lows
+
+
 @pytest.mark.finding("4 focal_temperature well determined")
 @pytest.mark.parametrize("gamma", [0.12, 0.62])
 def test_the_optimum_is_among_the_points_of_the_profile(gamma: float) -> None:

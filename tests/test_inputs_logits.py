@@ -98,6 +98,9 @@ def test_npy_with_labels_file(tmp_path: Path) -> None:
     same(recorded.read(tmp_path / "z.npy", labels=str(tmp_path / "y.npy")))
     with pytest.raises(InputError, match="no labels"):
         recorded.read(tmp_path / "z.npy")
+    (tmp_path / "i.csv").write_text(",prob_0,prob_1\n0,0.2,0.8\n1,0.7,0.3\n")
+    with pytest.raises(InputError, match="no labels"):  # what has no name numbers the rows
+        recorded.read(tmp_path / "i.csv")
     unlabelled = recorded.read(tmp_path / "z.npy", need_labels=False)
     assert not unlabelled.facts["labelled"]
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from calibcli import losses
 from calibcli.derivatives import normalisation
-from calibcli.derivatives.jet_norm import JetNorm
 from calibcli.derivatives.jets import Jets
+from calibcli.derivatives.normalisation import JetNorm
 from calibcli.derivatives.rules import SMOOTH
 from calibcli.errors import UsageError
 from calibcli.inputs import checkpoint

@@ -16,7 +16,8 @@ from calibcli.errors import InputError, UsageError
 from calibcli.inputs import checkpoint, dataset, inference
 from calibcli.inputs.dataset import folder, saved, tight
 from calibcli.inputs.dataset.prepared import ForPictures, ForTexts, Preparation, tokens
-from calibcli.inputs.dataset.resize import RESAMPLE, Resize, Wanted
+from calibcli.inputs.dataset.resize import RESAMPLE, Resize, sized, sizing
+from calibcli.inputs.opening import Rows
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
@@ -254,8 +255,8 @@ def test_options_come_before_the_library() -> None:
     ],
 )
 def test_sizes_that_are_asked_for(given: dict[str, str], wanted: Resize) -> None:
-    assert Wanted(**given).over(Resize((5,), (7, 8), "bicubic")) == wanted
-    assert bool(Wanted(**given)) == bool(given)
+    assert sized(Rows(**given), Resize((5,), (7, 8), "bicubic")) == wanted
+    assert sizing(Rows(**given)) == [name for name in ("size", "resize", "crop", "interpolation") if name in given]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ def test_sizes_that_are_asked_for(given: dict[str, str], wanted: Resize) -> None
 )
 def test_sizes_that_are_none(given: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        Wanted(**given).over(Resize())
+        sized(Rows(**given), Resize())
     assert set(RESAMPLE) > {"bilinear", "bicubic"}
 
 

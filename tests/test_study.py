@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import os
@@ -29,7 +30,7 @@ from calibcli.inputs.dataset import made
 from calibcli.inputs.dataset.load import load
 from calibcli.links import log_softmax
 from calibcli.result import Result
-from calibcli.study import again, claims, experiment, panels, parsing, readings, shapes, work
+from calibcli.study import claims, experiment, judgement, panels, parsing, readings, shapes, work
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.judgement import report
 from calibcli.study.redraws import NAMES, draws, means, sums
@@ -160,9 +161,27 @@ def test_slope_and_closeness() -> None:
         assert claims._slopes(*(np.stack([m.values for m in side]) for side in (x, y)))[s] == pytest.approx(wanted)
     assert claims.slope(x, y, 1).word == "holds"
     assert claims.slope(x, y, -1).word == "reversed"
-    assert claims.close_to(arm(1.0, 1.02, 0.98), 0.9, 1.1).word == "holds"
+    assert claims.close_to(arm(1.0, 1.02, 0.98, 1.01, 0.99), 0.9, 1.1).word == "holds"
     assert claims.close_to(arm(2.0, 2.02, 1.98), 0.9, 1.1).word == "reversed"
     assert claims.close_to(arm(1.0, 1.2, 0.7), 0.9, 1.1).word == "undecided"
+    near = [
+        1.04,
+        1.0,
+        1.02,
+        1.0,
+        1.01,
+    ]
+    found, wanted = claims.close_to(arm(*near), 0.98, 1.2), stats.ttest_1samp(near, 0.98).pvalue
+    assert (found.word, found.p) == ("undecided", pytest.approx(25 * wanted))
+    assert wanted < 0.02
+
+
+def test_a_mean_of_seeds_that_lie_askew_is_rarely_on_a_wrong_side() -> None:
+    values = np.random.default_rng(0).standard_normal((2000, 4)) ** 2
+    found = [claims.close_to(arm(*row), 1.0, 9.0).word for row in values]
+    assert found.count("reversed") / len(found) < 0.06
+    t = stats.ttest_1samp(values, 1.0, axis=1)
+    assert np.mean((t.pvalue < 0.05) & (t.statistic < 0)) > 0.15
 
 
 def test_holm_and_two_estimators() -> None:
@@ -316,7 +335,7 @@ def test_mistakes_are_told_before_anything_is_trained(old: str, new: str, match:
 
 def test_what_a_study_was_given_is_in_the_command_that_makes_it_again() -> None:
     def told(name: str, size: str, **given: Any) -> str:
-        return again.command(parsing.parse(*experiment.text_of(name), size, trust=True, **given))
+        return judgement.command(parsing.parse(*experiment.text_of(name), size, trust=True, **given))
 
     assert told("step-size", "small") == "calib study step-size --size small"
     assert told("step-size", "small", data="my.npz") == "calib study step-size --size small --data my.npz"
@@ -326,10 +345,10 @@ def test_what_a_study_was_given_is_in_the_command_that_makes_it_again() -> None:
     )
     assert text.endswith("--seeds 2 --trust")
     kept = "calib study study.toml"  # which the folder has; where that lies is no part of the result
-    assert again.command(parsing.parse(LITTLE, "little.toml")) == kept
+    assert judgement.command(parsing.parse(LITTLE, "little.toml")) == kept
     edited = experiment.text_of("step-size")[0].replace("lr = 0.05", "lr = 0.06")  # of the medium size
-    assert again.command(parsing.parse(edited, "x", "small")) == "calib study step-size --size small"
-    assert again.command(parsing.parse(edited, "x", "medium", "x.npz")) == kept
+    assert judgement.command(parsing.parse(edited, "x", "small")) == "calib study step-size --size small"
+    assert judgement.command(parsing.parse(edited, "x", "medium", "x.npz")) == kept
 
 
 def test_an_arm_for_each_value_of_an_option_and_metrics_that_are_added_later(tmp_path: Path) -> None:
@@ -487,10 +506,10 @@ def test_the_plans_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(told) == round(int(runs) * float(hours) / 8)
     (tasks,) = re.findall(r"--array=0-(\d+)\n", text)
     (limit,) = re.findall(r"--time=(\d+):00:00", text)
-    (until,) = re.findall(r"--until (\d+) -q\n", text)
+    (until,) = re.findall(r"--work-only --until (\d+) -q\n", text)
     assert int(tasks) + 1 <= int(runs)
     assert int(until) + 60 * float(hours) < 60 * int(limit)  # the last run that began ends
-    for more in (["--jobs", machine], ["--until", until, "-q"]):
+    for more in (["--jobs", machine], ["--work-only", "--until", until, "-q"]):
         assert main([*shlex.split(line)[1:], *more, "--save", "nowhere"]) == 0
         assert not Path("nowhere").exists()
 
@@ -517,7 +536,7 @@ def calib(folder: Path, *argv: str) -> subprocess.Popen[bytes]:
 
 def outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err.decode()
+    assert (process.returncode, err.decode()) == (0, "")
     found: dict[str, Any] = json.loads(out)
     found.pop("provenance")
     found["facts"].pop("spent")
@@ -540,7 +559,7 @@ def test_killed_and_shared_runs_end_as_one(tmp_path: Path) -> None:
     started.kill()
     started.wait()
     assert list((tmp_path / "other").rglob("run.lock"))  # it died with a run in its hands
-    both = [calib(tmp_path, "other") for _ in (0, 1)]
+    both = [calib(tmp_path, "other"), calib(tmp_path, "other", "--jobs", "2")]
     for found in map(outcome, both):
         kept = json.loads(wanted.to_json())
         kept.pop("provenance")
@@ -719,6 +738,20 @@ def test_the_reports_show_their_numbers() -> None:
     assert (then.tables, then.checks) == (now.tables, now.checks)
 
 
+def test_the_readme_quotes_the_reports() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    quoted: dict[str, list[Any]] = {
+        "focal-losses-medium": ["by .14, .05 and .04", "T1-CE", "T1-Brier", "T1-MMCE"],
+        "step-size-medium": ["has .03 more ECE than the mean with cross-entropy, .05 with", "CE", "FL-3"],
+    }
+    for name, (said, *claimed) in quoted.items():
+        checks = {c.scope: c for c in Result.from_json((ROOT / f"docs/studies/{name}.json").read_bytes()).checks}
+        values = [checks[scope].estimate for scope in claimed]
+        assert said in text
+        assert [f"{-one.value:.2f}"[1:] for one in values if one and one.value] == re.findall(r"\.\d\d", said)
+        assert {checks[scope].outcome for scope in claimed} == {"pass"}
+
+
 def test_a_run_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     text = LITTLE.replace("gamma = [1, 3]", "gamma = [3]\nlr = 1e9").replace("seeds = 2", "seeds = 1")
     study = parsing.parse(
@@ -750,20 +783,41 @@ def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert work.places("auto", 3) == work.places("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
     assert (work.places("cuda:1", 2), work.places("cpu", 2)) == (["cuda:1"] * 2, ["cpu"] * 2)
-    started: list[list[str]] = []
+    said: list[io.StringIO] = []
 
     class Other:
-        def __init__(self, argv: list[str], **_: Any) -> None:
-            started.append(argv)
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.stdin = io.StringIO()
+            self.stdin.close = lambda: said.append(self.stdin)  # type: ignore[method-assign]
 
         def wait(self) -> None: ...
 
     here: list[str] = []
     monkeypatch.setattr(subprocess, "Popen", Other)
-    monkeypatch.setattr(work, "work", lambda study, *_: here.append(study.device))
-    assert main(["study", str(tmp_path / "little.toml"), "--save", str(tmp_path / "out"), "--jobs", "3", "-q"]) == 0
+    monkeypatch.setattr(work, "work", lambda study, *_, **__: here.append(study.device))
+    save = str(tmp_path / "out")
+    assert main(["study", str(tmp_path / "little.toml"), "--save", save, "--jobs", "3", "--until", "9", "-q"]) == 0
     assert here == ["cuda:0"]
-    assert [line[line.index("--device") + 1] for line in started] == ["cuda:1", "cuda:0"]
+    lines = [json.loads(one.getvalue()) for one in said]
+    same = ["--work-only", "-q"]  # the report is written once
+    assert lines == [["study", save, "--until", "9", "--device", f"cuda:{i}", *same] for i in (1, 0)]
+
+
+def test_a_worker_waits_for_nobody_and_writes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = LITTLE.replace("seeds = 2", "seeds = 1").replace('curvature = ["lambda_max"]', "")
+    text = text.partition('[[claim]]\nid = "own"')[0]
+    (tmp_path / "little.toml").write_text(text)
+    save = tmp_path / "out"
+    line = ["study", str(tmp_path / "little.toml"), "--save", str(save), "--work-only", "-q", "--json"]
+    first = save / work.runs(parsing.parse(text, "little.toml"))[0].folder
+    with work.claimed(first):  # another worker is at it
+        assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["headline"] == "2 of 3 runs are done."
+    assert not (first / "run.json").exists()
+    assert not (save / "result.json").exists()
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["runs"] == "3 of 3"
+    assert main([*line, "--report-only"]) == 2
 
 
 def test_a_full_disk_ends_the_study_and_the_same_command_goes_on(

@@ -21,10 +21,9 @@ from calibcli.inputs import dataset
 from calibcli.training import augment as augmentations
 from calibcli.training import head, state
 from calibcli.training.batches import Batches, Loader
-from calibcli.training.data import open_parts, standardised
+from calibcli.training.data import Split, open_parts, standardised
 from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
-from calibcli.training.split import Split
 
 torch.set_num_threads(1)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from calibcli.errors import InputError
+from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents
 
 
@@ -28,20 +28,18 @@ def told(read: Callable[[], Contents]) -> Any:
     return cells, found.format, found.decimals, about
 
 
-def same(
-    quick: ModuleType, plain: bool, read: Callable[[Path], Any], path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The quick reader reads what is plain and leaves all else; the other one says the same of either."""
+def same(quick: str, plain: bool, read: Callable[[Path], Any], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader `quick` of `at_once` reads what is plain and leaves all else; the other says the same of either."""
     answers: list[bool] = []
-    at_once = quick.read
+    reader = getattr(at_once, quick)
 
     def noted(*given: Any) -> Any:
-        found = at_once(*given)
+        found = reader(*given)
         answers.append(found is not None)
         return found
 
-    monkeypatch.setattr(quick, "read", noted)
+    monkeypatch.setattr(at_once, quick, noted)
     first = read(path)
     assert any(answers) == plain
-    monkeypatch.setattr(quick, "read", lambda *_: None)
+    monkeypatch.setattr(at_once, quick, lambda *_: None)
     assert first == read(path)

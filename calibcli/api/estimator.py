@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,24 +16,10 @@ from calibcli.metrics import METRICS
 from calibcli.result import Estimate
 from calibcli.scalers import Fit, Scaler, same_order
 
-if TYPE_CHECKING:
-
-    class BaseEstimator:
-        def __sklearn_tags__(self) -> Any: ...
-
-    class ClassifierMixin: ...
-
-else:
-    try:
-        from sklearn.base import BaseEstimator, ClassifierMixin
-    except ModuleNotFoundError:
-
-        class ClassifierMixin:
-            """Nothing: scikit-learn is not installed, and scores need none of it."""
-
-        class BaseEstimator:
-            """Nothing, likewise."""
-
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+except ModuleNotFoundError:  # scores need none of it
+    BaseEstimator, ClassifierMixin = object, type("ClassifierMixin", (), {})
 
 __all__ = ["Calibrator", "scorer"]
 
@@ -84,7 +70,7 @@ def scorer(metric: str) -> Callable[..., float]:
     return score
 
 
-class Calibrator(ClassifierMixin, BaseEstimator):
+class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]
     """A calibration map with `fit` and `predict_proba`, of scores or around a scikit-learn classifier.
 
     Around a classifier the map is fitted on cross-validated scores, and the classifier then on all rows: no row is

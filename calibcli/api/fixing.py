@@ -8,26 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
 from calibcli import headline, scalers
 from calibcli.api.measuring import Scores, given, is_path, spread
-from calibcli.errors import InputError, UsageError, did_you_mean
-from calibcli.files import known_suffix, may_write, sha256, unchanged
-from calibcli.inputs.scores import recorded
+from calibcli.errors import InputError, UsageError
+from calibcli.files import atomic, known_suffix, may_write, sha256, unchanged
+from calibcli.inputs.scores import multilabel, recorded
 from calibcli.inputs.scores.from_arrays import How
 from calibcli.predictions import Predictions, Progress
 from calibcli.result import Result
-from calibcli.scalers import Fit, Scaler
+from calibcli.scalers import Fit, Scaler, check_classes
 from calibcli.scalers import load as load_scaler
 from calibcli.scalers import save as save_scaler
-from calibcli.scalers.output import SUFFIXES
-from calibcli.scalers.per_label import load_labels
+from calibcli.scalers.output import SUFFIXES, array_file, put
+from calibcli.scalers.per_label import check_labels, load_labels
+from calibcli.spec import convert
 
 __all__ = ["apply", "fit_scaler", "load_scaler", "save_scaler"]
-
-KINDS = ("probabilities", "logits")
-DTYPES = ("float32", "float64")
 
 
 @spread
@@ -103,14 +102,10 @@ def apply(
         InputError: inputs that are refused, or classes that are not the calibrator's.
         UsageError: a choice or a path that cannot be.
     """
-    if kind_out not in KINDS:
-        raise UsageError(f"--as {kind_out} is not a choice", did_you_mean(kind_out, KINDS))
-    if dtype not in DTYPES:
-        raise UsageError(f"--dtype {dtype} is not a choice", "pass float32 or float64")
+    kind_out = convert(str(kind_out), Literal["probabilities", "logits"], "--as ")
+    dtype = convert(str(dtype), Literal["float32", "float64"], "--dtype ")
     if how.get("multilabel"):
-        from calibcli.api.label_maps import apply_labels
-
-        return apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
+        return _apply_labels(calibrator, scores, save, kind_out, dtype, progress, {**how, "labels": labels})
     target = known_suffix(Path(save), SUFFIXES, "scores")
     paths = [calibrator, *(scores if isinstance(scores, list | tuple) and is_path(scores) else [scores]), labels]
     may_write([target], [path for path in paths if isinstance(path, str | Path)])
@@ -170,3 +165,58 @@ def _remarks(scaler: Scaler, rows: Predictions, raised: int, dtype: str) -> Iter
             f"{raised:,} rows hold probabilities too small for {dtype}: the smallest number stands in "
             "for them; --as logits keeps them"
         )
+
+
+def _apply_labels(
+    folder: Any, scores: Any, target: str | Path, kind_out: str, dtype: str, progress: Progress | None, how: Any
+) -> Result:
+    """Write (N, L) calibrated probabilities, or log-odds, of labels, each through its own map.
+
+    Raises:
+        InputError: other labels than those of the fit, or inputs that are refused.
+        UsageError: a path that cannot be.
+    """
+    if not (isinstance(folder, str | Path) and is_path(scores)):
+        raise UsageError("multilabel is for a folder of calibrators and a file of scores", "pass their paths")
+    path = known_suffix(Path(target), (".npz", ".npy"), "scores of labels")
+    may_write([path], [folder, *(scores if isinstance(scores, list | tuple) else [scores])])
+    made = load_labels(Path(folder))
+    parts = multilabel.read(scores, progress=progress, **{**how, "need_labels": False})
+    check_labels([*parts], [*made])
+    rows = list(parts.values())
+    first = rows[0]
+    if any(p.n != first.n for p in rows):
+        raise InputError("rows were dropped that some labels have", "leave --drop-nonfinite out")
+    found = np.stack([_column(s, p, kind_out) for s, p in zip(made.values(), rows, strict=True)], axis=1).astype(dtype)
+    beside: dict[str, Any] = {"classes": np.array([*made])}
+    if first.facts.get("labelled", True):
+        beside["labels"] = np.stack([p.labels for p in rows], axis=1)
+    beside |= {name: a for name, a in (("ids", first.ids), ("weights", first.weights)) if a is not None}
+    with atomic(path) as temporary, array_file(
+        temporary, path.suffix, kind_out, (first.n, len(made)), np.dtype(dtype), beside
+    ) as file:  # fmt: skip
+        put(file, found, np.dtype(dtype))
+    spec = next(iter(made.values())).spec
+    files = [{"path": str(one), "sha256": sha256(one)} for one in sorted(Path(folder).glob("*.safetensors"))]
+    said = f"{first.n:,} rows of {len(made)} labels, {kind_out}, {dtype}"
+    return headline.headed(
+        Result(
+            command="apply",
+            notes=first.notes,
+            facts={
+                "headline": f"Wrote {said}, by the method {spec} of each label.",
+                "method": spec,
+                "written": said,
+                "n": first.n,
+            },
+            artefacts={"scores": str(path)},
+            provenance={"inputs": [*files, *recorded.provenance(first)]},
+        )
+    )
+
+
+def _column(scaler: Scaler, rows: Predictions, kind_out: str) -> Any:
+    """(N,) probability or log-odds of a label."""
+    check_classes(scaler, rows)
+    log_p = scaler.map(rows.logits)
+    return np.exp(log_p[:, 1]) if kind_out == "probabilities" else log_p[:, 1] - log_p[:, 0]

@@ -73,8 +73,8 @@ def curvature(
     Args:
         model: a module, which is left as it was; or a checkpoint.
         data: (inputs, labels), a `torch.utils.data.Dataset` of such pairs, or where a data set lies; None: where the
-            checkpoint says. Inputs (N, ...) of any float, whole or byte type, or a dict of them that goes to the model
-            by name and keeps whole numbers whole (tokens, masks); labels (N,) integers.
+            checkpoint says. Inputs (N, ...) of any float, whole or byte type, or a dict of them by their names; whole
+            numbers in a dict, or before an embedding, stay whole (tokens, masks); labels (N,) integers.
         quantities: specs such as `trace:precision=0.01`, in units of the loss (`calib list quantities` has their
             sources); the default set without.
         loss: module or spec of the loss.  train_loss: a second one beside it; None: that of the checkpoint, or "none".

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibcli import wellformed
 from calibcli.errors import InputError, UsageError
 from calibcli.gate import compare as comparing
 from calibcli.gate.input_files import read_result
@@ -46,11 +47,16 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
     named = list(names or _names(results))
     if len(named) != len(results):
         raise UsageError(f"{len(results)} results, {len(named)} names", "name each result")
-    held = [pair for name, (one, _) in zip(named, read, strict=True) for pair in _held(name, one)]
-    compared, notes = _compared(held)
-    verdicts = [one.verdict for _, one in held if one.verdict]
+    found = [
+        pair
+        for name, (one, _) in zip(named, read, strict=True)
+        for pair in held(one, name)  # but for what a report found by comparing
+        if pair[1] is one or pair[1].command != "compare" or pair[1].provenance
+    ]
+    compared, notes = _compared(found)
+    verdicts = [one.verdict for _, one in found if one.verdict]
     rows: list[list[Cell]] = [
-        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in held
+        [name, one.command, one.verdict or "", str(one.facts.get(FACT) or "")] for name, one in found
     ]
     return Result(
         command="report",
@@ -59,9 +65,9 @@ def report(*results: Result | str | Path, names: Sequence[str] | None = None) ->
         ],
         notes=notes,
         facts={
-            FACT: _headline(held),
+            FACT: _headline(found),
             **({"verdict": next(o for o in WORST_FIRST if o in verdicts)} if verdicts else {}),
-            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*held, *compared]],
+            "results": [{"name": name, "result": json.loads(one.to_json())} for name, one in [*found, *compared]],
         },
         provenance={"inputs": [entry for _, entry in read if entry]},
     )
@@ -89,17 +95,21 @@ def _names(results: Sequence[Any]) -> list[str]:
     return [text.removeprefix(f"{shared}/").removesuffix(".json") for text in texts]
 
 
-def _held(name: str, result: Result) -> list[tuple[str, Result]]:
-    """A result by its name; of a report, those that were put into it."""
+def held(result: Result, name: str = "") -> list[tuple[str, Result]]:
+    """The results that a report holds, by name; any other result is its own, by the name given.
+
+    Raises:
+        InputError: one of them is no result of this version.
+    """
     inside = result.facts.get("results") if result.command == "report" else None
     if not isinstance(inside, list):
         return [(name, result)]
-    found = []
-    for i, one in enumerate(inside):
-        if not isinstance(one, Mapping) or not isinstance(one.get("result"), Mapping):
-            raise InputError(f"{name}: facts.results[{i}] is no result", "write the report again")
-        found += _held(str(one.get("name", i)), Result.from_json(json.dumps(one["result"]), name))
-    return [pair for pair in found if pair[1].command != "compare" or pair[1].provenance]
+    fix = "write it again: this is not what calib writes"
+    return [
+        (str(one.get("name", "")), wellformed.read(one.get("result"), Result, "report", fix, f"facts.results[{i}]"))
+        for i, one in enumerate(inside)
+        if isinstance(one, Mapping)
+    ]
 
 
 def _compared(held: Sequence[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:

@@ -96,7 +96,7 @@ class ResNet(nn.Module):
         *,
         channels: int,
         classes: int,
-        option: str,
+        option: str = "B",
         stem: Stem = "cifar",
         init: Init = "fan_out",
         first: int | None = None,
@@ -171,9 +171,7 @@ def resnet18(
     >>> sum(p.numel() for p in build("resnet18").parameters())
     11173962
     """
-    return ResNet(
-        BasicBlock, (2, 2, 2, 2), four(width), channels=channels, classes=classes, option="B", stem=stem, init=init
-    )
+    return ResNet(BasicBlock, (2, 2, 2, 2), four(width), channels=channels, classes=classes, stem=stem, init=init)
 
 
 @ARCHITECTURES.add()
@@ -188,9 +186,7 @@ def resnet34(
     >>> sum(p.numel() for p in build("resnet34").parameters())
     21282122
     """
-    return ResNet(
-        BasicBlock, (3, 4, 6, 3), four(width), channels=channels, classes=classes, option="B", stem=stem, init=init
-    )
+    return ResNet(BasicBlock, (3, 4, 6, 3), four(width), channels=channels, classes=classes, stem=stem, init=init)
 
 
 @ARCHITECTURES.add()
@@ -218,7 +214,7 @@ def resnet50(
     """
     if len(blocks) != 4:
         raise UsageError(f"resnet50 with {len(blocks)} stages: it has four", "pass blocks=3/4/6/3")
-    return ResNet(Bottleneck, blocks, four(width), channels=channels, classes=classes, option="B", stem=stem, init=init)
+    return ResNet(Bottleneck, blocks, four(width), channels=channels, classes=classes, stem=stem, init=init)
 
 
 def four(width: float) -> tuple[int, ...]:

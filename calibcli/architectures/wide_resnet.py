@@ -92,7 +92,7 @@ def wide_resnet(
     if dropout:
         raise UsageError("wide_resnet with block=post has no dropout", "leave dropout out, or block=post")
     widths = (16 * widen, 32 * widen, 64 * widen)
-    return ResNet(BasicBlock, (n, n, n), widths, channels=channels, classes=classes, option="B", init=init, first=16)
+    return ResNet(BasicBlock, (n, n, n), widths, channels=channels, classes=classes, init=init, first=16)
 
 
 def _stage(inputs: int, outputs: int, blocks: int, stride: int, dropout: float) -> nn.Sequential:

@@ -38,9 +38,7 @@ ENDS: dict[type[BaseException], tuple[str, Exit]] = {
     HungUp: ("the terminal is gone", Exit.HUNG_UP),
 }
 SIGNALS: dict[int, type[BaseException]] = {
-    getattr(signal, name): kind
-    for name, kind in (("SIGINT", KeyboardInterrupt), ("SIGTERM", Terminated), ("SIGHUP", HungUp))
-    if hasattr(signal, name)
+    getattr(signal, name): kind for name, kind in zip(("SIGINT", "SIGTERM", "SIGHUP"), ENDS) if hasattr(signal, name)
 }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +24,15 @@ if TYPE_CHECKING:
     from calibcli.study.experiment import Study
 
 PANEL = "Train"
+READY = """
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+import calibcli.study.work
+from calibcli.cli.app import main
+line = sys.stdin.read()
+sys.exit(main(json.loads(line)) if line else 0)
+"""
+"""Of another process: what takes seconds to import is there when the first one knows what is to be done."""
 
 
 @takes
@@ -36,6 +48,7 @@ def command(
     device: str = option("", "Device in place of the recipe's: auto, cpu, cuda or cuda:N."),
     until: Rows | None = option(None, "Start no run after so many minutes; the same command goes on."),
     report_only: bool = option(False, "Judge what is there, train nothing."),
+    work_only: bool = option(False, "Train what nobody else does, wait for nobody, judge nothing."),
     dry_run: bool = option(False, "List the runs, train nothing."),
     show: bool = option(False, "Print the recipe, to edit and run.", "--print"),
     trust: bool = option(False, "Run code that the recipe names: module:factory of a network, a loss or rows."),
@@ -49,12 +62,13 @@ def command(
 
     Example: calib study curvature-gamma --save out/gamma
     """
-    from calibcli.study import experiment, parsing, work
-    from calibcli.study.judgement import report
-
     run.claim([name for name in (what, data.partition("#")[0]) if os.path.isfile(name)])
     if not what:
         return run.finish(_overview())
+    others = [_ready() for _ in range(1, 1 if report_only or dry_run or show else jobs)]
+    from calibcli.study import experiment, parsing, work
+    from calibcli.study.judgement import report
+
     if (Path(what) / parsing.FILE).is_file():
         save = Path(what)
         text, source = (save / parsing.FILE).read_text("utf-8"), str(save / parsing.FILE)
@@ -75,17 +89,47 @@ def command(
         return run.finish(_plan(study))
     if save is None:
         raise UsageError("a study keeps its runs", f"pass --save out/{study.name}")
+    if report_only and work_only:
+        raise UsageError("nothing is left to do", "pass --report-only or --work-only")
     places = [] if report_only else work.places(device or study.device, jobs)
     parsing.keep(study, save)
-    if not report_only:
-        others = [_other(save, seeds, until, trust, place) for place in places[1:]]
+    if places:
+        more = [*["--seeds", str(seeds)] * bool(seeds), *["--until", str(until)] * bool(until), *["--trust"] * trust]
         end = None if until is None else time.monotonic() + 60 * until
-        try:
-            work.work(dataclasses.replace(study, device=places[0]), save, run.progress(study.name), end)
-        finally:
-            for other in others:
-                other.wait() if sys.exc_info()[0] is None else other.terminate()
+        with _at_work(others, places[1:], [str(save), *more]):
+            here = dataclasses.replace(study, device=places[0])
+            work.work(here, save, run.progress(study.name), end, wait=not work_only)
+    if work_only:
+        return run.finish(_so_far(study, save))
     found = report(study, save, expect)
+    _write(found, save, run)
+    return run.finish(found)
+
+
+def _ready() -> subprocess.Popen[str]:
+    """Another process, which waits for a line; it leaves if there is none."""
+    return subprocess.Popen([sys.executable, "-c", READY], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+@contextlib.contextmanager
+def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], argv: Sequence[str]) -> Iterator[None]:
+    """Until nothing is left for the other processes, one on each device; they say nothing."""
+    try:
+        for other, place in zip(others, places, strict=True):
+            assert other.stdin
+            with contextlib.suppress(BrokenPipeError), other.stdin as line:  # one that is gone is not missed
+                json.dump(["study", *argv, "--device", place, "--work-only", "-q"], line)
+        yield
+    except BaseException:
+        for other in others:
+            other.terminate()
+        raise
+    for other in others:
+        other.wait()
+
+
+def _write(found: Result, save: Path, run: Run) -> None:
+    """The report as data, and as a page where there is what draws it."""
     with atomic(save / "result.json") as temporary:
         temporary.write_text(found.to_json() + "\n", "utf-8")
     if find_spec("jinja2") and find_spec("matplotlib"):
@@ -93,19 +137,14 @@ def command(
 
         with atomic(save / "report.html") as temporary:
             temporary.write_text(page.page(run.stamped(found)), "utf-8", "backslashreplace")
-    return run.finish(found)
 
 
-def _other(save: Path, seeds: int | None, until: int | None, trust: bool, device: str) -> subprocess.Popen[bytes]:
-    """Another process at work on the folder, which says nothing."""
-    more = [
-        *["--device", device],
-        *(["--seeds", str(seeds)] if seeds else []),
-        *(["--until", str(until)] if until else []),
-        *["--trust"] * trust,
-    ]
-    argv = [sys.executable, "-m", "calibcli", "study", str(save), "-q", *more]
-    return subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+def _so_far(study: Study, save: Path) -> Result:
+    from calibcli.study import work
+
+    every = work.runs(study)
+    told = f"{sum(bool(work.record(save, one)) for one in every)} of {len(every)}"
+    return Result(command="study", facts={"headline": f"{told} runs are done.", "study": study.name, "runs": told})
 
 
 def _overview() -> Result:

@@ -44,12 +44,9 @@ def in_order(names: Iterable[str]) -> list[str]:
     panels = {name: importlib.import_module(f"calibcli.cli.{name}").PANEL for name in names}
 
     def place(name: str) -> tuple[int, int, str]:
-        panel, own = panels[name], name if name in WORK else ""
-        return (
-            PANELS.index(panel) if panel in PANELS else len(PANELS),
-            WORK.index(own) if own else len(WORK),
-            panel + name,
-        )
+        panel = panels[name]
+        ranks = [known.index(one) if one in known else len(known) for known, one in ((PANELS, panel), (WORK, name))]
+        return ranks[0], ranks[1], panel + name
 
     return sorted(panels, key=place)
 

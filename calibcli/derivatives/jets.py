@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_flatten
 
 from calibcli.derivatives import normalisation
 from calibcli.derivatives.calls import Call, Jet, Lost
-from calibcli.derivatives.composed import COMPOSED
-from calibcli.derivatives.rules import CONSTANT, RULES, generic
+from calibcli.derivatives.rules import COMPOSED, CONSTANT, RULES, generic
 
 
 class Followed(TorchFunctionMode):

@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from calibcli.derivatives import normalisation
 from calibcli.derivatives.calls import Call, Jet, Lost, derivatives, each, plus, times, total
-from calibcli.derivatives.jet_norm import JetNorm
-from calibcli.derivatives.normalisation import upcast
+from calibcli.derivatives.normalisation import JetNorm, upcast
 
 
 def named(names: str) -> tuple[Any, ...]:
@@ -277,3 +276,31 @@ RULES: dict[Any, Rule] = {
     normalisation.batch_norm: normed,
     normalisation.instance_norm: instance_normed,
 }
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`F.scaled_dot_product_attention`, written out."""
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill(~attn_mask, -torch.inf)
+        scores = torch.add(scores, attn_mask)
+    return torch.matmul(F.dropout(torch.softmax(scores, -1), dropout_p), value)
+
+
+COMPOSED: dict[Any, Any] = {F.scaled_dot_product_attention: attention}
+"""What to call in place of PyTorch's function."""

@@ -173,18 +173,10 @@ def rows(predictions: Predictions, columns: Columns, salt: str = "") -> Rows:
             if all(fit.status == "ok" for fit in fits):
                 gain, beta = gains, np.array([fit.beta for fit in fits])[fold]
                 cost = float(np.mean([(fit.se or 0.0) ** 2 * fit.hessian for fit in fits]))
-    return Rows(
-        **vars(keys(predictions, salt)),
-        salt=salt,
-        nll=columns.nll.astype(np.float32),
-        brier=columns.brier.astype(np.float32),
-        gain=gain.astype(np.float32),
-        correct=columns.correct,
-        least=-np.log(columns.confidence).astype(np.float16),
-        most=columns.most.astype(np.float16),
-        beta=beta.astype(np.float16),
-        cost=cost,
-    )
+    known = {"nll": columns.nll, "brier": columns.brier, "gain": gain, "beta": beta}
+    known |= {"least": -np.log(columns.confidence), "most": columns.most}
+    kept: dict[str, Any] = {key: known[key].astype(dtype.replace("<", "=")) for key, dtype in KEPT.items()}
+    return Rows(**vars(keys(predictions, salt)), salt=salt, correct=columns.correct, cost=cost, **kept)
 
 
 def difference(
@@ -287,13 +279,22 @@ def identical(new: Rows, base: Rows, pairing: Pairing) -> bool:
 
 
 def _packed(array: Array) -> str:
-    return base64.b64encode(zlib.compress(array.tobytes(), 6)).decode()
+    return squeezed(array.tobytes(), 6)
 
 
 def _unpacked(text: str, dtype: str, count: int) -> Array:
     size = np.dtype(dtype).itemsize * count
-    stream = zlib.decompressobj()
-    data = stream.decompress(base64.b64decode(text, validate=True), size + 1)  # bounded: no decompression bomb
+    data = unsqueezed(text, size)
     if len(data) != size:
         raise ValueError(f"{count} values expected")
     return np.frombuffer(data, dtype).astype(dtype.replace("<", "="))
+
+
+def squeezed(data: bytes, effort: int = 9) -> str:
+    """Compressed, in base64."""
+    return base64.b64encode(zlib.compress(data, effort)).decode()
+
+
+def unsqueezed(text: str, most: int) -> bytes:
+    """No more than `most` bytes, and one more where there are more: no decompression bomb."""
+    return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), most + 1)

@@ -13,7 +13,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.gate import baseline
 from calibcli.gate.differences import LEVEL, Difference, Model, combined, difference
 from calibcli.metrics import DEFAULT, choose, columns_of, estimates, known
-from calibcli.metrics.paired import shown
+from calibcli.metrics.paired import outside, shown
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Array, Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
@@ -47,7 +47,8 @@ def scores(
         for choice, *both in zip(choices, values[0], own, strict=True)
     ]
     facts = {"n": models[0].columns.n, **inputs[0].event_fact}
-    return _result(differences, values, names, alpha, [how, *notes_of(*inputs)], facts)
+    notes = [how, *notes_of(*inputs), *outside([d.estimate for d in differences])]
+    return _result(differences, values, names, alpha, notes, facts)
 
 
 def results(inputs: Sequence[Result], names: Sequence[str], alpha: float = 0.05) -> Result:

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from calibcli.numbers import exact
 from calibcli.numerics import normal_quantile
 from calibcli.result import Estimate, Outcome
 
@@ -109,7 +110,7 @@ def scaled(e: Estimate, side: Side, limit: float) -> int | None:
 
 def rule(metric: str, side: Side, limit: float) -> str:
     """`ece <= 0.03`: the canonical text of a rule."""
-    number = repr(float(limit)).removesuffix(".0")
+    number = exact(limit)
     return {"max": f"{metric} <= {number}", "min": f"{metric} >= {number}", "zero": f"|{metric}| <= {number}"}[side]
 
 

@@ -12,13 +12,11 @@ from scipy import stats
 from calibcli import device as devices
 from calibcli.hessian import trace as traces
 from calibcli.hessian.certificate import Certificate, Record, certify
-from calibcli.hessian.diagonal import Diagonals
 from calibcli.hessian.ggn import GGNTrace, ggn_trace
 from calibcli.hessian.indexed_data import normal
 from calibcli.hessian.lanczos import Lanczos
 from calibcli.hessian.loss import MOST_CLASSES, LogitLoss, Pairs, known_weights, parts
-from calibcli.hessian.mean_gradient import Gradient, mean_gradient
-from calibcli.hessian.operator import Operator, SecondDerivative, hessian_scalar, rest_scalar, slope
+from calibcli.hessian.operator import Diagonals, Operator, SecondDerivative, hessian_scalar, rest_scalar, slope
 from calibcli.hessian.outputs import read
 from calibcli.hessian.per_row_gradients import RowNorms
 from calibcli.hessian.problem import PAIRS, Problem, Scalar, free_bytes
@@ -300,6 +298,3 @@ class Engine:
                 self.shared.agree()
         done = self._probes.get(key)
         return done if done is not None and bool((done.forms[:, 0] >= count.clamp(1, 2)).all()) else None
-
-    def gradient(self) -> Gradient:
-        return mean_gradient(self.hessian)

@@ -5,17 +5,18 @@ A group is small, and a device would wait for its launches: mapped over groups, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, groupby
 
 import torch
 from torch.func import grad, vjp, vmap
+from torch.utils._pytree import tree_map
 
-from calibcli import device as devices
+from calibcli.hessian import tuning
 from calibcli.hessian.indexed_data import Inputs, signs
-from calibcli.hessian.per_row_gradients import UNMAPPED
-from calibcli.hessian.problem import Problem, Scalar, T, free_bytes
+from calibcli.hessian.per_row_gradients import unless_unmapped
+from calibcli.hessian.problem import Problem, Scalar, free_bytes
 
 SHARE = 16  # part of the free memory for what is mapped at once to hold one vector for each group
 Part = tuple[int, torch.Tensor]
@@ -40,7 +41,7 @@ class Groups:
         def row(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return self.scalar(z[None], y[None])
 
-        found = _unless_unmapped(lambda: vmap(grad(row))(logits, labels))
+        found = unless_unmapped(lambda: vmap(grad(row))(logits, labels))
         z = logits.requires_grad_()
         return found is not None and _agree(found, torch.autograd.grad(self.scalar(z, labels), z)[0])
 
@@ -67,7 +68,7 @@ class Groups:
         runs, part = list(self._runs()), partial(self._part, vector=vector)
         if not runs or self.problem.maps is not None or not _worth(self.problem):
             return map(part, runs) if self.mapped else None
-        first = _unless_unmapped(lambda: part(runs[0]))
+        first = unless_unmapped(lambda: part(runs[0]))
         self.mapped = first is not None and _agree(first[1].sum(0), plain(runs[0]))
         if first is None or not self.mapped:
             return None
@@ -104,21 +105,11 @@ def _tried(problem: Problem) -> bool:
     rows = range(2)
     inputs, labels = problem.batch(rows)
     v = signs(problem.size, 0, 0, range((1 << 31) + 1, (1 << 31) + 2))[0].to(problem.device).to(problem.dtype)
-    found = _unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
+    found = unless_unmapped(lambda: mapped(problem, _squares, fold(inputs, 2), fold(labels, 2), v))
     if found is None:
         return False
     pieces = problem.product(problem.gradients(rows, _squares), problem.split(v))
     return _agree(found.sum(0), torch.cat([piece.reshape(-1) for piece in pieces]))
-
-
-def _unless_unmapped(work: Callable[[], T]) -> T | None:
-    """None where vmap cannot run it."""
-    try:
-        return work()
-    except UNMAPPED as error:
-        if devices.is_out_of_memory(error):
-            raise
-        return None
 
 
 def _agree(found: torch.Tensor, true: torch.Tensor) -> bool:
@@ -131,9 +122,7 @@ def _squares(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def fold(rows: Inputs, parts: int) -> Inputs:
     """(parts · n, ...) to (parts, n, ...)."""
-    if isinstance(rows, dict):
-        return {name: fold(part, parts) for name, part in rows.items()}
-    return rows.unflatten(0, (parts, -1))
+    return tree_map(lambda part: part.unflatten(0, (parts, -1)), rows)
 
 
 def mapped(
@@ -169,3 +158,93 @@ def mapped(
         v = dict(zip(problem.names, problem.pieces(vectors)))
         found = vmap(product, (0, 0, None if vectors.ndim == 1 else 0))(inputs, labels, v)
     return torch.cat([found[name].flatten(1) for name in problem.names], 1).detach()
+
+
+Cell = tuple[range, range]
+"""Its rows, and the numbers of its probes."""
+
+
+class Cells:
+    """Quadratic forms of the probes of several cells; the arguments are those of `trace.Prober`."""
+
+    def __init__(self, problem: Problem, slope: Scalar | None, tensors: Sequence[bool], seed: int) -> None:
+        self.problem, self.slope, self.tensors, self.seed = problem, slope, tensors, seed
+
+    @property
+    def mapped(self) -> bool:
+        """Whether they are mapped. A loss that does not split is not: vmap might not run it."""
+        return self.slope is not None and maps(self.problem)
+
+    def light(self, wanted: Sequence[Cell]) -> bool:
+        """Whether the launches for a cell by itself, on a device, take longer than its work."""
+        probes = sum(len(rows) * len(numbers) for rows, numbers in wanted) / len(wanted)
+        return probes * self.problem.graph_bytes < tuning.LIGHT
+
+    def __call__(self, wanted: Sequence[Cell], whole: bool) -> Iterator[tuple[range, torch.Tensor]]:
+        """(a cell's rows, (1 or 1 + tensors, m) forms of m of its probes), several times for a cell."""
+        problem = self.problem
+        pairs = [(rows, number) for rows, numbers in wanted for number in numbers]
+        room = free_bytes(problem.device) // SHARE // (4 * problem.size * problem.dtype.itemsize)
+        for count, alike in groupby(pairs, lambda pair: len(pair[0])):
+            same = list(alike)
+            step = max(1, min(problem.rows // count, room))
+            for i in range(0, len(same), step):
+                some = same[i : i + step]
+                forms = self._together(some, whole).double().cpu()
+                for (rows, _), form in zip(some, forms):
+                    yield rows, form[:, None]
+
+    def _together(self, pairs: Sequence[tuple[range, int]], whole: bool) -> torch.Tensor:
+        """(pairs, 1 or 1 + tensors) forms vᵀ(H - G)v of cells with as many rows, and of a probe of each."""
+        problem, slope = self.problem, self.slope
+        assert slope is not None
+        cells = {rows.start: rows for rows, _ in pairs}
+        place = {start: i for i, start in enumerate(cells)}
+        index = torch.tensor([place[rows.start] for rows, _ in pairs], device=problem.device)
+        inputs, labels = problem.batch(torch.cat([torch.arange(rows.start, rows.stop) for rows in cells.values()]))
+        with torch.no_grad():
+            logits = problem.outputs(inputs)
+        fixed = slope(logits, labels).view(len(cells), -1, problem.classes)[index]
+        drawn = [signs(problem.size, self.seed, rows.start, range(number, number + 1)) for rows, number in pairs]
+        v = torch.cat(drawn).to(problem.device).to(problem.dtype)
+        for piece, on in zip(torch.split(v, problem.sizes, 1), self.tensors):
+            if not on:
+                piece.zero_()
+        parts = mapped(problem, _along, _chosen(inputs, len(cells), index), fixed, v).mul_(v)
+        if not whole:
+            return parts.sum(1, keepdim=True)
+        sums = torch.stack([piece.sum(1) for piece in torch.split(parts, problem.sizes, 1)], 1)
+        return torch.cat([sums.sum(1, keepdim=True), sums], 1)
+
+
+def bend_at_once(problem: Problem, rows: range, seed: int, which: Sequence[int] | None = None) -> torch.Tensor:
+    """`trace.has_curvature` of these rows, of all tensors: a direction in each tensor, mapped over the tensors."""
+    stream = torch.Generator().manual_seed(seed)
+    weights = torch.randn(len(rows), problem.classes, generator=stream).to(problem.device)
+    inputs = problem.batch(rows)[0]
+    drawn = [torch.rand(size, generator=stream).sub_(0.5) for size in problem.sizes]
+    gradient = problem.gradients(rows, lambda z, _: _along(z, weights.to(z.dtype)), graph=False)
+    room = free_bytes(problem.device) // SHARE // (4 * problem.size * problem.dtype.itemsize)
+    step, found = max(1, min(room, problem.rows // len(rows))), []
+    all_of_them = list(range(len(drawn)))
+    for i in range(0, len(drawn), step):
+        some = all_of_them[i : i + step]
+        v = torch.zeros(len(some), problem.size, dtype=problem.dtype)
+        for j, k in enumerate(some):
+            torch.split(v[j], problem.sizes)[k].copy_(drawn[k])
+        v = v.to(problem.device)
+        index = torch.zeros(len(some), dtype=torch.long, device=problem.device)
+        fixed = weights.to(problem.dtype)[None][index]
+        bends = mapped(problem, _along, _chosen(inputs, 1, index), fixed, v).mul_(v).sum(1)
+        sizes = (torch.cat([g.reshape(-1) for g in gradient]) * v).abs().sum(1)
+        found.append(bends.abs() > 1e-9 * sizes)
+    return torch.cat(found).cpu()
+
+
+def _along(logits: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
+    return (fixed * logits).sum()
+
+
+def _chosen(inputs: Inputs, cells: int, index: torch.Tensor) -> Inputs:
+    """(pairs, rows, ...) inputs of the cells that pairs are of."""
+    return tree_map(lambda part: part[index], fold(inputs, cells))

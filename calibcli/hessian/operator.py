@@ -8,7 +8,8 @@ and one division by N; sums in float64, but for those of a few micro-batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -17,7 +18,8 @@ from calibcli import device as devices
 from calibcli.errors import InputError
 from calibcli.hessian.groups import Groups, Part
 from calibcli.hessian.loss import LogitLoss
-from calibcli.hessian.problem import Problem, Scalar
+from calibcli.hessian.problem import Problem, Scalar, free_bytes
+from calibcli.hessian.vectors import blocks, norm
 
 FEW = 8
 
@@ -194,3 +196,113 @@ class Total:
     def _wide(self) -> torch.Tensor:
         total = self.problem.zero() if self.total is None else self.total
         return total if self.part is None else total.add_(self.part)
+
+
+class Diagonals:
+    """Traces of the parameter tensors' diagonal blocks of ∂²Σ scalar by cell of rows, each computed once.
+
+    Args:
+        problem: model and data.
+        scalar: what is differentiated twice, a sum over rows.
+        tensors: (tensors,) bool, those that are wanted.
+        asked: whether this process was asked to stop: it leaves off before the next element.
+        agree: raises in all processes where one of them was asked to stop.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        scalar: Scalar,
+        tensors: torch.Tensor,
+        *,
+        asked: Callable[[], bool],
+        agree: Callable[[], bool],
+    ) -> None:
+        self.problem, self.scalar, self.asked, self.agree = problem, scalar, asked, agree
+        self.tensors: list[bool] = tensors.tolist()
+        self._known: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def __call__(self, cell: int, chosen: torch.Tensor | None = None) -> torch.Tensor:
+        """(cells, tensors), sums over the `cell` rows of one, in one group; of the `chosen` (cells,) ones or of all."""
+        cells = torch.ones(-(-self.problem.layout.n // cell), dtype=torch.bool) if chosen is None else chosen
+        key = cell, *cells.nonzero().flatten().tolist()
+        while key not in self._known:
+            found = self.problem.guard(lambda: self._own(cell, cells))
+            whole = all(devices.all_least(self.problem.device, int(found is not None)))
+            self.agree()
+            if whole and found is not None:
+                self._known[key] = devices.all_sum_of_host(found, self.problem.device)
+        return self._known[key]
+
+    def _own(self, cell: int, cells: torch.Tensor) -> torch.Tensor | None:
+        """Of this rank's rows; None where it was asked to stop."""
+        layout = self.problem.layout
+        found = torch.zeros(len(cells), len(self.tensors), dtype=torch.float64)
+        for rows in layout.batches(min(layout.micro, cell)):
+            if not cells[rows.start // cell]:
+                continue
+            gradients = self.problem.gradients(rows, self.scalar)
+            for k, (gradient, tensor) in enumerate(zip(gradients, self.problem.tensors)):
+                if not self.tensors[k] or not gradient.requires_grad:
+                    continue
+                flat = gradient.reshape(-1)
+                for i in range(len(flat)):
+                    if self.asked():
+                        return None
+                    (row,) = torch.autograd.grad(flat[i], tensor, retain_graph=True, materialize_grads=True)
+                    found[rows.start // cell, k] += float(row.reshape(-1)[i])
+        return found
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """(size,) gradient of the mean loss, the standard error of its norm, and √(tr Σ / N), the noise it stands in."""
+
+    vector: torch.Tensor
+    se: float
+    noise: float
+
+
+def mean_gradient(hessian: SecondDerivative) -> Gradient:
+    """Gradient of the mean loss and its spread between groups: one pass, or two where groups do not fit memory."""
+    problem, layout = hessian.problem, hessian.problem.layout
+    room = free_bytes(problem.device) // 16 // (problem.size * problem.dtype.itemsize)
+    held: list[Part] = []
+
+    def sum_of_all() -> torch.Tensor:
+        held.clear()
+        total = Total(problem)
+        if layout.groups > room:
+            for rows in layout.batches():
+                total.add(problem.gradients(rows, hessian.scalar, graph=False))
+            return total.value()
+        for part in hessian.gradients():
+            held.append(part)
+            total.add(problem.pieces(part[1].sum(0)))
+        return total.value()
+
+    total = devices.all_sum(problem.guard(sum_of_all)).div_(layout.n)
+    length = max(norm(total), 1e-300)
+    weights = layout.weights.to(problem.device)
+    along = torch.zeros(layout.groups, dtype=torch.float64, device=problem.device)
+    squares = torch.zeros(1, dtype=torch.float64, device=problem.device)
+
+    def spread() -> None:
+        squares.zero_()  # after memory ran out it starts again, without what was held
+        along.zero_()
+        found = [*held]
+        held.clear()
+        for first, g in found or hessian.gradients():
+            here = slice(first, first + len(g))
+            for s in blocks(total):
+                mean = total[s].double()
+                share = g[:, s].double().div_(layout.n).sub_(weights[here, None] * mean)
+                along[here] += share @ mean / length
+                squares.add_(share.square().sum())
+
+    problem.guard(spread)
+    devices.all_sum(along)
+    devices.all_sum(squares)
+    correct = layout.groups / max(layout.groups - 1, 1)
+    both = torch.cat([along.square().sum()[None], squares]).mul_(correct).sqrt_().tolist()
+    return Gradient(total, *both)

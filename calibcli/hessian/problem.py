@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ from calibcli import device as devices
 from calibcli.architectures.classify import logits
 from calibcli.errors import InputError, UsageError, nearest
 from calibcli.hessian.indexed_data import MANY, MOST, IndexedData, Inputs, Layout, power_of_two
-from calibcli.hessian.readied import WrittenOut, readied
+from calibcli.hessian.readied import WrittenOut, copied, readied
 
 Forward = Callable[[Any, Inputs], torch.Tensor]
 Memory = Literal["auto", "low", "high"]
@@ -191,9 +192,10 @@ class Problem:
         own = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
 
         def count(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                held[storage.data_ptr()] = storage.nbytes()
+            if tensor.layout == torch.strided:  # a sparse matrix is the model's own, and has no storage to ask
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in own:
+                    held[storage.data_ptr()] = storage.nbytes()
             return tensor.detach(), tensor._version  # itself, it would make a cycle of a saved output and its node
 
         def same(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
@@ -274,6 +276,27 @@ def second(
     ones = [g for g, _ in live]
     along = [v.clone() if v.storage_offset() % 2 else v for _, v in live]  # a complex view starts at an even place
     return list(torch.autograd.grad(ones, tensors, along, retain_graph=True, materialize_grads=True))
+
+
+def twin(problem: Problem, moved: list[int]) -> Problem:
+    """The problem in float64, in the tensors that are moved."""
+    found = copy.copy(problem)
+    # wide copies at once: one launch, where narrow ones that are converted would take two for each tensor
+    held = (*problem.model.parameters(), *problem.model.buffers())
+    floats = [t for t in held if t.is_floating_point() and t.layout == torch.strided]
+    sizes = [-(-t.numel() // 8) * 8 for t in floats]  # each starts where a kernel, or a complex view, likes it
+    flat = torch.empty(sum(sizes), dtype=torch.float64, device=problem.device)
+    wide = [piece[: t.numel()].view(t.shape) for piece, t in zip(torch.split(flat, sizes), floats)]
+    torch._foreach_copy_(wide, [t.detach() for t in floats])
+    memo: dict[int, Any] = {id(t): nn.Parameter(w) if isinstance(t, nn.Parameter) else w for t, w in zip(floats, wide)}
+    found.model, found.dtype = copied(problem.model, memo).double(), torch.float64
+    chosen = dict(found.model.named_parameters())
+    found.tensors = [chosen[problem.names[i]] for i in moved]
+    for still in chosen.values():
+        still.requires_grad_(False)
+    for tensor in found.tensors:
+        tensor.requires_grad_()
+    return found
 
 
 def select(model: nn.Module, params: str) -> dict[str, torch.Tensor]:

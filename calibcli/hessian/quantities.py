@@ -16,9 +16,10 @@ from calibcli.hessian.engine import Engine
 from calibcli.hessian.estimates import Bound, closeness, eigenvalue, progress_text, trace_estimate, trace_of_pairs
 from calibcli.hessian.ggn import GGNTrace
 from calibcli.hessian.lanczos import Lanczos
+from calibcli.hessian.operator import mean_gradient
 from calibcli.hessian.vectors import norm
 from calibcli.plots import Plot
-from calibcli.result import Estimate, Table
+from calibcli.result import Estimate
 from calibcli.shelves import Shelf
 from calibcli.spec import Positive, Range
 
@@ -38,7 +39,6 @@ class Found:
 
     estimates: list[Estimate]
     plots: list[Plot] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
     layers: dict[str, torch.Tensor] = field(default_factory=dict)  # column of the layer table -> (tensors,)
     notes: list[str] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ def grad_norm(engine: Engine) -> Found:
     """
     if engine.shared.stopped:
         return _nothing()
-    g = engine.gradient()
+    g = mean_gradient(engine.hessian)
     value = norm(g.vector)
     half = engine.shared.half_width(g.se, engine.problem.layout.groups - 1)
     estimate = Estimate(

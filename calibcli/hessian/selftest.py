@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -17,12 +15,12 @@ from calibcli.hessian.indexed_data import normal, signs
 from calibcli.hessian.loss import LogitLoss
 from calibcli.hessian.operator import hessian_scalar
 from calibcli.hessian.per_row_gradients import UNMAPPED
-from calibcli.hessian.problem import Problem, free_bytes, second
-from calibcli.hessian.readied import copied
+from calibcli.hessian.problem import Problem, free_bytes, second, twin
 from calibcli.hessian.settings import AttentionWatch
 
 SYMMETRIC = 1e-3  # relative difference of two forms from which a second derivative is taken to be none
 WRONG = 0.05  # relative difference from which a second derivative is taken to be wrong
+ROUNDED = 0.01  # relative error of products in float32 from which a note says so
 CLOSE = 1e-3  # up to which it is taken to be right at the first try
 ASIDE = (1e-3, 0.1)  # of the root mean square parameter: how far away it is tried again
 FIRST = (1e-7,)  # move of the differences at the first try, which crosses few kinks
@@ -70,7 +68,7 @@ def _check(problem: Problem, loss: LogitLoss) -> SelfTest:
     unit = [*torch._foreach_div(v, length)]
     del both, v, w, hw, all_four  # memory
     torch._foreach_div_(hv, length)
-    found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv)
+    found.difference, kinks = _difference(problem, rows, loss, moved, unit, hv, found.notes)
     if kinks:
         found.notes.append(
             "units lie exactly at a kink (a ReLU of 0, as behind a dead channel): the gradient jumps there, and"
@@ -99,10 +97,8 @@ def _asymmetric(
     rounding. None where that is small beside H times a Gaussian vector: H is next to 0 along v and w by chance."""
     with contextlib.suppress(RuntimeError, KeyError):  # as for `_difference`
         v, w, *products = ([p.double() for p in pieces] for pieces in found)
-        sizes = [p.numel() for p in v]
-        u = [piece.view_as(p).to(p) for piece, p in zip(torch.split(normal(sum(sizes), 0, 0), sizes), v)]
-        twin = _twin(problem, moved)
-        *exact, scale = (_Along(twin, rows, loss, pieces).product() for pieces in (v, w, u))
+        wide = twin(problem, moved)
+        *exact, scale = (_Along(wide, rows, loss, pieces).product() for pieces in (v, w, _normal(v)))
         if problem.dtype != torch.float64 and _asymmetry(v, w, *exact) <= SYMMETRIC / 10:
             off = max(_norm([*torch._foreach_sub(a, b)]) for a, b in zip(products, exact)) / _norm(scale)
             what = f"products in {str(problem.dtype)[6:]} are rounded to {off:.1g} of their size (on {len(rows)} rows)"
@@ -241,7 +237,13 @@ def _of_each(
 
 
 def _difference(
-    problem: Problem, rows: range, loss: LogitLoss, moved: list[int], v: list[torch.Tensor], hv: list[torch.Tensor]
+    problem: Problem,
+    rows: range,
+    loss: LogitLoss,
+    moved: list[int],
+    v: list[torch.Tensor],
+    hv: list[torch.Tensor],
+    notes: list[str],
 ) -> tuple[float | None, bool]:
     """Relative error of the double backward along a unit vector v against central differences of gradients in a
     float64 copy, and whether it is that of a point aside, since units of the model lie at a kink.
@@ -254,46 +256,44 @@ def _difference(
     if 8 * sum(p.numel() for p in problem.model.parameters()) > free_bytes(problem.device) // SHARE:
         return None, False
     try:
-        twin = _twin(problem, moved)
-        along = _Along(twin, rows, loss, v)
+        along = _Along(twin(problem, moved), rows, loss, v)
         here = along.disagreement(hv, FIRST)
         if here <= CLOSE:
             return here, False
-        here = along.disagreement(along.product())
+        exact = along.product()
+        if problem.dtype == torch.float32 and (off := _rounding(along, hv, exact)) > ROUNDED:
+            notes.append(
+                f"products in float32 are rounded to {off:.1g} of their size (on {len(rows)} rows): --dtype float64"
+                " has less rounding"
+            )
+        here = along.disagreement(exact)
     except (RuntimeError, KeyError):
         return None, False  # a model that does not run in float64, or not within the memory
     if here <= WRONG:
         return here, False
-    size = _norm(twin.tensors) / sum(p.numel() for p in v) ** 0.5
-    steps = torch.split(normal(sum(p.numel() for p in v), 0, 0), [p.numel() for p in v])
+    tensors, u = along.twin.tensors, _normal(v)
+    size = _norm(tensors) / sum(p.numel() for p in v) ** 0.5
     for share in ASIDE:
         with torch.no_grad():
-            for t, step in zip(twin.tensors, steps):
-                t.add_(step.view_as(t).to(t), alpha=share * size)
+            torch._foreach_add_(tensors, u, alpha=share * size)
         aside = along.disagreement(along.product())
         if aside <= WRONG:
             return aside, True
     return here, False
 
 
-def _twin(problem: Problem, moved: list[int]) -> Problem:
-    """The problem in float64, in the tensors that are moved."""
-    twin = copy.copy(problem)
-    # wide copies at once: one launch, where narrow ones that are converted would take two for each tensor
-    floats = [t for t in (*problem.model.parameters(), *problem.model.buffers()) if t.is_floating_point()]
-    sizes = [-(-t.numel() // 8) * 8 for t in floats]  # each starts where a kernel, or a complex view, likes it
-    flat = torch.empty(sum(sizes), dtype=torch.float64, device=problem.device)
-    wide = [piece[: t.numel()].view(t.shape) for piece, t in zip(torch.split(flat, sizes), floats)]
-    torch._foreach_copy_(wide, [t.detach() for t in floats])
-    memo: dict[int, Any] = {id(t): nn.Parameter(w) if isinstance(t, nn.Parameter) else w for t, w in zip(floats, wide)}
-    twin.model, twin.dtype = copied(problem.model, memo).double(), torch.float64
-    chosen = dict(twin.model.named_parameters())
-    twin.tensors = [chosen[problem.names[i]] for i in moved]
-    for still in chosen.values():
-        still.requires_grad_(False)
-    for tensor in twin.tensors:
-        tensor.requires_grad_()
-    return twin
+def _rounding(along: _Along, found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """Relative error of a product along a unit vector; as it may be 0 by chance, one along a Gaussian counts too."""
+    u = _normal(along.v)
+    size = max(_norm(exact), _norm(replace(along, v=u).product()) / _norm(u), 1e-300)
+    return _norm([a - b for a, b in zip(found, exact)]) / size
+
+
+def _normal(like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Standard normal pieces of these shapes, in float64."""
+    sizes = [p.numel() for p in like]
+    pieces = torch.split(normal(sum(sizes), 0, 0), sizes)
+    return [piece.view_as(p).to(p.device) for piece, p in zip(pieces, like)]
 
 
 @dataclass

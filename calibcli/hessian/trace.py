@@ -19,8 +19,7 @@ from calibcli import device as devices
 from calibcli.derivatives.bends import Bend
 from calibcli.derivatives.calls import Lost
 from calibcli.hessian import tuning
-from calibcli.hessian.cells import Cells, bend_at_once
-from calibcli.hessian.groups import maps
+from calibcli.hessian.groups import Cells, bend_at_once, maps
 from calibcli.hessian.indexed_data import Layout, power_of_two, signs
 from calibcli.hessian.per_row_gradients import UNMAPPED
 from calibcli.hessian.problem import Problem, Scalar

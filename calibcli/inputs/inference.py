@@ -25,7 +25,6 @@ from calibcli.inputs.files.names import FOLDED
 from calibcli.predictions import Progress
 from calibcli.scalers.output import array_file, put
 
-Write = Callable[[NDArray[np.float32]], None]
 SUFFIXES = (".npz", ".safetensors", ".npy")
 NAMES = {"<f4": "F32", "<i8": "I64", "<i4": "I32"}
 
@@ -150,17 +149,7 @@ class Written:
     paths: list[Path]
 
 
-def write_logits(
-    model: nn.Module,
-    data: Dataset,
-    path: str | Path,
-    *,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    progress: Progress | None = None,
-    folded: str = "",
-) -> Written:
+def write_logits(model: nn.Module, data: Dataset, path: str | Path, *, folded: str = "", **how: Any) -> Written:
     """Stream a data set through a model into a file of `logits` (N, K) float32 and `labels` (N,) int64.
 
     `.npz` (uncompressed) and `.safetensors` hold both, and `ids` and `classes` where there are any; `.npy` holds the
@@ -168,6 +157,7 @@ def write_logits(
 
     Args:
         folded: what the checkpoint says of a calibrator in its last layer, for whoever fits one to these logits.
+        how: batch size, device, dtype and progress of `predict`.
 
     Raises:
         UsageError: another suffix.
@@ -179,13 +169,13 @@ def write_logits(
     extra[FOLDED] = np.array([folded]) if folded else None
     arrays = {k: v for k, v in extra.items() if v is not None}
     correct = done = 0
-    with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as (write, paths):
-        for out in predict(model, data, batch_size=batch_size, device=device, dtype=dtype, progress=progress):
+    with writing(path, (len(data), classes), {"labels": data.labels, **arrays}) as write:
+        for out in predict(model, data, **how):
             block = out.float().numpy()
             write(block)
             correct += int((block.argmax(1) == data.labels[done : done + len(block)]).sum())
             done += len(block)
-    return Written(len(data), classes, correct, paths)
+    return Written(len(data), classes, correct, files_of(path))
 
 
 def files_of(path: Path) -> list[Path]:
@@ -196,8 +186,8 @@ def files_of(path: Path) -> list[Path]:
 @contextlib.contextmanager
 def writing(
     path: Path, shape: tuple[int, int], arrays: Mapping[str, NDArray[Any]]
-) -> Iterator[tuple[Write, list[Path]]]:
-    """A function that takes the next block of logits (float32) and the paths that will be written.
+) -> Iterator[Callable[[NDArray[np.float32]], None]]:
+    """A function that takes the next block of logits.
 
     Args:
         shape: (N, K) of the logits.  arrays: `labels`, and what else belongs to the rows.
@@ -213,7 +203,7 @@ def writing(
         else:
             file = stack.enter_context(temporary.open("wb"))
             _safetensors_header(file, shape, arrays)
-        yield lambda block: put(file, block, np.dtype(np.float32)), files_of(path)
+        yield lambda block: put(file, block, np.dtype(np.float32))
 
 
 def _safetensors_header(file: IO[bytes], shape: tuple[int, int], arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibcli.errors import InputError
-from calibcli.inputs.files import disk
+from calibcli.inputs.files import places
 from calibcli.inputs.files.formats import safetensors
 from calibcli.result import Result
 
@@ -22,13 +22,10 @@ def of(path: Path) -> Result | None:
     """
     inside = os.path.isdir(path)
     beside = (path if inside else path.parent) / "config.json"
-    if (
-        not inside
-        and path.suffix != ".onnx"
-        and not (beside.is_file() and path.name.startswith(("model.", "pytorch_")))
-    ):
+    weights = beside.is_file() and path.name.startswith(("model.", "pytorch_"))
+    if not (inside or weights or path.suffix == ".onnx"):
         return None
-    if inside and (path / disk.STATE).is_file():
+    if inside and (path / places.STATE).is_file():
         return None  # recorded outputs, or rows: what lies in its tables tells
     if inside and not beside.is_file():
         if any(part.suffix in (".safetensors", ".bin") for part in path.iterdir()):

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibcli.links.moments import Array, Block, Source, Sums, chunks, evaluate, expectation, series, shift
+from calibcli.links.moments import Array, Block, Source, Sums, chunks, evaluate, expectation, series, shift, weighted
 from calibcli.numerics import quantile, weighted_mean
 
 Status = Literal["ok", "separable", "anti_informative", "constant", "bound"]
@@ -225,7 +225,7 @@ class _Run:
         for _ in range(2):
             beta = _root(sums.means(), at)
             error, se = self._difference(at, beta)
-            slope, curvature = _shifted(sums.means(), beta - at)
+            slope, curvature = shifted(sums.means(), beta - at)
             if se <= ENOUGH * beta * curvature:
                 beta -= (slope + error) / curvature
                 return self._done(beta, sums, curvature)
@@ -238,7 +238,7 @@ class _Run:
         """Mean over the sample of float64 F'_i(β) minus the float32 expansion about `at`, and its standard error."""
         differences, weights = [], []
         for z, y, w in chunks(self.sample):
-            differences.append(expectation(z, y, beta) - _shifted(series(z, y, at)[:4], beta - at)[0])
+            differences.append(expectation(z, y, beta) - shifted(series(z, y, at)[:4], beta - at)[0])
             weights.append(np.ones(len(y)) if w is None else w)
         return weighted_mean(np.concatenate(differences), np.concatenate(weights))
 
@@ -255,7 +255,7 @@ class _Run:
             low, high = (beta, high) if slope < 0 else (low, beta)
             following = _step(sums.means(), beta)
             if abs(math.log(following / beta)) <= settled or slope == 0:
-                return self._done(following, sums, _shifted(sums.means(), following - beta)[1])
+                return self._done(following, sums, shifted(sums.means(), following - beta)[1])
             if not low < following < high:
                 following = math.sqrt(low * high) if low > 0 and high < math.inf else (8 * low or high / 8)
             if high <= self.floor:
@@ -270,13 +270,11 @@ class _Run:
     def _slope_at_zero(self) -> float:
         """F'(0): mean over rows of the mean logit minus that of the label; -inf logits are not there."""
         total = weight = 0.0
-        for block in self.source():
-            for z, y, w in chunks(block):
-                shifted, own, axis = shift(z, y, np.float64)
-                there = np.isfinite(shifted)
-                mean = np.where(there, shifted, 0).sum(axis=axis) / there.sum(axis=axis)
-                w = np.ones(len(y)) if w is None else w
-                total, weight = total + float(w @ (mean - own)), weight + float(w.sum())
+        for z, y, w in weighted(self.source):
+            z, own, axis = shift(z, y, np.float64)
+            there = np.isfinite(z)
+            mean = np.where(there, z, 0).sum(axis=axis) / there.sum(axis=axis)
+            total, weight = total + float(w @ (mean - own)), weight + float(w.sum())
         self.passes += 1
         return total / weight
 
@@ -305,8 +303,8 @@ def _step(f: Array, beta: float) -> float:
     return float(beta * math.exp(min(max(step, -2.08), 2.08)))
 
 
-def _shifted(f: Any, delta: float) -> tuple[Any, Any]:
-    """F' and F'' at β + δ from F' and its three derivatives at β, to the order that they carry."""
+def shifted(f: Any, delta: float) -> tuple[Any, Any]:
+    """F' and F'' at β + δ from F' and its three derivatives at β, numbers or (N,), to the order that they carry."""
     f1, f2, f3, f4 = f
     return f1 + delta * (f2 + delta * (f3 / 2 + delta * f4 / 6)), f2 + delta * (f3 + delta * f4 / 2)
 
@@ -317,6 +315,6 @@ def _root(f: Array, beta: float) -> float:
     if abs(delta) > 0.1 * beta:
         return beta + delta
     for _ in range(5):
-        slope, curvature = _shifted(f, delta)
+        slope, curvature = shifted(f, delta)
         delta -= slope / curvature
     return float(beta + delta)

@@ -32,6 +32,13 @@ def chunks(block: Block, elements: int = BLOCK) -> Iterator[Block]:
         yield logits[rows], labels[rows], None if weights is None else weights[rows]
 
 
+def weighted(source: Source) -> Iterator[tuple[NDArray[Any], NDArray[Any], Array]]:
+    """The rows of a source in such blocks, each with weights: ones where there are none."""
+    for whole in source():
+        for z, y, w in chunks(whole):
+            yield z, y, np.ones(len(y)) if w is None else w
+
+
 @dataclass
 class Sums:
     """Weighted sums over rows at one β.

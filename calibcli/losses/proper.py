@@ -32,7 +32,7 @@ class CrossEntropy(Loss):
 
 
 @LOSSES.add("label_smoothing")
-class LabelSmoothing(Loss):
+class LabelSmoothing(CrossEntropy):
     """Cross-entropy against `(1-ε) onehot + ε/K` (Szegedy et al. 2016).
 
     Equivalent to `F.cross_entropy(logits, labels, label_smoothing=ε, reduction="none")`.
@@ -42,6 +42,8 @@ class LabelSmoothing(Loss):
     tensor([0.3633])
     """
 
+    # the curvature is that of cross-entropy: what smoothing adds to it is linear in z
+
     def __init__(self, *, epsilon: Share = 0.05) -> None:
         super().__init__()
         self.epsilon = epsilon
@@ -49,9 +51,6 @@ class LabelSmoothing(Loss):
     def values(self, z: Tensor, labels: Tensor) -> Tensor:
         uniform = z.logsumexp(1) - z.mean(1)
         return (1 - self.epsilon) * F.softplus(-margin(z, labels), threshold=THRESHOLD) + self.epsilon * uniform
-
-    def pair_terms(self, m: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.ones_like(m), torch.zeros_like(m)  # what smoothing adds is linear in z but for cross-entropy's
 
 
 @LOSSES.add("brier")

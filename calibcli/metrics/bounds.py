@@ -289,7 +289,7 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
         used = variance > 0
         if used.sum() == 1:  # |N(0, σ²)|: exact
             return math.sqrt(variance.sum()) * normal_quantile((1 + level) / 2)
-        norms = _sizes(len(variance), seed) @ np.sqrt(variance)
+        norms = np.abs(normals((DRAWS, len(variance)), seed)) @ np.sqrt(variance)
     else:
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(np.maximum(values, 0))
@@ -299,8 +299,3 @@ def norm_quantile(covariance: Floats, level: float, seed: int) -> float:
     # Borell's inequality: the norm is Lipschitz in the draws with constant max_s sd(s·G)
     steepest = math.sqrt(float(np.abs(covariance).sum()))
     return quantile(norms, 0.5) + steepest * normal_quantile(level)
-
-
-@lru_cache(maxsize=8)
-def _sizes(width: int, seed: int) -> Floats:
-    return np.abs(normals((DRAWS, width), seed))

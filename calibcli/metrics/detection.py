@@ -74,8 +74,7 @@ class AveragePrecision(TwoSamples):
             far = math.exp(min(student_quantile(1 - tail, m + n - 2) * spread / (value * (1 - value)), 700.0))
             low, high = odds / far / (1 + odds / far), odds * far / (1 + odds * far)
         high = max(high, value + (1 - value) * min(1.0, -math.log(tail) * max(side.unseen for side in self.sides)))
-        clustered = "" if self.view.groups is None else ", sums over groups"
-        how = f"influence of each row, logit, unseen rows{clustered}"
+        how = f"influence of each row, logit, unseen rows{self.clustered}"
         return Interval(low=min(low, self._worst(tail)), high=high, level=level, se=spread, how=how)
 
 

@@ -8,7 +8,7 @@ on the same rows are compared by the differences of their influences (DeLong et 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -113,6 +113,11 @@ class Ranking(Statistic):
         """Why there is no interval, or ""."""
         return self.rows.lacking
 
+    @property
+    def clustered(self) -> str:
+        """How groups enter the error, for the reader."""
+        return "" if self.view.groups is None else ", sums over groups"
+
     def row_order(self, by_rank: Floats) -> Floats:
         out = np.empty(self.view.n)
         out[self.ties.order] = by_rank
@@ -154,8 +159,8 @@ class TwoSamples(Ranking):
         view, t, sums = self.view, self.ties, self._sums
         hit = view.hit[t.order]
         parts = [
-            part[t.tie] / total * (1.0 if view.groups is not None else few(n))
-            for part, total, n in zip(self.parts, sums, self._effective, strict=True)
+            part[t.tie] / total * (1.0 if view.groups is not None else few(side.effective))
+            for part, total, side in zip(self.parts, sums, self.sides, strict=True)
         ]
         found = np.where(hit, *parts)
         return self.row_order(found if view.weights is None else found * view.weights[t.order])
@@ -165,22 +170,7 @@ class TwoSamples(Ranking):
         """The hits and the misses."""
         v = self.view
         rows = Rows(v.p, v.weights, v.counts, v.groups)
-        hits, misses = (
-            replace(
-                rows,
-                values=v.p[at],
-                weights=None if v.weights is None else v.weights[at],
-                groups=None if v.groups is None else v.groups[at],
-            )
-            for at in (v.hit, ~v.hit)
-        )
-        return hits, misses
-
-    @property
-    def _effective(self) -> tuple[float, float]:
-        """Rows of each outcome."""
-        hits, misses = self.sides
-        return hits.effective, misses.effective
+        return rows.at(v.hit), rows.at(~v.hit)
 
     @property
     def lacking(self) -> str:
@@ -242,8 +232,7 @@ class Concordance(TwoSamples):
         low, high = bisect(far, 0.0, self.value, 60)[0], 1 - bisect(lambda x: far(1 - x), 0.0, 1 - self.value, 60)[0]
         unseen = min(1.0, -math.log((1 - level) / 2) * max(side.unseen for side in self.sides))
         low, high = min(low, self.value * (1 - unseen)), max(high, self.value + (1 - self.value) * unseen)
-        clustered = "" if self.view.groups is None else ", sums over groups"
-        how = f"score form of DeLong's variance, unseen rows{clustered}"
+        how = f"score form of DeLong's variance, unseen rows{self.clustered}"
         return Interval(low=low, high=high, level=level, se=math.sqrt(spread), how=how, detail=detail)
 
 

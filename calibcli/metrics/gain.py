@@ -14,6 +14,7 @@ import numpy as np
 from calibcli.columns import columns
 from calibcli.columns.pieces import NARROW, Piece, least_of
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
+from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
 from calibcli.metrics.proper import UNSEEN, cost, high
@@ -130,11 +131,10 @@ def _leave_out(z: Array, y: Ints, w: Floats | None, fold: Ints) -> tuple[Floats,
 
 def _root(f: Floats) -> float:
     """By Newton, the root of the cubic that these derivatives give."""
-    slope, curve, third, fourth = f
     step = 0.0
     for _ in range(20):
-        value = slope + step * (curve + step * (third / 2 + step * fourth / 6))
-        step -= float(value / (curve + step * (third + step * fourth / 2)))
+        slope, curve = shifted(f, step)
+        step -= float(slope / curve)
     return step
 
 
@@ -223,13 +223,8 @@ class _Profile:
     """
 
     def __init__(self, data: Predictions, rows: Rows, alpha: float, found: Gains, nll: Floats) -> None:
-        self.z, self.y, self.rows, self.alpha, self.one = (
-            data.logits,
-            data.labels,
-            rows,
-            alpha,
-            average(nll, rows.weights),
-        )
+        self.z, self.y, self.rows, self.alpha = data.logits, data.labels, rows, alpha
+        self.one = average(nll, rows.weights)
         if found.near is None:
             temperature = sorted(found.temperatures)[len(found.temperatures) // 2]
             self.centre = 1 / temperature if 0 < temperature < math.inf else 1.0
@@ -250,10 +245,7 @@ class _Profile:
         """F'(β) and its bounds, each at error `share` of alpha."""
         if beta not in self.seen:
             step = self._step(beta)
-            if step is not None:
-                psi = self.near[0] + step * (self.near[1] + step * (self.near[2] / 2 + step * self.near[3] / 6))
-            else:
-                psi = expectation(self.z, self.y, beta)
+            psi = expectation(self.z, self.y, beta) if step is None else shifted(self.near[:4], step)[0]
             mean = dataclasses.replace(self.rows, values=psi)
             counts = mean.weights if mean.counts else None
             self.seen[beta] = mean, -high(-(psi + self.down), UNSEEN, counts), high(psi + self.up, UNSEEN, counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -119,13 +119,16 @@ class Rows:
 
     @classmethod
     def of(cls, sample: Sample, values: npt.NDArray[Any], mask: Mask | None = None) -> Rows:
-        w, groups = sample.weights, sample.columns.groups
-        if mask is not None:
-            values, w = values[mask], None if w is None else w[mask]
-            groups = None if groups is None else groups[mask]
-        if w is not None:
-            values = counted(values, w)
-        return cls(values, w, sample.counts, groups, sample.columns.condensed > 0)
+        w = sample.weights
+        values = values if w is None else counted(values, w)
+        every = cls(values, w, sample.counts, sample.columns.groups, sample.columns.condensed > 0)
+        return every if mask is None else every.at(mask)
+
+    def at(self, rows: Mask | Ints) -> Rows:
+        """Some of them."""
+        weights = None if self.weights is None else self.weights[rows]
+        groups = None if self.groups is None else self.groups[rows]
+        return replace(self, values=self.values[rows], weights=weights, groups=groups)
 
     @property
     def n(self) -> int:

@@ -13,7 +13,6 @@ from calibcli.columns import MANY, columns
 from calibcli.errors import InputError, UsageError
 from calibcli.metrics.detection import AveragePrecision, FalsePositives
 from calibcli.metrics.discrimination import Concordance, TwoSamples
-from calibcli.metrics.intervals import Interval
 from calibcli.metrics.paired import Paired, ranked, shown
 from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.plots import Curve, Plot
@@ -233,14 +232,13 @@ def report(models: Sequence[Model], options: Options | None = None, progress: Pr
 
 def _estimates(one: Scored, level: float) -> Iterator[Estimate]:
     for name, statistic in one.statistics.items():
-        interval: Interval = statistic.interval(level)
-        said = {f.name: getattr(interval, f.name) for f in dataclasses.fields(Interval) if f.name != "n"}
+        said = {**vars(statistic.interval(level)), "n": one.view.n}
         better = "lower" if name == "fpr95" else "higher"
         if isinstance(statistic, FalsePositives):
             said["detail"] = {**said["detail"], "threshold": _threshold(one, statistic)}
         elif isinstance(statistic, AveragePrecision):
             said["detail"] = {**said["detail"], "chance": statistic.chance}
-        yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", n=one.view.n, **said)
+        yield Estimate(name=name, value=statistic.value, scope=one.scope, better=better, unit="", **said)
 
 
 def _threshold(one: Scored, statistic: FalsePositives) -> float:

@@ -17,18 +17,22 @@ from calibcli.metrics.proper import UNSEEN, high
 from calibcli.metrics.sample import METRICS, Sample, known
 from calibcli.numerics import SMALLEST_P, binomial_tail, clopper_pearson, normal_quantile, student_quantile, two_sided
 from calibcli.predictions import Floats
-from calibcli.result import Estimate, Table
+from calibcli.result import Cell, Estimate, Table
 from calibcli.shelves import Choice
 
 NAMES = ("nll", "ece", "brier", "accuracy")
 SAME = "no row changes"
+PLAIN = "plain difference"
 ROUNDING = 1e-12  # of a difference of functionals of ranks
 Ends = tuple[float, float]
 """Smallest and largest."""
 
 
 class Paired(NamedTuple):
-    """A difference with its interval, its p-value, how they were found, and its standard error where it has one."""
+    """A difference with its interval, its p-value, how they were found, and its standard error where it has one.
+
+    `plain` is the difference of the two numbers where it is not `value`, as it lies outside the interval.
+    """
 
     value: float
     low: float
@@ -36,6 +40,7 @@ class Paired(NamedTuple):
     p: float
     how: str
     se: float | None = None
+    plain: float | None = None
 
     @property
     def bounded(self) -> bool:
@@ -43,7 +48,8 @@ class Paired(NamedTuple):
 
     def estimate(self, level: float, **common: Any) -> Estimate:
         ends = {"low": self.low, "high": self.high, "level": level} if self.bounded else {"reason": BOUNDLESS}
-        return Estimate(**common, **ends, value=self.value, how=f"paired: {self.how}")
+        detail: dict[str, Cell] = {} if self.plain is None else {PLAIN: self.plain}
+        return Estimate(**common, **ends, value=self.value, how=f"paired: {self.how}", detail=detail)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -102,6 +108,16 @@ def worse(changes: Sequence[Estimate]) -> list[Estimate]:
         e
         for e in changes
         if e.low is not None and e.high is not None and (e.low > 0 if e.better == "lower" else e.high < 0)
+    ]
+
+
+def outside(changes: Sequence[Estimate]) -> list[str]:
+    """Which differences are not those of the two numbers, whose bias takes them out of the interval."""
+    return [
+        f"{e.name}, {e.scope}: the numbers differ by {e.detail[PLAIN]:.4f}, outside of the interval, as chance makes "
+        "|gaps| of a calibrated model too large; the nearer end stands for it"
+        for e in changes
+        if PLAIN in e.detail
     ]
 
 
@@ -184,7 +200,11 @@ def _binned(before: GapNorm, after: GapNorm, level: float) -> Paired | str | Non
     values = None if same else paired_bins.difference((view, after.view), (before.table, after.table), level)
     if isinstance(values, str):
         return values
-    return SAME if values is None else Paired(*values, "joint spread of the gaps, centred whatever their signs")
+    if values is None:
+        return SAME
+    plain = after.value - before.value
+    outside = None if values[1] <= plain <= values[2] else plain
+    return Paired(*values, "joint spread of the gaps, centred whatever their signs", plain=outside)
 
 
 def ranked(before: Ranking, after: Ranking, level: float) -> Paired | str:

@@ -81,11 +81,25 @@ class Gaps(NamedTuple):
         return np.asarray(back @ np.concatenate(found))
 
     @property
-    def variance(self) -> float:
-        """Of `difference`, were the gaps the expected ones."""
+    def spread(self) -> tuple[float, float]:
+        """Variance of `difference`, were the gaps the expected ones; and its degrees of freedom over those of one sum.
+
+        Of the variance V a share l is that of one sum over rows or groups, linear in the gaps' noise, and has the
+        degrees ν of one. The rest is of k = (tr C)² / tr C² gaps apart, each with ν of its own: by Satterthwaite
+        (1946) V has ν / (l² + (1 - l)² / k).
+        """
         values, vectors = np.linalg.eigh(self.covariance)
-        noise = normals((DRAWS, len(self.d)), 0) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-        return float(self.difference(self.expected + noise, noise).var())
+        whole = float(np.maximum(values, 0).sum())
+        at = values > NOTHING * whole
+        z = normals((DRAWS, len(self.d)), 0)
+        noise = z @ (vectors * np.sqrt(np.maximum(values, 0))).T
+        found = self.difference(self.expected + noise, noise)
+        variance = float(found.var())
+        if variance == 0:
+            return 0.0, 1.0
+        slopes = (found - found.mean()) @ z[:, at] / DRAWS
+        linear = min(1.0, float(slopes @ slopes) / variance)
+        return variance, 1 / (linear**2 + (1 - linear) ** 2 * float(values @ values) / whole**2)
 
     @property
     def bias(self) -> float:
@@ -117,7 +131,8 @@ def difference(
     bias, at most b, has variance b²/3, that of a number anywhere within ± b (JCGM 100:2008, 4.3.7): the biases of bins
     are of either sign, and cancel between models that are alike, where b is small as gaps and biases move together.
 
-    The interval is Student's with (V + b²/3)^½, and reaches to the plain difference where that lies outside.
+    The interval is Student's with (V + b²/3)^½. Where Σ|d̂| is so biased that its difference lies outside, the value is
+    the nearer end.
     """
     gaps = _gaps(views, tables)
     if gaps.groups < FEWEST_GROUPS:
@@ -125,15 +140,16 @@ def difference(
             f"the bins hold {gaps.groups:.1f} effective groups each, and the spread of a gap needs {FEWEST_GROUPS}: "
             "fewer bins hold more of them"
         )
-    error = math.sqrt(gaps.variance + gaps.bias**2 / 3)
+    variance, times = gaps.spread
+    error = math.sqrt(variance + gaps.bias**2 / 3)
     if error == 0:
         return None
-    value, centre = float(np.abs(gaps.d) @ gaps.model), float(gaps.difference(gaps.d))
-    base = views[0]
-    degrees = Rows(base.p, base.weights, base.counts, base.groups).units - 1
+    centre, base = float(gaps.difference(gaps.d)), views[0]
+    degrees = (Rows(base.p, base.weights, base.counts, base.groups).units - 1) * times
     half = error * student_quantile((1 + level) / 2, degrees)
-    p = 1.0 if value * centre <= 0 else two_sided(abs(centre) / error, degrees)
-    return value, min(value, centre - half), max(value, centre + half), p
+    low, high = centre - half, centre + half
+    value = min(max(float(np.abs(gaps.d) @ gaps.model), low), high)
+    return value, low, high, two_sided(abs(centre) / error, degrees)
 
 
 def _expected(d: Floats, covariance: Floats, weight: Floats, floor: float) -> Floats:

@@ -169,10 +169,8 @@ def report_multilabel(
         rows.append([name, predictions.n, int(predictions.labels.sum()), *(e.value for e in estimates)])
         notes += [note for note in predictions.notes if note not in notes]
         if len(labels) <= MOST_PANELS:
-            view = sample.view()
-            bins = view.width_bins(options.bins or 15, options.edges or "right")
             how = {"name": f"label_{done}", "about": f"label={name}", "event": predictions.event}
-            plots += _small(str(name), "Reliability of each label", view, bins, options, **how)
+            plots += _small(str(name), "Reliability of each label", sample.view(), options, **how)
         if progress:
             progress((done + 1) / len(labels), str(name))
     values = [row[3:] for row in rows]
@@ -246,8 +244,9 @@ def _measured(predictions: Predictions, options: Options, scope: str) -> tuple[S
     return sample, metrics.estimates(sample, choices, level=options.level, scope=scope)
 
 
-def _small(title: str, group: str, view: BinaryOutcomes, bins: Bins, options: Options, **how: Any) -> list[Plot]:
+def _small(title: str, group: str, view: BinaryOutcomes, options: Options, **how: Any) -> list[Plot]:
     """A reliability diagram and its strip, as one of small multiples."""
+    bins = view.width_bins(options.bins or 15, options.edges or "right")
     panel, strip = reliability(view, bins, seed=options.seed, curve=options.curve, **how)
     n = panel.title.rpartition(", n = ")[2]
     return [dataclasses.replace(panel, title=f"{title}, n = {n}", group=group), strip]
@@ -277,9 +276,8 @@ def _slices(
             found += estimates
             rows.append([str(name), sample.n, *(e.value for e in estimates)])
             if name in largest:
-                view, how = sample.view(), {"event": predictions.event, "name": f"by_{column}_{name}", "about": scope}
-                bins = view.width_bins(options.bins or 15, options.edges or "right")
-                plots += _small(str(name), title, view, bins, options, **how)
+                how = {"event": predictions.event, "name": f"by_{column}_{name}", "about": scope}
+                plots += _small(str(name), title, sample.view(), options, **how)
         if column == TASK and "tasks" in predictions.facts:
             mean = macro([e for e in found if e.scope.startswith(f"{column}=")], len(parts), options.level)
             pooled = _measured(predictions, options, "")[1]

@@ -6,7 +6,7 @@ A file of `formats/` has `render(result) -> str | bytes`, and may have
     TO_STDOUT = False             pictures go to files alone
     NEEDS = ("matplotlib",)       libraries that a light install may lack
     REPORT = "estimates.csv"      its name in a folder of reports (`-o DIR/`)
-    reports(result) -> bool       whether a folder gets it for this result
+    JUDGED = True                 a folder gets it where something was judged
     figures(result, style)        {name: content} of each figure, of a picture; its `render` takes the style too
     FIGURES = True                a folder gets them
     NUMBERS = True                it holds numbers and verdicts alone: a list of names is refused
@@ -135,8 +135,8 @@ def write(result: Result, path: Path, style: Style = "screen") -> None:
     except OSError as error:
         raise UsageError(f"cannot make the folder {path} ({error.strerror})", "name another folder") from None
     for one in map(module, NAMES):
-        wanted = hasattr(one, "REPORT") and (not hasattr(one, "reports") or one.reports(result))
-        if wanted and not _lacks(one):
+        judged = not getattr(one, "JUDGED", False) or result.checks
+        if hasattr(one, "REPORT") and judged and not _lacks(one):
             _save(one.render(result), path / one.REPORT)
     for one in map(module, NAMES):
         if hasattr(one, "FIGURES") and result.plots and not _lacks(one):

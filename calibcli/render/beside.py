@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from calibcli import numbers
 from calibcli.render import sheet
-from calibcli.render.sheet import Column, Sheet
+from calibcli.render.sheet import CHANGE, OF, UNIT, VALUE, WHY, Column, Sheet, changes, intervals
 from calibcli.result import Cell, Estimate, Result, Table
 
 DIFFERENCE = "after minus before"
@@ -25,18 +25,9 @@ def _scale(result: Result) -> list[Sheet]:
     for name, of in keys:
         before, after, change = (by.get((name, of, when)) for when in ("before", "after", DIFFERENCE))
         rows.append(_moved(before, after, change, of))
-    columns = [
-        Column("metric", code=True),
-        Column("scope", code=True),
-        Column("before", right=True, spare=3),
-        Column("after", right=True),
-        Column("change", right=True),
-        Column(f"{numbers.level(moved)} interval".strip()),
-        Column("unit", spare=1),
-        Column("if calibrated", spare=2),
-        Column("why", free=True),
-    ]
-    breaks = frozenset(i for i in range(1, len(keys)) if keys[i][1] != keys[i - 1][1])
+    columns = [*OF, Column("before", right=True, spare=3), Column("after", right=True), CHANGE, intervals(moved), UNIT]
+    columns += [Column("if calibrated", spare=2), WHY]
+    breaks = changes([of for _, of in keys])
     made = [sheet.estimates(other, "why")] if other else []
     size = sheet.size([e for (_, _, when), e in by.items() if when == "after"])
     made += [sheet.without_empty(Sheet(size, columns, rows, breaks))] if rows else []
@@ -66,15 +57,9 @@ def _ranking(table: Table) -> Sheet:
     low, high = (numbers.column(cells[name]) for name in ("low", "high"))
     spans = ["" if a == numbers.NONE else f"[{a}, {b}]" for a, b in zip(low, high, strict=True)]
     ends = {name: numbers.column(cells[name]) for name in ("nll", "difference", "ece", "accuracy")}
-    columns = [
-        Column("method", code=True),
-        Column("nll", right=True),
-        Column("difference", right=True),
-        Column("interval"),
-        Column("ece", right=True, spare=2),
-        Column("accuracy", right=True, spare=1),
-        Column("made worse", free=True),
-    ]
+    columns = [Column("method", code=True), Column("nll", right=True), Column("difference", right=True)]
+    columns += [Column("interval"), Column("ece", right=True, spare=2), Column("accuracy", right=True, spare=1)]
+    columns.append(Column("made worse", free=True))
     methods, worse = ([str(cell) for cell in cells[name]] for name in ("method", "made worse"))
     rows = zip(methods, ends["nll"], ends["difference"], spans, ends["ece"], ends["accuracy"], worse, strict=True)
     return sheet.without_empty(Sheet(table.title, columns, [list(row) for row in rows]))
@@ -108,22 +93,14 @@ def _compare(result: Result) -> list[Sheet]:
         verdict = said.get((e.name, e.scope), "").removeprefix(f"{names[at]} is ")
         unit = e.unit if e.unit == "nats" else ""
         rows.append([e.name, of, names[at], *pair_shown, shown.value, shown.interval, unit, verdict])
-    columns = [
-        Column("metric", code=True),
-        Column("scope", code=True),
-        Column("model", code=True),
-        Column(names[0], right=True, spare=2),
-        Column("model's" if len(names) > 2 else names[1], right=True, spare=3),
-        Column("change", right=True),
-        Column(f"{numbers.level(result.estimates)} interval".strip()),
-        Column("unit", spare=1),
-        Column("shown"),
-    ]
-    breaks = {i for i in range(1, len(rows)) if rows[i][2] != rows[i - 1][2]}
+    columns = [*OF, Column("model", code=True), Column(names[0], right=True, spare=2)]
+    columns.append(Column("model's" if len(names) > 2 else names[1], right=True, spare=3))
+    columns += [CHANGE, intervals(result.estimates), UNIT, Column("shown")]
+    breaks = changes([row[2] for row in rows])
     if len(names) == 2:
         columns[2] = dataclasses.replace(columns[2], spare=1)
         columns, rows = [c for i, c in enumerate(columns) if i != 2], [row[:2] + row[3:] for row in rows]
-    table = sheet.without_empty(Sheet(sheet.size(result.estimates), columns, rows, frozenset(breaks)))
+    table = sheet.without_empty(Sheet(sheet.size(result.estimates), columns, rows, breaks))
     return [table, *(sheet.of_table(t) for t in result.tables if t not in (models, verdicts))]
 
 
@@ -148,17 +125,10 @@ def _curvature(result: Result) -> list[Sheet]:
         beside, _, rest = e.scope.partition(", ") if e.scope.startswith("loss=") else ("", "", e.scope)
         owners.append(beside.removeprefix("loss=") or (losses[0] if len(losses) > 1 else ""))
         rows.append([e.name, owners[-1], rest, shown.value, shown.interval, half, spread, e.reason])
-    columns = [
-        Column("quantity", code=True),
-        Column("loss", code=True),
-        Column("scope", code=True),
-        Column("value", right=True),
-        Column(f"{numbers.level(result.estimates)} interval".strip()),
-        Column("± estimator", right=True, spare=2),
-        Column("± rows (se)", right=True, spare=1),
-        Column("why", free=True),
-    ]
-    breaks = frozenset(i for i in range(1, len(rows)) if owners[i] != owners[i - 1])
+    columns = [Column(head, code=True) for head in ("quantity", "loss", "scope")]
+    columns += [VALUE, intervals(result.estimates), Column("± estimator", right=True, spare=2)]
+    columns += [Column("± rows (se)", right=True, spare=1), WHY]
+    breaks = changes(owners)
     musts = frozenset(i for i, e in enumerate(result.estimates) if e.reason)
     made = sheet.without_empty(Sheet(sheet.size(result.estimates), columns, rows, breaks, musts=musts))
     return [made, *(sheet.of_table(t) for t in result.tables if t.name != "errors")]
@@ -172,9 +142,9 @@ def _ood(result: Result) -> list[Sheet]:
     for scope, e in own.items():
         cells = [*by.get(("auroc", scope), ("", "")), *by["fpr95", scope]]
         rows.append([scope.removeprefix("score="), *cells, numbers.cell(e.detail.get("threshold"))])
-    level = f"{numbers.level(result.estimates)} interval".strip()
-    columns = [Column("score", code=True), Column("auroc", right=True), Column(level), Column("fpr95", right=True)]
-    columns += [Column(level), Column("threshold", right=True, spare=1)]
+    level = intervals(result.estimates)
+    columns = [Column("score", code=True), Column("auroc", right=True), level, Column("fpr95", right=True)]
+    columns += [level, Column("threshold", right=True, spare=1)]
     said = {
         row[1]: str(row[-1]) for t in result.tables if t.name == "differences" for row in t.rows if row[0] == "auroc"
     }
@@ -183,7 +153,7 @@ def _ood(result: Result) -> list[Sheet]:
         for e in result.estimates
         if e.name == "auroc" and e.scope in said
     ]
-    heads = [Column("auroc of", code=True), Column("change", right=True), Column(level), Column("shown")]
+    heads = [Column("auroc of", code=True), CHANGE, level, Column("shown")]
     made = [Sheet(sheet.size(result.estimates), columns, rows), Sheet("", heads, moved)]
     return [sheet.without_empty(one) for one in made if one.rows]
 

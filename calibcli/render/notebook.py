@@ -71,12 +71,12 @@ def frame(value: Any, table: str = "") -> Any:
 
 def plot(value: Any, ax: Any = None) -> Any:
     """The axes with the first reliability diagram, else the first figure, else the estimates."""
-    from calibcli.render.figure import single
+    from calibcli.render.figure import panel
 
     shown = result(value)
     panels = [p for p in shown.plots if not p.under]
     first = next((p for p in panels if sheet.bins(p)), panels[0] if panels else forest(shown))
-    return single.draw(first, ax)
+    return panel.alone(first, ax)
 
 
 def forest(shown: Result) -> Plot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,6 +106,13 @@ class Column:
     spare: int = 0  # > 0: may be left out where the width is short, the lowest first
 
 
+OF = (Column("metric", code=True), Column("scope", code=True))
+VALUE, CHANGE = Column("value", right=True), Column("change", right=True)
+UNIT, LEVEL = Column("unit", spare=1), Column("level", right=True, spare=2)
+ROWS, WHY = Column("n", right=True, spare=3), Column("why", free=True)
+"""Columns that several tables have."""
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A table of text.
@@ -181,17 +189,8 @@ def estimates(found: Sequence[Estimate], how: How = "short") -> Sheet:
     level = numbers.level(found)
     sizes = {e.n for e in found if e.n is not None}
     quantile = any(e.null_high is not None for e in found)
-    columns = [
-        Column("metric", code=True),
-        Column("scope", code=True),
-        Column("value", right=True),
-        Column("unit", spare=1),
-        Column(_interval_head(level, "interval")),
-        Column("level", right=True, spare=2),
-        Column(f"if calibrated{' (95 %)' * quantile}", spare=4),
-        Column("n", right=True, spare=3),
-        Column("why" if how == "why" else "how", free=True),
-    ]
+    columns = [*OF, VALUE, UNIT, intervals(found), LEVEL, Column(f"if calibrated{' (95 %)' * quantile}", spare=4), ROWS]
+    columns.append(WHY if how == "why" else Column("how", free=True))
     rows = []
     for e in found:
         value, interval, null = numbers.shown(e)
@@ -215,11 +214,17 @@ def _unit(e: Estimate) -> str:
     return "" if e.unit in ("probability", "percent", "ratio") else e.unit
 
 
-def _interval_head(level: str, word: str) -> str:
-    """Head of a column of intervals that share `level`: `95 % interval`, `bounds, 95 % each`."""
+def intervals(found: Sequence[Estimate], word: str = "interval") -> Column:
+    """The column of intervals, headed by the level that they share: `95 % interval`, `bounds, 95 % each`."""
+    level = numbers.level(found)
     if level.endswith(("each", "FAIL", "lower", "upper")):
-        return f"bounds, {level}"
-    return f"{level} {word}".strip()
+        return Column(f"bounds, {level}")
+    return Column(f"{level} {word}".strip())
+
+
+def changes(values: Sequence[object]) -> frozenset[int]:
+    """Where one is not as that before it."""
+    return frozenset(i for i, (a, b) in enumerate(itertools.pairwise(values), 1) if a != b)
 
 
 def _how(e: Estimate, how: How) -> str:
@@ -253,19 +258,9 @@ def _phase(scope: str) -> tuple[str, str]:
 def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet:
     both = [e for pair in pairs for e in pair]
     level = numbers.level(both)
-    columns = [
-        Column("metric", code=True),
-        Column("scope", code=True),
-        Column("before", right=True),
-        Column(_interval_head(level, "interval")),
-        Column("after", right=True),
-        Column(_interval_head(level, "interval")),
-        Column("level", right=True, spare=2),
-        Column("if calibrated", spare=4),
-        Column("unit", spare=1),
-        Column("better", spare=3),
-        Column("why" if how == "why" else "how", free=True),
-    ]
+    columns = [*OF, Column("before", right=True), intervals(both), Column("after", right=True), intervals(both), LEVEL]
+    columns += [Column("if calibrated", spare=4), UNIT, Column("better", spare=3)]
+    columns.append(WHY if how == "why" else Column("how", free=True))
     rows = []
     for pair in pairs:
         row = [pair[1].name, _phase(pair[1].scope)[0]]
@@ -275,27 +270,17 @@ def _before_after(pairs: Sequence[tuple[Estimate, Estimate]], how: How) -> Sheet
             own = "" if same else f" {numbers.level([e])}".rstrip()
             row += [value, (interval or numbers.NONE) + own]
         rows.append([*row, "" if level else same, null, _unit(pair[1]), pair[1].better, _how(pair[1], how)])
-    breaks = {i for i in range(1, len(rows)) if rows[i][1] != rows[i - 1][1]}
+    breaks = changes([row[1] for row in rows])
     musts = frozenset(i for i, pair in enumerate(pairs) if pair[1].reason)
-    return without_empty(Sheet(size(both), columns, rows, frozenset(breaks), musts=musts))
+    return without_empty(Sheet(size(both), columns, rows, breaks, musts=musts))
 
 
 def _checks(checks: Sequence[Check]) -> Sheet:
     judged = [c.estimate for c in checks if c.estimate is not None]
     level = numbers.level(judged)
-    columns = [
-        Column("verdict"),
-        Column("rule", code=True),
-        Column("scope", code=True),
-        Column("value", right=True),
-        Column(_interval_head(level, "bounds")),
-        Column("level", right=True, spare=2),
-        Column("limit", right=True, spare=1),  # which the rule says
-        Column("if calibrated", spare=5),
-        Column("n", right=True, spare=3),
-        Column("n to decide", right=True, spare=4),
-        Column("why", free=True),
-    ]
+    columns = [Column("verdict"), Column("rule", code=True), OF[1], VALUE, intervals(judged, "bounds"), LEVEL]
+    columns.append(Column("limit", right=True, spare=1))  # which the rule says
+    columns += [Column("if calibrated", spare=5), ROWS, Column("n to decide", right=True, spare=4), WHY]
     rows = []
     for c in checks:
         e = c.estimate

@@ -76,12 +76,12 @@ def eighth(share: float) -> str:
     return "▁▂▃▄▅▆▇█"[min(7, max(0, math.ceil(share * 8) - 1))]
 
 
-def wrapped(items: Sequence[str], room: int) -> list[str]:
+def wrapped(items: Sequence[str], room: int, between: str = "   ") -> list[str]:
     """A legend's items in as few lines as fit."""
     lines: list[str] = []
     for item in items:
-        if lines and width(lines[-1]) + 3 + width(item) <= room:
-            lines[-1] += "   " + item
+        if lines and width(lines[-1] + between + item) <= room:
+            lines[-1] += between + item
         else:
             lines.append(item)
     return lines

@@ -9,7 +9,7 @@ from typing import Any
 from calibcli.columns import columns
 from calibcli.metrics import Sample
 from calibcli.metrics import report as measuring
-from calibcli.metrics.paired import differences, worse
+from calibcli.metrics.paired import differences, outside, worse
 from calibcli.predictions import Predictions, notes_of
 from calibcli.result import Estimate, Result, Table
 from calibcli.scalers.fitting import applicable, apply, cross_fit, fit, part
@@ -67,7 +67,14 @@ def report(
         estimates=[*done.estimates, *estimates, *first.estimates, *second.estimates, *changed],
         tables=[*tables, *done.tables, *first.tables, *second.tables],
         plots=[*first.plots, *second.plots, *done.plots],
-        notes=[*notes_of(*filter(None, [predictions, test])), *notes, *done.notes, *_harm(changed), *second.notes],
+        notes=[
+            *notes_of(*filter(None, [predictions, test])),
+            *notes,
+            *done.notes,
+            *_harm(changed),
+            *outside(changed),
+            *second.notes,
+        ],
         facts={**facts, **done.facts, **recommended},
     ), done.scaler
 

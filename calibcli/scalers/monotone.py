@@ -42,14 +42,14 @@ def isotonic_curve(score: Array, hit: Array, weights: Array | None, tie: float =
     return x[once], y[once]
 
 
-def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Fitted:
+def packed(curves: Sequence[tuple[Array, Array]], least: float, of: Of) -> Parameters:
     """Knots of several curves in three flat arrays, as they are saved; values within [least, 1 - least]."""
-    parameters: Parameters = {
+    return {
         "x": np.concatenate([x for x, _ in curves]),
         "y": np.concatenate([np.clip(y, least, 1 - least) for _, y in curves]),
         "knots": np.array([len(x) for x, _ in curves]),
+        **({"top": np.array(1.0)} if of == "top" else {}),
     }
-    return Fitted(parameters | ({"top": np.array(1.0)} if of == "top" else {}))
 
 
 def unpacked(parameters: Parameters) -> list[tuple[Array, Array]]:
@@ -120,8 +120,8 @@ def _targets(
 
 def _isotonic(predictions: Predictions, of: Of) -> Fitted:
     curves = [isotonic_curve(m, hit, predictions.weights, TIE_ODDS) for m, hit in _targets(predictions, of, log_odds)]
-    done = packed(curves, 1 / (predictions.n + 2), of)  # never 0 or 1: the NLL stays finite
-    return Fitted({**done.parameters, "log_odds": np.array(1.0)})
+    least = 1 / (predictions.n + 2)  # never 0 or 1: the NLL stays finite
+    return Fitted({**packed(curves, least, of), "log_odds": np.array(1.0)})
 
 
 @SCALERS.add(preserves_accuracy=False, apply=_apply_curves(np.interp), form=CURVES, of_confidence=True)
@@ -165,7 +165,8 @@ def histogram(predictions: Predictions, job: Job, *, bins: Count = 15, of: Of = 
     >>> calibcli.fit_scaler(logits, labels, "histogram:bins=10").predict_proba(logits)[0].round(2)
     array([0.02, 0.  , 0.  , 0.02, 0.  , 0.12, 0.  , 0.  , 0.01, 0.82])
     """
-    return packed([bin_curve(p, hit, predictions.weights, bins) for p, hit in _targets(predictions, of)], 0.0, of)
+    curves = [bin_curve(p, hit, predictions.weights, bins) for p, hit in _targets(predictions, of)]
+    return Fitted(packed(curves, 0.0, of))
 
 
 def bin_curve(p: Array, hit: Array, weights: Array | None, bins: int) -> tuple[Array, Array]:

@@ -255,12 +255,8 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
     """The ends of ln β up to which the NLL at the best γ rises by no more than `rise`; infinite where there is none."""
 
     def above(u: float) -> float:
-        values = np.array(surface.values(u, list(GRID)))
-        i = int(values[1:-1].argmin()) + 1
-        left, middle, right = values[i - 1 : i + 2]
-        bend = left - 2 * middle + right
-        lowest = middle - (left - right) ** 2 / (8 * bend) if bend > 0 else middle
-        return float(min(lowest, values.min(), best.nll if u == best.u else np.inf)) - best.nll - rise
+        lowest = _lowest(np.array(surface.values(u, list(GRID))))
+        return min(lowest, best.nll if u == best.u else math.inf) - best.nll - rise
 
     ends = []
     for sign in (-1.0, 1.0):
@@ -273,6 +269,16 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
         near, far = bisect(lambda s, sign=sign: -above(best.u + sign * s), near, step, 12)  # type: ignore[misc]
         ends.append(best.u + sign * 0.5 * (near + far))
     return ends[0], ends[1]
+
+
+def _lowest(values: Array) -> float:
+    """The least of (G,) NLLs on GRID, or of the parabola through it and both neighbours; never beyond GRID."""
+    i = int(values.argmin())
+    if not 0 < i < len(values) - 1:
+        return float(values[i])
+    left, middle, right = values[i - 1 : i + 2].tolist()
+    bend = left - 2 * middle + right
+    return float(middle - (left - right) ** 2 / (8 * bend)) if bend > 0 else float(middle)
 
 
 def polish(whole: Surface, part: Surface, start: Point) -> Point:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.links.moments import BLOCK, Array, shift
+from calibcli.links.moments import Array, shift, weighted
 from calibcli.metrics.gap_norms import l1
 from calibcli.metrics.sample import BinaryOutcomes
 from calibcli.predictions import Predictions
@@ -112,16 +112,14 @@ def _lower_bounds(means: dict[int, tuple[float, float]], size: int, accuracy: fl
 
 def confidence(predictions: Predictions, temperature: float, dtype: Any = np.float64) -> Array:
     """(N,) top probability of softmax(z / T), with the exponentials in `dtype` (float32: within 1e-5)."""
-    out = np.empty(predictions.n, dtype)
+    out, start = np.empty(predictions.n, dtype), 0
     beta = dtype(1 / temperature)
-    step = max(1, BLOCK // predictions.k)
-    for first, block in predictions.blocks():
-        for start in range(0, len(block), step):
-            z = block[start : start + step]
-            d, _, axis = shift(z, predictions.labels[first + start : first + start + len(z)], dtype)
-            d *= beta
-            np.exp(d, out=d)
-            d.sum(axis=axis, out=out[first + start : first + start + len(z)])
+    for z, y, _ in weighted(block_source(predictions)):
+        d, _, axis = shift(z, y, dtype)
+        d *= beta
+        np.exp(d, out=d)
+        d.sum(axis=axis, out=out[start : start + len(z)])
+        start += len(z)
     return np.asarray(1 / out)
 
 

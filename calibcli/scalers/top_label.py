@@ -59,9 +59,8 @@ def top_label(predictions: Predictions, job: Job, *, by: By = "histogram", point
 
     of_all = curve(slice(None), float(size.sum()))
     curves = [curve(top == c, n) if n >= points else of_all for c, n in enumerate(size)]
-    parameters = packed(curves, 0.0, "classes").parameters | (
-        {"linear": np.array(1.0), "log_odds": np.array(1.0)} if by == "isotonic" else {}
-    )
+    parameters = packed(curves, 0.0, "classes")
+    parameters |= {"linear": np.array(1.0), "log_odds": np.array(1.0)} if by == "isotonic" else {}
     few = np.flatnonzero(size < points)
     if not len(few):
         return Fitted(parameters)

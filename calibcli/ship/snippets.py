@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,7 @@ from calibcli.scalers import Scaler
 
 Array = NDArray[Any]
 LANGUAGES = (".py", ".js", ".c")
-AFFINE = ("temperature", "vector", "bcts", "matrix", "dirichlet", "sms", "svs")
-ODDS = ("platt", "beta")
-SHORT = (*AFFINE, *ODDS, "isotonic", "ensemble_temperature")
-"""Methods with a program."""
+LOOP = "for (int i = 0; i < KK; i++)"
 
 
 def lines(scaler: Scaler, suffix: str) -> str:
@@ -33,19 +31,12 @@ def lines(scaler: Scaler, suffix: str) -> str:
         UsageError: a method that has none.
     """
     name = scaler.choice.name
-    if name in AFFINE:
-        body, numbers = _affine(scaler, suffix)
-    elif name in ODDS:
-        body, numbers = _odds(scaler, suffix)
-    elif name == "isotonic":
-        body, numbers = _isotonic(scaler, suffix)
-    elif name == "ensemble_temperature":
-        body, numbers = _ensemble(scaler, suffix)
-    else:
+    if name not in SHORT:
         raise UsageError(
             f"there is no short program for '{name}' ({', '.join(SHORT)} have one)",
             "use --to onnx, --to pt2 or --to torchscript",
         )
+    body, numbers = SHORT[name](scaler, suffix)
     takes = f"{words(scaler.kind)} ({scaler.columns})"
     what = f"{scaler.spec} by calibcli {__version__}: {takes} to probabilities ({scaler.k})"
     made = {".py": _python, ".js": _javascript, ".c": _c}[suffix](scaler, body, numbers)
@@ -67,41 +58,48 @@ def _numbers(numbers: dict[str, Any], suffix: str) -> str:
     return found
 
 
+FIRST = {
+    ("one", "logits"): ("z = [0.0, z[0]]", "z = [0, z[0]];", "const double z[2] = {0, in[0]};"),
+    ("one", "probabilities"): (
+        "z = [log(p) if p > 0 else -inf for p in (1 - z[0], z[0])]",
+        "z = [Math.log1p(-z[0]), Math.log(z[0])];",
+        "const double z[2] = {log1p(-in[0]), log(in[0])};",
+    ),
+    ("one", "log_probabilities"): (
+        "z = [log(-expm1(z[0])) if z[0] < 0 else -inf, z[0]]",
+        "z = [Math.log(-Math.expm1(z[0])), z[0]];",
+        "const double z[2] = {log(-expm1(in[0])), in[0]};",
+    ),
+    ("all", "probabilities"): (
+        "z = [log(p) if p > 0 else -inf for p in z]",
+        "z = z.map(p => Math.log(Math.max(p, 0)));",
+        "double z[KK]; for (int i = 0; i < KK; i++) z[i] = log(fmax(in[i], 0));",
+    ),
+}
+"""The line that makes logits of what the calibrator takes, by columns and kind, in each of LANGUAGES."""
+
+
+def _indented(scaler: Scaler, suffix: str, body: str, indent: str = "  ") -> str:
+    """The lines of a function: what it takes as logits, and the body."""
+    made = FIRST.get(("one" if scaler.columns == 1 else "all", scaler.kind), ("", "", "const double *z = in;"))
+    first = made[LANGUAGES.index(suffix)]
+    return "".join(f"{indent}{line}\n" for line in [*filter(None, [first]), *body.strip().split("\n")])
+
+
 def _python(scaler: Scaler, body: str, numbers: dict[str, Any]) -> str:
-    first = {
-        (True, "logits"): "z = [0.0, z[0]]",
-        (True, "probabilities"): "z = [log(p) if p > 0 else -inf for p in (1 - z[0], z[0])]",
-        (True, "log_probabilities"): "z = [log(-expm1(z[0])) if z[0] < 0 else -inf, z[0]]",
-        (False, "probabilities"): "z = [log(p) if p > 0 else -inf for p in z]",
-    }.get((scaler.columns == 1, scaler.kind), "")
     head = "from bisect import bisect_right\n" if "bisect" in body else ""
     head += "from math import exp, expm1, fsum, inf, log, log1p\n" + _numbers(numbers, ".py") + "def calibrate(z):\n"
-    return head + "".join(f"    {line}\n" for line in [*filter(None, [first]), *body.strip().split("\n")])
+    return head + _indented(scaler, ".py", body, "    ")
 
 
 def _javascript(scaler: Scaler, body: str, numbers: dict[str, Any]) -> str:
-    first = {
-        (True, "logits"): "z = [0, z[0]];",
-        (True, "probabilities"): "z = [Math.log1p(-z[0]), Math.log(z[0])];",
-        (True, "log_probabilities"): "z = [Math.log(-Math.expm1(z[0])), z[0]];",
-        (False, "probabilities"): "z = z.map(p => Math.log(Math.max(p, 0)));",
-    }.get((scaler.columns == 1, scaler.kind), "")
-    text = "".join(f"  {line}\n" for line in [*filter(None, [first]), *body.strip().split("\n")])
+    text = _indented(scaler, ".js", body)
     last = "if (typeof module !== 'undefined') module.exports = { calibrate };\n"
     return f"{_numbers(numbers, '.js')}function calibrate(z) {{\n{text}}}\n{last}"
 
 
 def _c(scaler: Scaler, body: str, numbers: dict[str, Any]) -> str:
-    first = {
-        (True, "logits"): "const double z[2] = {0, in[0]};",
-        (True, "probabilities"): "const double z[2] = {log1p(-in[0]), log(in[0])};",
-        (True, "log_probabilities"): "const double z[2] = {log(-expm1(in[0])), in[0]};",
-        (
-            False,
-            "probabilities",
-        ): f"double z[{scaler.k}]; for (int i = 0; i < {scaler.k}; i++) z[i] = log(fmax(in[i], 0));",
-    }.get((scaler.columns == 1, scaler.kind), "const double *z = in;")
-    text = "".join(f"  {line}\n" for line in [first, *body.strip().split("\n")])
+    text = _indented(scaler, ".c", body)
     head = f"#include <math.h>\n{_numbers(numbers, '.c')}"
     return f"{head}void calibrate(const double *in, double *p) {{\n{text}}}\n".replace("KK", str(scaler.k))
 
@@ -136,17 +134,16 @@ def _affine(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
         )
         end += "const total = e.reduce((s, v) => s + v, 0);\nreturn e.map(v => v / total);"
     else:
-        loop = "for (int i = 0; i < KK; i++)"
-        centre = f"{loop} total += exp(x[i]);\ntotal = log(total);" if logs else f"{loop} total += x[i] / KK;"
-        clamp, shift = f"{loop} x[i] = fmax(x[i], -1000);", f"{centre}\n{loop} x[i] -= total;"
-        start = f"double x[KK], top = z[0], total = 0;\n{loop} top = fmax(top, z[i]);\n{loop} x[i] = z[i] - top;"
-        mix = f"{loop} total += x[i] = exp(BETA * x[i]);\n"
-        mix += f"{loop} x[i] = log((1 - EVEN) * x[i] / total + EVEN / KK);"
-        row = f"{loop} p[i] = {w} * x[i]{bias};"
+        centre = f"{LOOP} total += exp(x[i]);\ntotal = log(total);" if logs else f"{LOOP} total += x[i] / KK;"
+        clamp, shift = f"{LOOP} x[i] = fmax(x[i], -1000);", f"{centre}\n{LOOP} x[i] -= total;"
+        start = f"double x[KK], top = z[0], total = 0;\n{LOOP} top = fmax(top, z[i]);\n{LOOP} x[i] = z[i] - top;"
+        mix = f"{LOOP} total += x[i] = exp(BETA * x[i]);\n"
+        mix += f"{LOOP} x[i] = log((1 - EVEN) * x[i] / total + EVEN / KK);"
+        row = f"{LOOP} p[i] = {w} * x[i]{bias};"
         if full:
-            row = f"{loop} {{ p[i] = B[i]; for (int j = 0; j < KK; j++) p[i] += W[i][j] * x[j]; }}"
-        end = f"{row}\ntop = p[0]; total = 0;\n{loop} top = fmax(top, p[i]);\n"
-        end += f"{loop} total += (p[i] = exp(p[i] - top));\n{loop} p[i] /= total;"
+            row = f"{LOOP} {{ p[i] = B[i]; for (int j = 0; j < KK; j++) p[i] += W[i][j] * x[j]; }}"
+        end = f"{row}\ntop = p[0]; total = 0;\n{LOOP} top = fmax(top, p[i]);\n"
+        end += f"{LOOP} total += (p[i] = exp(p[i] - top));\n{LOOP} p[i] /= total;"
     middle = [] if plain else [mix] if mixed else [shift, clamp] if logs else [clamp, shift]
     return "\n".join([start, *middle, end]), numbers
 
@@ -175,9 +172,8 @@ def _ensemble(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
         start += "const n = z.map(v => +(v > -Infinity));\n"
         start += "const a = TEMPERED / sum(t), b = PLAIN / sum(e), c = UNIFORM / sum(n);\n"
         return start + "return z.map((_, i) => a * t[i] + b * e[i] + c * n[i]);", numbers
-    loop = "for (int i = 0; i < KK; i++)"
-    start = f"double top = z[0], a = 0, b = 0, c = 0;\n{loop} top = fmax(top, z[i]);\n"
-    start += f"{loop} {{ a += exp(BETA * (z[i] - top)); b += exp(z[i] - top); c += z[i] > -INFINITY; }}\n{loop}\n"
+    start = f"double top = z[0], a = 0, b = 0, c = 0;\n{LOOP} top = fmax(top, z[i]);\n"
+    start += f"{LOOP} {{ a += exp(BETA * (z[i] - top)); b += exp(z[i] - top); c += z[i] > -INFINITY; }}\n{LOOP}\n"
     start += "  p[i] = TEMPERED * exp(BETA * (z[i] - top)) / a + PLAIN * exp(z[i] - top) / b\n"
     return start + "    + UNIFORM * (z[i] > -INFINITY) / c;", numbers
 
@@ -212,15 +208,14 @@ def _odds(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
             return start + "return [1 / (1 + Math.exp(m[0])), 1 / (1 + Math.exp(-m[0]))];", numbers
         p = "const p = m.map(v => 1 / (1 + Math.exp(-v))), total = p.reduce((s, v) => s + v, 0);\n"
         return start + p + "return p.map(v => v / total);", numbers
-    loop = "for (int i = 0; i < KK; i++)"
-    start = f"double top = z[0], all = 0, total = 0;\n{loop} top = fmax(top, z[i]);\n{loop} all += exp(z[i] - top);\n"
+    start = f"double top = z[0], all = 0, total = 0;\n{LOOP} top = fmax(top, z[i]);\n{LOOP} all += exp(z[i] - top);\n"
     curves = "for (int i = 0, k = 1; k < 2; k++) {" if k == 2 else "for (int i = 0; i < KK; i++) {\n  const int k = i;"
     start += f"{curves}\n  double rest = 0;\n  for (int j = 0; j < KK; j++) if (j != k) rest += exp(z[j] - top);\n"
     start += "  const double q = fmax(z[k] - top - log(all), -700), r = fmax(log(rest) - log(all), -700);\n"
     start += "  const double m = A[i] * q - B[i] * r + C[i];\n"
     if k == 2:
         return start + "  p[0] = 1 / (1 + exp(m)); p[1] = 1 / (1 + exp(-m));\n}\n(void)total;", numbers
-    return start + f"  total += (p[i] = 1 / (1 + exp(-m)));\n}}\n{loop} p[i] /= total;", numbers
+    return start + f"  total += (p[i] = 1 / (1 + exp(-m)));\n}}\n{LOOP} p[i] /= total;", numbers
 
 
 def _isotonic(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
@@ -252,8 +247,7 @@ def _isotonic(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
         if k == 2:
             return start + "return [1 - q[0], q[0]];", numbers
         return start + "const total = q.reduce((s, v) => s + v, 0);\nreturn q.map(v => v / total);", numbers
-    loop = "for (int i = 0; i < KK; i++)"
-    start = f"double top = z[0], total = 0;\n{loop} top = fmax(top, z[i]);\n"
+    start = f"double top = z[0], total = 0;\n{LOOP} top = fmax(top, z[i]);\n"
     c = "0" if k == 2 else "k"
     start += "{\n  const int k = 1;\n" if k == 2 else "for (int k = 0; k < KK; k++) {\n"
     start += f"  int i = S[{c}] + 1;\n  double rest = 0;\n"
@@ -262,7 +256,16 @@ def _isotonic(scaler: Scaler, suffix: str) -> tuple[str, dict[str, Any]]:
     start += f"  while (i < S[{c} + 1] - 1 && X[i] <= v) i++;\n"
     start += f"  const double slope = i < S[{c} + 1] ? (Y[i] - Y[i - 1]) / (X[i] - X[i - 1]) : 0;\n"
     start += f"  total += p[{c}] = Y[i - 1] + slope * (v - X[i - 1]);\n}}\n"
-    return start + ("p[1] = p[0]; p[0] = 1 - p[1];" if k == 2 else f"{loop} p[i] /= total;"), numbers
+    return start + ("p[1] = p[0]; p[0] = 1 - p[1];" if k == 2 else f"{LOOP} p[i] /= total;"), numbers
+
+
+SHORT: dict[str, Callable[[Scaler, str], tuple[str, dict[str, Any]]]] = {
+    **dict.fromkeys(("temperature", "vector", "bcts", "matrix", "dirichlet", "sms", "svs"), _affine),
+    **dict.fromkeys(("platt", "beta"), _odds),
+    "isotonic": _isotonic,
+    "ensemble_temperature": _ensemble,
+}
+"""By method: the body of its function, and the constants that it needs."""
 
 
 def run(text: str, suffix: str, fed: Array, k: int) -> Array | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,10 @@ class TorchOps:
 
     exp, log, abs = staticmethod(torch.exp), staticmethod(torch.log), staticmethod(torch.abs)
     least, most, same = staticmethod(torch.minimum), staticmethod(torch.maximum), staticmethod(torch.eq)
+    max, sum = (staticmethod(partial(f, dim=-1, keepdim=True)) for f in (torch.amax, torch.sum))
+    argmax = staticmethod(partial(torch.argmax, dim=-1, keepdim=True))
+    deep, flat = (staticmethod(partial(f, dim=-1)) for f in (torch.unsqueeze, torch.squeeze))
+    index, take = staticmethod(Tensor.long), staticmethod(operator.getitem)
 
     def where(self, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return torch.where(condition, x, y)
@@ -34,32 +40,11 @@ class TorchOps:
         found: Tensor = getattr(self.module, name)
         return found
 
-    def max(self, x: Tensor) -> Tensor:
-        return x.amax(-1, keepdim=True)
-
-    def sum(self, x: Tensor) -> Tensor:
-        return x.sum(-1, keepdim=True)
-
-    def argmax(self, x: Tensor) -> Tensor:
-        return x.argmax(-1, keepdim=True)
-
     def number(self, condition: Tensor) -> Tensor:
         return condition.to(self.dtype)
 
-    def index(self, x: Tensor) -> Tensor:
-        return x.long()
-
-    def take(self, table: Tensor, index: Tensor) -> Tensor:
-        return table[index]
-
     def column(self, x: Tensor, k: int) -> Tensor:
         return x[:, k : k + 1]
-
-    def deep(self, x: Tensor) -> Tensor:
-        return x.unsqueeze(-1)
-
-    def flat(self, x: Tensor) -> Tensor:
-        return x.squeeze(-1)
 
     def join(self, *columns: Tensor) -> Tensor:
         return torch.cat(columns, -1)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibcli.metrics.intervals import Rows
-from calibcli.numerics import normal_quantile, normal_share, two_sided
+from calibcli.numerics import log_sigmoid, normal_quantile, normal_share, root, two_sided
 from calibcli.predictions import Floats, Ints
 
 SMALLEST = 30  # rows (or groups) of the other half below which nothing is confirmed
@@ -39,34 +39,26 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Rows with what is asked of them, (N,): p - y with p; or, with p None, whether the prediction is wrong."""
+    """Rows with what is asked of them: p - y with p, (N,); or, with p None, whether the prediction is wrong."""
 
-    values: Floats
+    rows: Rows
     p: Floats | None
-    weights: Floats | None
-    counts: bool
-    groups: Any
 
     @property
     def outcomes(self) -> Floats:
         """(N,) 0 or 1, but for rounding."""
-        return self.values if self.p is None else self.p - self.values
-
-    def rows(self, rows: Any) -> Rows:
-        """Some of them."""
-        picked = [None if column is None else column[rows] for column in (self.weights, self.groups)]
-        return Rows(self.values[rows], picked[0], self.counts, picked[1])
+        return self.rows.values if self.p is None else self.p - self.rows.values
 
     def test(self, inside: Ints, outside: Ints, alpha: float) -> Found:
         """A gap against 0; an error against that of the other rows."""
-        here = self.rows(inside)
+        here = self.rows.at(inside)
         if len(inside) < SMALLEST or here.lacking or here.units < SMALLEST:
             reason = here.lacking or f"fewer than {SMALLEST} rows or groups on this half"
             return Found(len(inside), here.value if len(inside) else math.nan, -1.0, 1.0, 1.0, reason=reason)
         low, high = here.bounds(alpha / 2, 0.0 if self.p is None else -1.0, 1.0)
         if self.p is not None:
             return Found(len(inside), here.value, low, high, self._gap(here, self.p[inside]))
-        rest = self.rows(outside)
+        rest = self.rows.at(outside)
         return Found(len(inside), here.value, low, high, self._more_wrong(here, rest), rest=rest.value)
 
     @staticmethod
@@ -106,8 +98,6 @@ def fisher(hits: int, n: int, marked: int, total: int) -> float:
 
 
 def _log_choose(n: int, k: int) -> float:
-    if not 0 <= k <= n:
-        return -math.inf
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
@@ -131,23 +121,15 @@ def _tail(p: Floats, hits: float, w: Floats) -> float:
     if hits > w.sum() - 1 + 1e-9:
         return math.exp(float(w @ np.log(p)))
     at, odds = hits - 0.5, np.log(p / (1 - p))
-    low, high, t = -800.0, 800.0, 0.0
-    for _ in range(200):
-        tilted = 1 / (1 + np.exp(-np.clip(odds + t, -700, 700)))
-        mean, power = float(w @ tilted), float(w @ (tilted * (1 - tilted)))
-        low, high = (t, high) if mean < at else (low, t)
-        step = (at - mean) / power if power > 0 else math.inf
-        after = t + step if low < t + step < high else (low + high) / 2
-        if abs(after - t) < 1e-10 * max(1.0, abs(t)):
-            break
-        t = after
+    t = root(lambda t: float(w @ np.exp(log_sigmoid(odds + t))) - at, -800.0, 800.0)
     if abs(t) < 1e-5:
         return 0.5
     log_mgf = float(w @ np.logaddexp(np.log1p(-p), np.log(p) + t))
-    root = math.copysign(math.sqrt(max(2 * (t * at - log_mgf), 0.0)), t)
+    size = math.copysign(math.sqrt(max(2 * (t * at - log_mgf), 0.0)), t)
+    power = float(w @ np.exp(log_sigmoid(odds + t) + log_sigmoid(-odds - t)))
     slope = 2 * math.sinh(t / 2) * math.sqrt(power) if abs(t) < 700 else math.inf
-    density = math.exp(-root * root / 2) / math.sqrt(2 * math.pi)
-    return min(max(normal_share(-root) + density * (1 / slope - 1 / root), 0.0), 1.0)
+    density = math.exp(-size * size / 2) / math.sqrt(2 * math.pi)
+    return min(max(normal_share(-size) + density * (1 / slope - 1 / size), 0.0), 1.0)
 
 
 def halves(n: int, groups: Any, seed: int) -> Mask:

@@ -15,6 +15,7 @@ from calibcli.errors import InputError, UsageError
 from calibcli.gate.conditions import text_of
 from calibcli.gate.sources import BY_CLASS
 from calibcli.metrics import Sample
+from calibcli.metrics.intervals import Rows
 from calibcli.metrics.paired import holm
 from calibcli.plots import Curve, Plot
 from calibcli.predictions import Floats, Predictions, Progress
@@ -67,12 +68,13 @@ def find(predictions: Predictions, search: Search, progress: Progress | None = N
     adjusted = holm([one.p for one in tests]).tolist() if split else [min(1.0, one.p * count) for one in tests]
     tests = [dataclasses.replace(one, adjusted=p) for one, p in zip(tests, adjusted, strict=True)]
     texts = [text_of(rule.conditions(found)) for rule in best]
-    gaps = [float(np.mean(measured.values[at][rule.holds(found, at)])) for rule in best]
-    total = float(measured.rows(rest).value)
+    gaps = [float(np.mean(measured.rows.values[at][rule.holds(found, at)])) for rule in best]
+    confirming = measured.rows.at(rest)
+    total = float(confirming.value)
     sides = len(rest), float(np.average(evidence.variance[rest])), count, max(SHARE, search.min_n / predictions.n)
     tell(1.0, "")
     told = _result(search, texts, gaps, tests, total, sides)
-    if search.find == "gap" and abs(total) > 3 * measured.rows(rest).se:
+    if search.find == "gap" and abs(total) > 3 * confirming.se:
         notes.append(f"all rows together have a gap of {total:+.3f}, which slices share: calib scale mends that first")
     notes += [said for rule, text, one in zip(best, texts, tests, strict=True)
               if one.adjusted <= search.alpha and (said := _leak(rule, text, found, measured))]  # fmt: skip
@@ -88,11 +90,11 @@ def _asked(sample: Sample, search: Search) -> tuple[Measured, Evidence]:
     if search.find == "gap":
         view = sample.view()
         values, variance = view.residual, view.p * view.complement
-        return Measured(values, view.p, *design), Evidence(w * values, power * variance)
+        return Measured(Rows(values, *design), view.p), Evidence(w * values, power * variance)
     wrong: Floats = (~sample.columns.correct).astype(np.float64)
     mean = float(np.average(wrong, weights=w))
     spread = np.full(len(wrong), mean * (1 - mean))
-    return Measured(wrong, None, *design), Evidence(w * (wrong - mean), power * spread, signed=False)
+    return Measured(Rows(wrong, *design), None), Evidence(w * (wrong - mean), power * spread, signed=False)
 
 
 def _leak(rule: Rule, text: str, columns: Sequence[Column], measured: Measured) -> str:

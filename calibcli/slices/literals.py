@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from calibcli.columns.parts import coded
 from calibcli.gate.conditions import Condition, numbers
+from calibcli.numbers import exact
 from calibcli.predictions import Floats, Ints
 
 PARTS = 5  # of a column of numbers
@@ -94,8 +95,8 @@ def _cut(name: str, values: Floats, search: npt.NDArray[np.bool_], least: int) -
         for high in range(low, cells):
             if (low > 0 and high < cells - 1 and high > low) or (low == 0 and high == cells - 1):
                 continue  # a range in the middle is one part; all of it is no condition
-            above = (Condition(name, ">", _shown(cuts[low - 1])),) if low else ()
-            below = (Condition(name, "<=", _shown(cuts[high])),) if high < cells - 1 else ()
+            above = (Condition(name, ">", exact(cuts[low - 1])),) if low else ()
+            below = (Condition(name, "<=", exact(cuts[high])),) if high < cells - 1 else ()
             mask = (np.arange(cells + 1) >= low) & (np.arange(cells + 1) <= high)
             if rows[mask].sum() >= least:
                 literals.append((*above, *below))
@@ -103,7 +104,3 @@ def _cut(name: str, values: Floats, search: npt.NDArray[np.bool_], least: int) -
     if not literals:
         return f"'{name}' has no range of {least} rows: left out"
     return Column(name, codes, literals, np.array(masks))
-
-
-def _shown(number: float) -> str:
-    return repr(float(number)).removesuffix(".0")

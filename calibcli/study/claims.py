@@ -23,6 +23,7 @@ from calibcli.predictions import Floats
 Word = Literal["holds", "reversed", "undecided", "not comparable", "no verdict"]
 DRAWS = 200
 MOST_SEEDS = 10_000
+ASKEW = 25
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,9 @@ def preserved(a: Measured, b: Measured, margin: float, level: float = 0.95) -> V
     tails = [_one_sided(found, margin, -1), _one_sided(found, -margin, 1)]
     if max(tails) < 1 - level:
         return Verdict("holds", max(tails), found)
-    nearest = math.copysign(margin, found.value)
-    if abs(found.value) > margin and found.p(nearest) < 1 - level:
-        return Verdict("reversed", found.p(nearest), found)
+    nearest = found.p(math.copysign(margin, found.value))
+    if abs(found.value) > margin and nearest < 1 - level:
+        return Verdict("reversed", nearest, found)
     return Verdict("undecided", max(tails), found, why=f"the difference is not shown to be within {margin:g}")
 
 
@@ -185,15 +186,16 @@ def slope(x: Sequence[Measured], y: Sequence[Measured], sign: int, level: float 
 
 
 def close_to(a: Measured, low: float, high: float, level: float = 0.95) -> Verdict:
-    """The mean lies in [low, high]; reversed where it surely does not."""
+    """The mean lies in [low, high]; reversed where it surely does not.
+
+    No difference of two: its seeds may lie askew, as squares of normal numbers do (a NLL around its least). At 95 %
+    three to ten of those are surely on a wrong side of their mean in 18 %; their p is taken `ASKEW` times.
+    """
     found = Mean.of(a)
-    tails = [_one_sided(found, high, -1), _one_sided(found, low, 1)]
-    if max(tails) < 1 - level:
-        return Verdict("holds", max(tails), found)
-    outside = found.p(high if found.value > high else low)
-    if not low <= found.value <= high and outside < 1 - level:
-        return Verdict("reversed", outside, found)
-    return Verdict("undecided", max(tails), found)
+    p = max(min(1.0, ASKEW * found.p(end)) for end in (low, high))
+    if p >= 1 - level:
+        return Verdict("undecided", p, found)
+    return Verdict("holds" if low < found.value < high else "reversed", p, found)
 
 
 def holm(found: Mapping[str, Verdict], level: float = 0.95) -> dict[str, Verdict]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calibcli.errors import UsageError
 from calibcli.headline import listed
 from calibcli.result import Cell, Check, Estimate, Outcome, Result, Table
-from calibcli.study import again, claims, panels, parsing
+from calibcli.study import claims, panels, parsing
 from calibcli.study.claims import Mean, Measured, Verdict
 from calibcli.study.experiment import Claim, Study, built_in, text_of
 from calibcli.study.panels import LEVEL
@@ -78,7 +81,7 @@ def report(study: Study, save: Path, expect: bool = False) -> Result:
             "paper": study.paper,
             "size": study.size or "as written",
             "seeds": study.seeds,
-            "command": again.command(study),
+            "command": command(study),
             "recipe_sha256": hashlib.sha256(parsing.written(study).encode()).hexdigest(),
             "cost": study.cost,
             "spent": {"hours": sum(float(record(save, run).get("seconds", 0)) for run in runs(study)) / 3600},
@@ -280,3 +283,24 @@ def _headline(study: Study, judged: dict[str, Verdict]) -> str:
     )
     seeds = f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
     return f"{len(judged)} claim{'s' * (len(judged) != 1)} at {seeds}: {told or 'none'}."
+
+
+GIVEN = ("seeds", "arch", *parsing.MACHINE)
+WORDS = ("question", "paper", "bibtex", "cost", "differs")
+
+
+def command(study: Study) -> str:
+    """What makes a study again: of one that comes along, with what it was given in place of its own; else of the recipe
+    that its folder has.
+    """
+    more = ["--trust"] if parsing.named_code(study) else []
+    for data in ("", study.train.removesuffix("#train")) if study.name in built_in() else ():
+        try:
+            own = parsing.parse(*text_of(study.name), size=study.size, data=data, trust=True)
+        except UsageError:  # this size has no rows of its own
+            continue
+        if dataclasses.replace(own, **{name: getattr(study, name) for name in (*GIVEN, *WORDS)}) == study:
+            words = ["calib", "study", study.name, "--size", study.size, *(["--data", data] if data else [])]
+            words += [word for arch in study.arch if study.arch != own.arch for word in ("--arch", arch)]
+            return shlex.join([*words, *(["--seeds", str(study.seeds)] if study.seeds != own.seeds else []), *more])
+    return shlex.join(["calib", "study", parsing.FILE, *more])

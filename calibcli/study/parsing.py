@@ -9,7 +9,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from calibcli.files import atomic
 from calibcli.inputs.checkpoint import factory
 from calibcli.inputs.code import NAMES_CODE
 from calibcli.scalers.scaler import SCALERS as METHODS
-from calibcli.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Claim, Study
+from calibcli.study.experiment import CURVATURE, KINDS, LOGGED, OPTIONAL, SIZES, Arm, Claim, Study, wanted
 from calibcli.study.redraws import NAMES
-from calibcli.study.values import wanted
 from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Training
 
@@ -199,6 +198,11 @@ class _Where:
     def table(self, raw: Mapping[str, Any], name: str, keys: Sequence[str] | set[str]) -> dict[str, Any]:
         return dict(self.known(raw.get(name, {}), keys, f"[{name}]"))
 
+    def among(self, name: str, known: Iterable[str], problem: str, place: str = "") -> None:
+        """Refuse a name that is none of those."""
+        if name not in (names := [*known]):
+            raise UsageError(f"{place or self.source}: {problem}", did_you_mean(name, names))
+
     def at(self, word: str, value: Any = None) -> str:
         """`FILE:LINE` of the first line that begins with a word, or of that with this value."""
         lines = enumerate(self.text.splitlines(), 1)
@@ -302,8 +306,7 @@ def _check(study: Study, where: _Where) -> None:
         ("number of the log", study.log, LOGGED),
     ):
         for name in found:
-            if name not in known:
-                raise UsageError(f"{where.source}: a study has no {what} '{name}'", did_you_mean(name, [*known]))
+            where.among(name, known, f"a study has no {what} '{name}'")
     if not (names and study.arch and study.seeds > 0):
         lacking = "arms" if not names else "networks" if not study.arch else "seeds"
         raise UsageError(f"{where.source} has no {lacking}", "write [[arm]], [axes] arch = [...] and seeds = 5")
@@ -311,9 +314,7 @@ def _check(study: Study, where: _Where) -> None:
         _options({**study.options, **arm.options}, where, f"arm {arm.name}")
         losses.objective(arm.loss)
         for name in arm.printed:
-            if name not in study.measured:
-                fix = did_you_mean(name, study.measured)
-                raise UsageError(f"{where.at('printed')}: '{name}' is printed, and is not measured", fix)
+            where.among(name, study.measured, f"'{name}' is printed, and is not measured", where.at("printed"))
     for arch in study.arch:
         factory.check(arch)
     for scaler in study.scalers:
@@ -323,15 +324,12 @@ def _check(study: Study, where: _Where) -> None:
         if claim.kind == "crosses":
             told = [f"{told[0]} at {claim.keys[key]}%" for key in ("first", "last")]
         for asked in told:
-            if asked not in study.measured:
-                fix = did_you_mean(asked, study.measured)
-                raise UsageError(f"{where.source}: claim {claim.id}: '{asked}' is not measured", fix)
+            where.among(asked, study.measured, f"claim {claim.id}: '{asked}' is not measured")
         if claim.kind == "close_to" and claim.keys["low"] >= claim.keys["high"]:
             raise UsageError(f"{where.source}: claim {claim.id}: low is not below high", "correct it")
         for key in ("a", "b"):
-            if key in claim.keys and claim.keys[key] not in names:
-                fix = did_you_mean(str(claim.keys[key]), names)
-                raise UsageError(f"{where.source}: claim {claim.id}: no arm '{claim.keys[key]}'", fix)
+            if key in claim.keys:
+                where.among(str(claim.keys[key]), names, f"claim {claim.id}: no arm '{claim.keys[key]}'")
         along = claim.keys.get("along")
         least = 3 if claim.kind == "interior_minimum" else 2
         if along is not None and sum(along in arm.at for arm in study.arms) < least:

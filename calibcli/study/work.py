@@ -114,8 +114,11 @@ def places(device: str, jobs: int) -> list[str]:
     return [f"cuda:{number % devices.count()}" for number in range(jobs)]
 
 
-def work(study: Study, save: Path, progress: Progress, until: float | None = None) -> None:
+def work(study: Study, save: Path, progress: Progress, until: float | None = None, wait: bool = True) -> None:
     """Do what no other worker does until nothing is left, or the time `until` (of `time.monotonic`) has come.
+
+    Args:
+        wait: for what others have begun, which is done here should they die.
 
     Raises:
         UsageError, InputError: what every run would be refused for.
@@ -131,6 +134,8 @@ def work(study: Study, save: Path, progress: Progress, until: float | None = Non
                     mine = True
                     _one(study, run, what, save, _within(progress, len(todo) - len(left), len(todo), run.words))
                     break
+        if not (mine or wait):
+            return
         if not mine:
             time.sleep(POLL)  # the rest is with others
 

@@ -25,12 +25,11 @@ from calibcli.inputs.checkpoint.factory import is_built_in
 from calibcli.inputs.dataset.vocabulary import vectors
 from calibcli.result import Result
 from calibcli.training import state, summary
-from calibcli.training.data import Parts, open_parts, standardised
+from calibcli.training.data import Parts, Split, open_parts, standardised
 from calibcli.training.looks import snapshot_name
 from calibcli.training.one_model import Fitted, Start, fit
 from calibcli.training.recipe import Recipe, own_loss
 from calibcli.training.setup import Progress, Setup, Training
-from calibcli.training.split import Split
 
 MODULE = "(module)"
 MADE = ("model.safetensors", "model.pt", "validation.npz", "test.npz")
@@ -130,7 +129,9 @@ def begin(setup: Setup) -> tuple[Start, Parts]:
     if isinstance(setup.model, nn.Module):
         if setup.arch or setup.arch_file or setup.init == "fresh":
             raise UsageError("a module has its architecture and its weights", "leave arch, arch_file and init out")
-        return Start(setup.model, type(setup.model).__name__, False, source=MODULE), rows()
+        return Start(setup.model, type(setup.model).__name__, False, source=MODULE), rows(
+            embeds=checkpoint.embeds(setup.model)
+        )
     model_name = str(setup.model)
     checkpointed = Path(model_name.rpartition("#")[0] or model_name).exists() and not is_built_in(model_name)
     if checkpointed and setup.embeddings is not None:
@@ -190,12 +191,6 @@ def _drawn(setup: Setup, spec: str, **known: Any) -> nn.Module:
         return checkpoint.build(None if setup.arch_file else spec, setup.arch_file, **known)
 
 
-def named(setup: Setup) -> list[str | Path]:
-    """The files that it names."""
-    asked = (setup.model, setup.data, setup.validation, setup.test, setup.arch_file, setup.embeddings)
-    return [name for name in asked if isinstance(name, str | Path)]
-
-
 def _prepare(setup: Setup, folder: Path | None) -> None:
     """Make the folder of a run's files, and refuse one that holds another run.
 
@@ -216,7 +211,7 @@ def _prepare(setup: Setup, folder: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder} ({error.strerror})", "name another --save folder") from None
-    may_write([folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)], named(setup))
+    may_write([folder / name for name in (*MADE, *map(snapshot_name, setup.snapshot), *RUN)], setup.files)
     made, held = ([folder / name for name in names if (folder / name).exists()] for names in (MADE, RUN))
     made += folder.glob(snapshot_name("[0-9]*"))
     if made and not held:

@@ -24,12 +24,11 @@ from calibcli.links import log_phi
 from calibcli.predictions import Predictions
 from calibcli.training import head, state
 from calibcli.training.batches import Loader
-from calibcli.training.data import Parts
+from calibcli.training.data import Index, Parts, Split
 from calibcli.training.looks import Looks, room, snapshot_name
 from calibcli.training.loop import Trainer
 from calibcli.training.recipe import Recipe
 from calibcli.training.setup import Kept, Progress
-from calibcli.training.split import Index, Split
 
 
 @dataclass(frozen=True)

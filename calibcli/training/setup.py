@@ -127,6 +127,12 @@ class Setup(opening.Rows, opening.Network, Machine, Kept, Training, Given):
     def __post_init__(self) -> None:
         check_options(self)
 
+    @property
+    def files(self) -> list[str | Path]:
+        """The files that it names."""
+        asked = (self.model, self.data, self.validation, self.test, self.arch_file, self.embeddings)
+        return [name for name in asked if isinstance(name, str | Path)]
+
     def fields_of(self, kind: type) -> dict[str, Any]:
         """Those of a base, by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(kind)}

@@ -135,12 +135,8 @@ class Keeper:
         """The rules asked for; those of the state where none are."""
         rules = self.terms.rules
         asked = bool(rules.max or rules.min or rules.margin or rules.config)
-        request = dataclasses.replace(
-            rules, input=named, baseline=baseline or rules.baseline, reading=self.terms.reading
-        )
-        if not rules.margin:
-            request = dataclasses.replace(request, baseline=None)
-        config = session.asked(request)
+        beside = (baseline or rules.baseline) if rules.margin else None
+        config = session.asked(dataclasses.replace(rules, input=named, baseline=beside, reading=self.terms.reading))
         if self.state is not None and not asked:
             if any(rule.baseline for rule in self.state.settings.rules) and not baseline:
                 raise UsageError(f"{self.name} has a rule against a baseline", "pass tonight's: --baseline FILE")

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from calibcli import wellformed
 from calibcli.errors import InputError, UsageError, printable
 from calibcli.files import atomic
+from calibcli.gate.baseline import squeezed, unsqueezed
 from calibcli.inputs.files.source import Source
 from calibcli.spec import Alpha, Nats, PerYear, Range
 from calibcli.watch.streams import Stream, Watched, thresholds
@@ -34,6 +35,7 @@ NIGHTS = 400  # of the history that is kept
 BATCHES = 512  # digests that are kept
 MOST = 1 << 26  # bytes of the history
 IDS = 1024  # hashes that are kept: the smallest
+COUNTS = ("night", "nights", "rows", "rows_tonight")  # of a state, as they are in its file
 Hashes = npt.NDArray[np.uint64]
 AGAIN = "--restart starts a new state and keeps this one beside it"
 
@@ -130,16 +132,12 @@ class State:
             format=FORMAT,
             schema=SCHEMA,
             version=version,
-            settings=self.settings,
-            night=self.night,
-            nights=self.nights,
-            rows=self.rows,
-            rows_tonight=self.rows_tonight,
+            **{name: getattr(self, name) for name in ("settings", *COUNTS)},
             streams=[
                 {"rule": i, "slice": name, "crossed": s.crossed, "arrays": _text(s)}
                 for (i, name), s in self.streams.items()
             ],
-            history=_squeezed(json.dumps(self.history[-NIGHTS:], separators=(",", ":")).encode()),
+            history=squeezed(json.dumps(self.history[-NIGHTS:], separators=(",", ":")).encode()),
             batches=self.batches[-BATCHES:],
             ids=base64.b64encode(self.ids.astype("<u8").tobytes()).decode(),
             ids_cut=f"{self.ids_cut:x}",
@@ -184,13 +182,11 @@ def load(path: str | os.PathLike[str]) -> State:
     fix = "take it from a backup, or start a new state"
     packed: Packed = wellformed.read(data, Packed, name, fix)
     state = State.begin(packed.settings)
-    state.night, state.nights, state.rows = packed.night, packed.nights, packed.rows
-    state.rows_tonight = packed.rows_tonight
-    state.batches = list(packed.batches)
+    vars(state).update({name: getattr(packed, name) for name in COUNTS}, batches=list(packed.batches))
     try:
         state.ids = np.frombuffer(base64.b64decode(packed.ids, validate=True), "<u8").astype(np.uint64)
         state.ids_cut = int(packed.ids_cut, 16)
-        state.history = json.loads(_unsqueezed(packed.history, MOST))
+        state.history = json.loads(unsqueezed(packed.history, MOST))
         for one in packed.streams:
             key = one["rule"], one["slice"]
             _fill(state.streams[key], one["arrays"])
@@ -262,23 +258,13 @@ def _short(value: Any) -> str:
 
 def _text(stream: Stream) -> str:
     """Arrays one after another, compressed, in base64; their shapes follow from the rule."""
-    data = b"".join(a.astype("<f8").tobytes() for a in stream.arrays().values())
-    return _squeezed(data)
-
-
-def _squeezed(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 9)).decode()
-
-
-def _unsqueezed(text: str, most: int) -> bytes:
-    """No more than `most` bytes, and one more where there are more: no decompression bomb."""
-    return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), most + 1)
+    return squeezed(b"".join(a.astype("<f8").tobytes() for a in stream.arrays().values()))
 
 
 def _fill(stream: Stream, text: str) -> None:
     shapes = {name: a.shape for name, a in stream.arrays().items()}
     sizes = [math.prod(shape) for shape in shapes.values()]
-    data = _unsqueezed(text, 8 * sum(sizes))
+    data = unsqueezed(text, 8 * sum(sizes))
     if len(data) != 8 * sum(sizes):
         raise ValueError(f"{sum(sizes)} numbers expected")
     parts = np.split(np.frombuffer(data, "<f8").astype(np.float64), np.cumsum(sizes)[:-1])

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from calibcli.inputs.checkpoint.factory import build
-from calibcli.inputs.checkpoint.load import Checkpoint, beside, load
+from calibcli.inputs.checkpoint.load import Checkpoint, beside, embeds, load
 from calibcli.inputs.checkpoint.metadata import folded, save
 
-__all__ = ["Checkpoint", "beside", "build", "folded", "load", "save"]
+__all__ = ["Checkpoint", "beside", "build", "embeds", "folded", "load", "save"]

@@ -102,17 +102,16 @@ def _of_a_zoo(name: str) -> Callable[..., Any]:
 
 def _call(factory: Callable[..., Any], options: str, defaults: Mapping[str, Any], spec: str) -> nn.Module:
     given = dict(_option(part, spec) for part in filter(None, options.split(",")))
-    try:
-        accepted = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        accepted = {}  # type: ignore[assignment]
-    for key, value in defaults.items():
-        for name in (key, *SYNONYMS.get(key, ())):
-            if value is not None and name in accepted and not any(n in given for n in (key, *SYNONYMS.get(key, ()))):
-                given[name] = value
-    with refusing(
+    failed = refusing(
         FAILURES, lambda e: f"the factory of '{spec}' failed: {type(e).__name__}: {e}", "correct its options"
-    ):
+    )
+    with failed:
+        accepted = inspect.signature(factory).parameters
+        for key, value in defaults.items():
+            names = (key, *SYNONYMS.get(key, ()))
+            for name in names:
+                if value is not None and name in accepted and not any(n in given for n in names):
+                    given[name] = value
         return _module(factory(**given), spec)
 
 

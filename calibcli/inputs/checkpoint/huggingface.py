@@ -11,8 +11,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +22,7 @@ from torch import nn
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.checkpoint import processor
+from calibcli.inputs.checkpoint.processor import Known
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset.prepared import ForPictures, ForTexts, Preparation
 from calibcli.inputs.files.formats import safetensors
@@ -37,41 +37,26 @@ def is_model(path: Path) -> bool:
     return os.path.isfile(path / "config.json")
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A classifier in float32, the name of its class, the names of its labels, remarks, and how it prepares rows."""
-
-    model: nn.Module
-    architecture: str
-    classes: list[str] | None
-    own: Preparation
-    notes: list[str] = field(default_factory=list)
-
-
-def model(path: Path) -> Loaded:
-    """The classifier of a folder.
+def model(path: Path) -> Known:
+    """The classifier of a folder, in float32.
 
     Raises:
         InputError: transformers is missing, the folder is not a classifier's of one class per row, it needs code, or
             its weights are not all there.
     """
-    try:
+    fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
+    with refusing(ImportError, f"{path} is a Hugging Face model, and transformers is not installed", fix):
         import transformers
-    except ImportError:
-        fix = "pip install 'calibcli[hf]', or pass --arch to load its weights into a model of yours"
-        raise InputError(f"{path} is a Hugging Face model, and transformers is not installed", fix) from None
     transformers.utils.logging.disable_progress_bar()
-    config, problem = _config(path, transformers), functools.partial(_unreadable, path)
+    config = _config(path)
     name = next(iter(config.architectures or []), "")
-    with refusing(
-        FAILURES, problem, "check the installation: torchvision must be made for this torch, or not be there"
-    ):
+    with _loading(path, "check the installation: torchvision must be made for this torch, or not be there"):
         made = getattr(transformers, name, None)
     if made is None or not name.endswith(HEADS):
         heads = ", ".join(f"...{head}" for head in HEADS)
         raise InputError(f"{path} is a '{name or 'model without a head'}', not a classifier", f"pass one of {heads}")
     _refuse_problem(path, config)
-    with refusing(FAILURES, problem, "check its config.json"), _quiet(transformers):
+    with _loading(path, "check its config.json"):
         found, stored, about = _weights(path, made, config)
     missing = [key for key in about["missing_keys"] if not key.endswith("position_ids")]
     if missing:
@@ -83,10 +68,10 @@ def model(path: Path) -> Loaded:
         left = sorted(about["unexpected_keys"])
         notes.append(f"{len(left)} tensors that {name} does not have were left out, such as '{left[0]}'")
     taken = inspect.signature(found.forward).parameters
-    return Loaded(found.float(), name, _labels(config), _own(path, config, found, taken), notes)
+    return Known(name, _labels(config), _own(path, config, found, taken), notes, model=found.float())
 
 
-def _config(path: Path, transformers: Any) -> Any:
+def _config(path: Path) -> Any:
     """Of the classes that transformers itself has.
 
     Raises:
@@ -95,23 +80,33 @@ def _config(path: Path, transformers: Any) -> Any:
     about = processor.read_json(path / "config.json")
     processor.refuse_code(path / "config.json", about)
     fix = "build it in code of yours: --arch-file net.py:make" if "auto_map" in about else "check its config.json"
-    with refusing(FAILURES, functools.partial(_unreadable, path), fix), _quiet(transformers):
-        return transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    return _made("AutoConfig", path, fix)
 
 
-def _unreadable(path: Path, error: BaseException) -> str:
-    first = str(error).strip().partition("\n")[0][:200]
-    return f"{path} cannot be loaded by transformers ({first})"
+def _made(kind: str, path: Path, fix: str) -> Any:
+    """What the class of transformers makes of a folder: nothing is fetched, no code in it is run."""
+    import transformers
+
+    with _loading(path, fix):
+        return getattr(transformers, kind).from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
-def _quiet(transformers: Any) -> Any:
-    """Neither warnings nor reports: what they would say is refused or told as a note."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(warnings.catch_warnings(action="ignore"))
-    before = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity(transformers.utils.logging.CRITICAL)
-    stack.callback(transformers.utils.logging.set_verbosity, before)
-    return stack
+@contextlib.contextmanager
+def _loading(path: Path, fix: str) -> Iterator[None]:
+    """Refuse what transformers cannot load inside the block. Neither warnings nor reports: what they would say is
+    refused or told as a note."""
+    from transformers.utils import logging
+
+    def problem(error: BaseException) -> str:
+        return f"{path} cannot be loaded by transformers ({str(error).strip().partition(chr(10))[0][:200]})"
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        with refusing(FAILURES, problem, fix), warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _weights(path: Path, made: Any, config: Any) -> tuple[nn.Module, set[str], Mapping[str, Any]]:
@@ -161,8 +156,8 @@ def beside(path: Path, model: nn.Module, taken: Collection[str]) -> tuple[Prepar
     """How the folder of a graph that takes inputs of these names prepares rows, and the names of its classes."""
     fix = "pip install 'calibcli[hf]', or move the graph out of the folder to go without them"
     with refusing(ImportError, f"{path} has files of transformers, which is not installed", fix):
-        import transformers
-    config = _config(path, transformers)
+        import transformers  # noqa: F401
+    config = _config(path)
     _refuse_problem(path, config)
     return _own(path, config, model, taken), _labels(config)
 
@@ -191,11 +186,8 @@ def _lacking(path: Path, what: str, fix: str) -> NoReturn:
 
 def _pictures(path: Path, config: Any) -> ForPictures:
     """The image processor of a folder, after what its pipelines do: turned as EXIF says, and in colour."""
-    import transformers
-
     fix = "pip install pillow torchvision, or say what it does: --mean, --std, --resize, --crop"
-    with refusing(FAILURES, functools.partial(_unreadable, path), fix), _quiet(transformers):
-        made = transformers.AutoImageProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    made = _made("AutoImageProcessor", path, fix)
 
     def make(picture: Any) -> NDArray[np.float32]:
         with warnings.catch_warnings(action="ignore"):
@@ -215,13 +207,10 @@ def _pictures(path: Path, config: Any) -> ForPictures:
 def _texts(path: Path, config: Any, model: nn.Module, taken: Collection[str]) -> ForTexts:
     """The tokenizer of a folder. Rows are filled up on the right, where a mask hides it, but for models that look back
     from the last token of a row filled up on the left."""
-    import transformers
-
     if next(iter(config.architectures or [""])).endswith("ForMultipleChoice"):
         fix = "pass input_ids (N, choices, tokens) and attention_mask as arrays"
         raise InputError(f"{path} takes a text for every choice, which calib does not tokenize", fix)
-    with refusing(FAILURES, functools.partial(_unreadable, path), "check its tokenizer files"), _quiet(transformers):
-        made: Any = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    made = _made("AutoTokenizer", path, "check its tokenizer files")
     longest = _longest(made, config, model)
 
     def encode(texts: Sequence[str], second: Sequence[str] | None, cut: bool) -> Mapping[str, list[list[int]]]:

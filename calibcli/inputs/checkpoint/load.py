@@ -93,7 +93,12 @@ class Checkpoint:
         """Options of `dataset.load` that this checkpoint decides."""
         stem = next((m for m in self.model.modules() if isinstance(m, nn.Conv2d)), None)
         channels = stem.in_channels if stem is not None else 0
-        return {"preprocess": self.metadata.get("preprocess"), "own": self.own, "channels": channels}
+        return {
+            "preprocess": self.metadata.get("preprocess"),
+            "own": self.own,
+            "channels": channels,
+            "embeds": embeds(self.model),
+        }
 
     def facts(self, found: Dataset) -> dict[str, Any]:
         """What a result says of this checkpoint and its data."""
@@ -108,6 +113,12 @@ class Checkpoint:
     def inputs(self, found: Dataset) -> list[dict[str, str]]:
         """Path and sha256 of what was read, for the provenance of a result."""
         return [{"path": one.source, "sha256": one.sha256} for one in (self, found) if one.sha256]
+
+
+def embeds(model: nn.Module) -> bool:
+    """Whether a model's first layer is an embedding: it looks its inputs up, so that whole numbers stay whole."""
+    first = next((m for m in model.modules() if m._parameters and not m._modules), None)
+    return isinstance(first, nn.Embedding | nn.EmbeddingBag)
 
 
 def load(path: str | Path, *, arch: str | None = None, arch_file: str | None = None, trust: bool = False) -> Checkpoint:
@@ -143,13 +154,8 @@ def _load(source: str, file: Path, key: str, arch: str | None, arch_file: str | 
     own, classes = Preparation(), contents.metadata.get("classes")
     if whole:
         found = huggingface.model(whole)
-        model, architecture, notes, own, classes = (
-            found.model,
-            found.architecture,
-            found.notes,
-            found.own,
-            found.classes,
-        )
+        model, architecture, notes = found.model, found.architecture, found.notes
+        own, classes = found.own, found.classes
         config = getattr(getattr(model, "config", None), meta.KEY, None)  # which fine-tuning hands on
         if isinstance(config, Mapping) and isinstance(config.get("folded"), Mapping):
             about["folded"] = dict(config["folded"])

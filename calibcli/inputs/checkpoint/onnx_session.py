@@ -89,9 +89,8 @@ def _kind(text: str) -> str:
 
 
 def _shape(shape: Sequence[Any]) -> str:
-    return (
-        "(" + ", ".join("N" if i == 0 and not isinstance(n, int) else str(n or "?") for i, n in enumerate(shape)) + ")"
-    )
+    sizes = ("N" if i == 0 and not isinstance(n, int) else str(n or "?") for i, n in enumerate(shape))
+    return f"({', '.join(sizes)})"
 
 
 def _said(error: BaseException) -> str:

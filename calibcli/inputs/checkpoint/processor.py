@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset import Preprocess
+from calibcli.inputs.dataset.prepared import Preparation
 from calibcli.inputs.dataset.resize import RESAMPLE, Resize
 
 FILES = ("preprocessor_config.json", "processor_config.json")
@@ -25,6 +29,25 @@ NOT_DONE = ("do_flip_channel_order", "rescale_offset", "include_top", "do_pad", 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 LEVIT = 256 / 224
 LONGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model of a library: each where the library says so.
+
+    Attributes:
+        architecture: in words.  classes: names of its labels.  own: how the library prepares rows.  notes: remarks.
+        preprocess: as in our metadata, for pictures of bytes.
+        model: with its weights.  make: makes it without.
+    """
+
+    architecture: str = ""
+    classes: list[str] | None = None
+    own: Preparation = field(default_factory=Preparation)
+    notes: list[str] = field(default_factory=list)
+    preprocess: dict[str, Any] = field(default_factory=dict)
+    model: nn.Module = field(default_factory=nn.Module)
+    make: Callable[[], nn.Module] | None = None
 
 
 def of_folder(folder: Path) -> dict[str, Any]:

@@ -41,8 +41,10 @@ def unpickle(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _readable(path: Path, what: str) -> Iterator[None]:
-    """Refuse a damaged file; warnings, such as that TorchScript is deprecated, are left out."""
+def _readable(path: Path, what: str, trust: bool, code: str) -> Iterator[None]:
+    """Refuse a file that is damaged or not trusted; warnings, such as that TorchScript is deprecated, are left out."""
+    if not trust:
+        raise refusal(path, code)
     said = refusing(FAILURES, lambda error: f"{path} is not a readable {what} file ({error})", "save it again")
     with said, warnings.catch_warnings(action="ignore"):
         yield
@@ -54,9 +56,7 @@ def torchscript(path: Path, trust: bool) -> nn.Module:
     Raises:
         InputError: not trusted, or damaged.
     """
-    if not trust:
-        raise refusal(path, "a TorchScript program, which is code")
-    with _readable(path, "TorchScript"):
+    with _readable(path, "TorchScript", trust, "a TorchScript program, which is code"):
         module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     object.__setattr__(module, "__class__", Scripted)
     return cast(nn.Module, module)
@@ -80,9 +80,7 @@ def exported(path: Path, trust: bool) -> nn.Module:
     Raises:
         InputError: not trusted, or damaged.
     """
-    if not trust:
-        raise refusal(path, "a torch.export program, inside which torch unpickles")
-    with _readable(path, "torch.export"):
+    with _readable(path, "torch.export", trust, "a torch.export program, inside which torch unpickles"):
         return Exported(*_plain(torch.export.load(str(path))))
 
 

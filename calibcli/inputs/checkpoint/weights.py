@@ -118,13 +118,8 @@ def matched(tensors: Tensors, expected: Mapping[str, Tensor], source: str, archi
     unexpected = [k for k in tensors if k not in expected]
     fix = "pass the --arch that this checkpoint was trained with"
     if missing or unexpected:
-        raise InputError(
-            f"{source} does not fit {architecture}: "
-            + "; ".join(
-                filter(None, (_listed("missing", missing, unexpected), _listed("unexpected", unexpected, missing)))
-            ),
-            fix,
-        )
+        odd = filter(None, (_listed("missing", missing, unexpected), _listed("unexpected", unexpected, missing)))
+        raise InputError(f"{source} does not fit {architecture}: {'; '.join(odd)}", fix)
     wrong = [k for k in expected if k in tensors and tensors[k].shape != expected[k].shape]
     if wrong:
         first = wrong[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,13 @@ from torch import nn
 
 from calibcli.errors import InputError, UsageError, did_you_mean, refusing
 from calibcli.inputs.checkpoint import processor
+from calibcli.inputs.checkpoint.processor import Known
 from calibcli.inputs.code import FAILURES
 from calibcli.inputs.dataset.prepared import ForPictures, Preparation
 
 ZOOS = ("torchvision", "timm")
 WEIGHTS = "weights"  # an option of torchvision's names: whose preprocessing, nothing is fetched
 MIRRORED = ("googlenet", "inception_v3")  # torchvision builds these in another way for its own weights
-
-
-@dataclass(frozen=True)
-class Published:
-    """What a library says of the weights that it publishes for an architecture.
-
-    Attributes:
-        preprocess: as in our metadata, for pictures of bytes.  own: the library's own.  notes: remarks.
-    """
-
-    preprocess: dict[str, Any]
-    own: Preparation
-    notes: list[str] = field(default_factory=list)
 
 
 def parsed(spec: str) -> tuple[str, str, str] | None:
@@ -85,7 +72,7 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def published(spec: str, model: nn.Module, source: str) -> Published | None:
+def published(spec: str, model: nn.Module, source: str) -> Known | None:
     """What the library of this spec publishes for it; None of a model that is of no such library.
 
     Args:
@@ -100,18 +87,8 @@ def published(spec: str, model: nn.Module, source: str) -> Published | None:
     return _of_torchvision(known[1], known[2], source)
 
 
-@dataclass(frozen=True)
-class Folder:
-    """A model of a folder that timm wrote: its architecture in words, its maker, class names, and preparation."""
-
-    architecture: str
-    make: Callable[[], nn.Module]
-    classes: list[str] | None
-    own: Preparation
-
-
-def of_folder(config: Mapping[str, Any]) -> Folder:
-    """By its `config.json`, in one piece or with the `pretrained_cfg` apart.
+def of_folder(config: Mapping[str, Any]) -> Known:
+    """A model of a folder that timm wrote, by its `config.json`, in one piece or with the `pretrained_cfg` apart.
 
     Raises:
         UsageError, InputError: timm is not installed, or has no such model.
@@ -130,10 +107,10 @@ def of_folder(config: Mapping[str, Any]) -> Folder:
     spec = f"timm:{name}" + (f",num_classes={classes}" if classes else "")
     if isinstance(args.get("in_chans"), int):
         published["input_size"] = [args["in_chans"], *(published.get("input_size") or [3, 224, 224])[1:]]
-    return Folder(spec, make, labels, of_timm(published, "config.json", of_weights=False).own)
+    return Known(spec, labels, of_timm(published, "config.json", of_weights=False).own, make=make)
 
 
-def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) -> Published:
+def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) -> Known:
     """The transform that timm makes of a `pretrained_cfg` for evaluation."""
     preprocess = processor.checked(processor.of_timm, config, Path(name))
 
@@ -148,10 +125,10 @@ def of_timm(config: Mapping[str, Any], name: str, *, of_weights: bool = True) ->
         grey = about["input_size"][0] == 1
         return ForPictures("timm.data.create_transform", _array(transform), "L" if grey else "RGB", steps=str(name))
 
-    return Published(preprocess, Preparation(pictures=pictures, of_weights=of_weights))
+    return Known(own=Preparation(pictures=pictures, of_weights=of_weights), preprocess=preprocess)
 
 
-def _of_torchvision(name: str, options: str, source: str) -> Published | None:
+def _of_torchvision(name: str, options: str, source: str) -> Known | None:
     from torchvision import models
 
     try:
@@ -180,7 +157,7 @@ def _of_torchvision(name: str, options: str, source: str) -> Published | None:
     if name in MIRRORED and "transform_input" not in options:
         notes.append(f"torchvision's own weights of {name} take --arch torchvision:{name},transform_input=True")
     make = functools.partial(ForPictures, "the preset of torchvision", _array(transform), steps=said)
-    return Published(preprocess, Preparation(pictures=make, of_weights=True), notes)
+    return Known(own=Preparation(pictures=make, of_weights=True), notes=notes, preprocess=preprocess)
 
 
 def _sizes(weights: Any) -> tuple[Any, ...]:

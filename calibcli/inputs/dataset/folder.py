@@ -32,15 +32,11 @@ DEEP = ("I", "F")  # and `I;16`: modes with more than a byte for a pixel, which 
 class Encoded:
     """A picture in the bytes of its own format, in a row of a table."""
 
-    where: str
+    name: str
     data: bytes
 
-    @property
-    def name(self) -> str:
-        return self.where
-
     def __str__(self) -> str:
-        return self.where
+        return self.name
 
     def open(self, mode: str) -> IO[bytes]:
         return io.BytesIO(self.data)

@@ -26,11 +26,12 @@ from calibcli.inputs.dataset.prepared import (
     tokens,
 )
 from calibcli.inputs.dataset.preprocess import Preprocess, for_array, guess_layout
-from calibcli.inputs.dataset.resize import Resized, Wanted, needs_pillow
+from calibcli.inputs.dataset.resize import needs_pillow, resized, sizing
 from calibcli.inputs.dataset.rows import Dataset
 from calibcli.inputs.files.arrays import Encoded, InFile, Memory, whole
 from calibcli.inputs.files.names import parted
 from calibcli.inputs.files.source import Source, fingerprint, load_any
+from calibcli.inputs.opening import Rows
 from calibcli.predictions import Named
 
 MEMORY = "(memory)"
@@ -40,20 +41,11 @@ def load(
     source: Any,
     *,
     preprocess: Mapping[str, Any] | None = None,
-    mean: str | Sequence[float] | None = None,
-    std: str | Sequence[float] | None = None,
-    layout: str | None = None,
-    size: str | None = None,
-    resize: str | None = None,
-    crop: str | None = None,
-    interpolation: str | None = None,
-    inputs: str | None = None,
-    labels: str | None = None,
-    subset: int | None = None,
-    split_seed: int | None = None,
-    trust: bool = False,
     own: Preparation | None = None,
     channels: int = 0,
+    embeds: bool = False,
+    trust: bool = False,
+    **how: Any,
 ) -> Dataset:
     """A data set.
 
@@ -62,35 +54,35 @@ def load(
             a table (`.csv`, `.tsv`, `.parquet`, `.arrow`, `.jsonl`), a folder of such tables, or `module:function`
             that returns a data set; or what such a function returns.
         preprocess: a checkpoint's `preprocess`; the options below come before it.
-        mean, std: per channel.  layout: `NHWC`, `NCHW` or `flat`.
-        size, resize, crop, interpolation: of pictures, see `resize.Wanted`.
+        own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
+        channels: of the pictures that the model takes, 0 where that is not known.
+        embeds: whether the model looks numbers up, which stay whole.
+        trust: allow `.pt` files that hold pickled objects.
+        how: the options, fields of `Rows`.  mean, std: per channel, numbers in a list too.
+        layout: `NHWC`, `NCHW` or `flat`.  size, resize, crop, interpolation: of pictures, see `resize.sized`.
         inputs: name of the array with the inputs; several, by comma, go to the model by name. Of a model with a
             tokenizer, a column of texts, or a first and a second one.
         labels: name of the array or column with the labels; of a `.npy`, the file that holds them.
         subset: that many rows drawn without replacement with `split_seed`, in their order.
-        trust: allow `.pt` files that hold pickled objects.
-        own: how the model's own library prepares pictures and texts; of pictures, where the options are silent.
-        channels: of the pictures that the model takes, 0 where that is not known.
 
     Raises:
         InputError: unreadable, ambiguous, rows that do not agree, labels that are not classes.
     """
     name = str(source) if isinstance(source, str | Path) else MEMORY
-    own, wanted = own or Preparation(), Wanted(size, resize, crop, interpolation)
+    own, said = own or Preparation(), Rows(**how)
     if name is MEMORY:
-        found = source if isinstance(source, Dataset) else user_code.read(source, name, inputs, labels)
+        found = source if isinstance(source, Dataset) else user_code.read(source, name, said)
     else:
-        found = _read(name, inputs, labels, trust, own.texts is not None)
+        found = _read(name, said, trust, own.texts is not None)
     if isinstance(found, Dataset):
-        return _subset(found, subset, split_seed or 0)
+        return _subset(found, said)
     y, classes, notes = to_labels(found, name)
     if own.texts is not None and all(type(a) is Memory and a.dtype.kind == "O" for a in found.inputs.values()):
         found, about = _tokens(found, own.texts(), name)
     else:
         found, about = _encoded(found, name, channels), {}
     _check(found, y, name)
-    options = {"mean": mean, "std": std, "layout": layout, "wanted": wanted, "source": name}
-    held, applied, made, remarks = _applied(found.inputs, preprocess, own, options)
+    held, applied, made, remarks = _applied(found.inputs, preprocess, own, said, name)
     data = Dataset(
         inputs=held,
         labels=y,
@@ -101,32 +93,30 @@ def load(
         ids=found.ids if found.ids is not None and len(found.ids) == len(y) else None,
         classes=classes,
         notes=[*found.notes, *notes, *remarks],
-        integral=found.integral,
+        integral=found.integral or embeds,
         words=found.words,
         prepared=about or made,
     )
-    return _subset(data, subset, split_seed or 0)
+    return _subset(data, said)
 
 
 def _applied(
-    inputs: Mapping[str, Named], preprocess: Mapping[str, Any] | None, own: Preparation, options: dict[str, Any]
+    inputs: Mapping[str, Named], preprocess: Mapping[str, Any] | None, own: Preparation, said: Rows, source: str
 ) -> tuple[Mapping[str, Named], Preprocess, dict[str, Any], list[str]]:
     """The inputs as they are read, what is then done to them, by whose library, and remarks."""
     name, first = next(iter(inputs.items()))
-    if own.of_weights and not (options["mean"] is None and options["std"] is None):
+    plain = said.mean is None and said.std is None
+    if own.of_weights and not plain:
         own, preprocess = Preparation(), None
-    silent = (
-        options["mean"] is None and options["std"] is None and not options["wanted"] and options["layout"] != "flat"
-    )
-    if own.pictures is not None and silent and _bytes(first):
+    if own.pictures is not None and plain and not sizing(said) and said.layout != "flat" and _bytes(first):
         how = own.pictures()
-        prepared = _prepared(first, how, options["layout"], options["source"])
+        prepared = _prepared(first, how, said.layout, source)
         remarks = [f"pictures as {how.name} makes them: {how.steps}"]
         return {**inputs, name: prepared}, Preprocess(), {"by": how.name, "steps": how.steps}, remarks
     if isinstance(first, folder.Pictures) and len(first.shape) == 4:
-        options["layout"] = options["layout"] or "NHWC"
-    applied, remarks = for_array(first.shape, first.dtype, preprocess, **options)
-    return _resized(inputs, applied, options["source"]), applied, {}, remarks
+        said = replace(said, layout=said.layout or "NHWC")
+    applied, remarks = for_array(first.shape, first.dtype, preprocess, said, source)
+    return _resized(inputs, applied, source), applied, {}, remarks
 
 
 def _bytes(first: Named) -> bool:
@@ -144,8 +134,8 @@ def _check(found: Found, labels: NDArray[np.int64], name: str) -> None:
             raise InputError(
                 f"{name}: {rows} rows of {key or 'inputs'}, {len(labels)} labels", "give every row one label"
             )
-        if len(array.shape) < 2:
-            raise InputError(f"{name}: {key or 'inputs'} have shape {array.shape}", "pass rows of features or images")
+        if len(array.shape) < 2 and not key:  # by name there are lengths and places too
+            raise InputError(f"{name}: inputs have shape {array.shape}", "pass rows of features or images")
         if array.dtype.kind not in "fuib":
             raise InputError(f"{name}: {key or 'inputs'} are {array.dtype}, not numbers", "pass an array of numbers")
 
@@ -186,27 +176,26 @@ def _resized(inputs: Mapping[str, Named], applied: Preprocess, source: str) -> M
         return inputs
     if isinstance(first, folder.Pictures):
         return {**inputs, name: first.resized(applied.resize)}
-    made = Resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
+    made = resized(first, applied.resize, applied.layout == "NCHW" and len(first.shape) == 4)
     if made.shape == first.shape:
         return inputs
     needs_pillow(f"pictures of {source}")
     return {**inputs, name: made}
 
 
-def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool, texts: bool) -> Found | Dataset:
+def _read(name: str, said: Rows, trust: bool, texts: bool) -> Found | Dataset:
     path, split = parted(name)
     published = downloads.read(path, split)
     if published is not None:
-        if labels_key or inputs_key:
+        if said.labels or said.inputs:
             raise UsageError(f"{name} is a published data set: its inputs and labels are known", "name neither")
         return published
     if os.path.isdir(path):
         tables = saved.of(path, split)
         if tables:
-            return _of_tables(
-                [_of_file(file, Asked(str(file), "", inputs_key, labels_key), trust, texts) for file in tables], tables
-            )
-        if labels_key:
+            parts = [_of_file(file, Asked(str(file), "", said.inputs, said.labels), trust, texts) for file in tables]
+            return _of_tables(parts, tables)
+        if said.labels:
             raise UsageError(f"--labels names an array or a column, {name} is a folder", "leave it out")
         return folder.read(path, split)
     if not os.path.lexists(path):
@@ -216,8 +205,8 @@ def _read(name: str, inputs_key: str | None, labels_key: str | None, trust: bool
             FAILURES, lambda error: f"{name} failed ({type(error).__name__}: {error})", "correct the function"
         ):
             made = from_module(*name.split(":"))()
-        return made if isinstance(made, Dataset) else user_code.read(made, name, inputs_key, labels_key)
-    return _of_file(path, Asked(name, split, inputs_key, labels_key), trust, texts)
+        return made if isinstance(made, Dataset) else user_code.read(made, name, said)
+    return _of_file(path, Asked(name, split, said.inputs, said.labels), trust, texts)
 
 
 def _of_file(path: Path, asked: Asked, trust: bool, texts: bool) -> Found:
@@ -287,7 +276,8 @@ def splits(source: str | Path, *, trust: bool = False) -> list[str]:
     return splits_of(load_any(Source(source, trust), columns=True).arrays) if os.path.isfile(source) else []
 
 
-def _subset(data: Dataset, subset: int | None, seed: int) -> Dataset:
+def _subset(data: Dataset, said: Rows) -> Dataset:
+    subset, seed = said.subset, said.split_seed or 0
     if subset is None or subset == len(data):
         return data
     if subset > len(data):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.code import FAILURES
+from calibcli.inputs.dataset.folder import Pictures
 from calibcli.predictions import Named
 
 
@@ -68,16 +69,6 @@ class Preparation:
     of_weights: bool = False
 
 
-class Opened(Protocol):
-    """Pictures that can be opened one by one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def name(self, row: int) -> str: ...
-    def picture(self, row: int, mode: str, upright: bool) -> Any:
-        """A Pillow picture."""
-
-
 @dataclass(frozen=True)
 class PicturesOfArray:
     """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), opened one by one."""
@@ -85,10 +76,6 @@ class PicturesOfArray:
     array: Named
     channels_first: bool
     source: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
 
     def name(self, row: int) -> str:
         return f"row {row} of {self.source}"
@@ -100,6 +87,10 @@ class PicturesOfArray:
         block = np.moveaxis(block, 0, -1) if self.channels_first else block
         block = block[:, :, 0] if block.shape[2:] == (1,) else block
         return Image.fromarray(np.ascontiguousarray(block)).convert(mode)
+
+
+Opened = Pictures | PicturesOfArray
+"""Pictures that can be opened one by one, each as a Pillow picture."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.dataset.resize import AS_IT_IS, LARGEST, NOTHING, RESAMPLE, Resize, Wanted
+from calibcli.inputs.dataset.resize import AS_IT_IS, LARGEST, RESAMPLE, Resize, sized, sizing
+from calibcli.inputs.opening import Rows
 from calibcli.spec import real
 
 
@@ -83,15 +84,7 @@ def numbers(value: str | float | Sequence[float] | None, option: str) -> tuple[f
 
 
 def for_array(
-    shape: tuple[int, ...],
-    kind: np.dtype[Any],
-    given: Mapping[str, Any] | None,
-    *,
-    mean: str | Sequence[float] | None,
-    std: str | Sequence[float] | None,
-    layout: str | None,
-    wanted: Wanted = NOTHING,
-    source: str,
+    shape: tuple[int, ...], kind: np.dtype[Any], given: Mapping[str, Any] | None, said: Rows, source: str
 ) -> tuple[Preprocess, list[str]]:
     """The preprocessing of an array of this shape (N, ...) and dtype: options, else the checkpoint's, else by type.
 
@@ -103,7 +96,7 @@ def for_array(
     """
     given = given or {}
     notes: list[str] = []
-    chosen = layout or str(given.get("layout") or "")
+    chosen = said.layout or str(given.get("layout") or "")
     if chosen.upper() in ("NHWC", "NCHW"):
         chosen = chosen.upper()
     elif chosen not in ("", "flat"):
@@ -117,8 +110,8 @@ def for_array(
         chosen = guess_layout(shape, source)
         notes.append(f"images read as {chosen}")
     scale = float(given["scale"]) if given.get("scale") is not None else 1 / 255 if images else 1.0
-    means = numbers(mean if mean is not None else given.get("mean"), "mean")
-    stds = numbers(std if std is not None else given.get("std"), "std")
+    means = numbers(said.mean if said.mean is not None else given.get("mean"), "mean")
+    stds = numbers(said.std if said.std is not None else given.get("std"), "std")
     if images and not means and "mean" not in given:
         notes.append("bytes were scaled to [0, 1] only; pass --mean and --std if the model was trained with them")
     if images and scale <= 1 / 255 and any(abs(m) > 1 for m in means):
@@ -126,7 +119,7 @@ def for_array(
         raise UsageError(problem, "divide --mean and --std by 255")
     if any(s <= 0 for s in stds):
         raise UsageError(f"--std {','.join(map(str, stds))} has a value that is not positive", "pass positive numbers")
-    resize = _resize(given, wanted, images, source)
+    resize = _resize(given, said, images, source)
     width = int(np.prod(shape[1:])) if chosen == "flat" else _channels(shape, chosen)
     for name, values in (("mean", means), ("std", stds)):
         if len(values) not in (0, 1, width):
@@ -140,10 +133,10 @@ def for_array(
     return made, notes
 
 
-def _resize(given: Mapping[str, Any], wanted: Wanted, images: bool, source: str) -> Resize:
+def _resize(given: Mapping[str, Any], said: Rows, images: bool, source: str) -> Resize:
     """Of the options, else of the checkpoint; nothing for what are no pictures of bytes."""
-    if wanted and not images:
-        raise UsageError(f"{wanted.named} is for pictures of bytes, {source} holds others", "leave it out")
+    if (asked := sizing(said)) and not images:
+        raise UsageError(f"--{asked[0]} is for pictures of bytes, {source} holds others", "leave it out")
     if not images:
         return AS_IT_IS
     if given.get("not_done"):
@@ -154,11 +147,11 @@ def _resize(given: Mapping[str, Any], wanted: Wanted, images: bool, source: str)
     resample, middle = str(given.get("resample") or "bilinear"), str(given.get("middle") or "floor")
     if resample not in RESAMPLE:
         raise InputError(f"{source}: resample '{resample[:20]}' is unknown", f"one of {', '.join(RESAMPLE)}")
-    about = {} if wanted.size is not None else given
-    sized, crop = (tuple(int(n) for n in about.get(key) or ()) for key in ("size", "crop"))
-    if len(sized) > 2 or len(crop) not in (0, 2) or not all(0 < n <= LARGEST for n in (*sized, *crop)):
-        raise InputError(f"{source}: pictures to size {list(sized)}, crop {list(crop)}", "pass --size")
-    return wanted.over(Resize(sized, crop, resample, middle))
+    about = {} if said.size is not None else given
+    size, crop = (tuple(int(n) for n in about.get(key) or ()) for key in ("size", "crop"))
+    if len(size) > 2 or len(crop) not in (0, 2) or not all(0 < n <= LARGEST for n in (*size, *crop)):
+        raise InputError(f"{source}: pictures to size {list(size)}, crop {list(crop)}", "pass --size")
+    return sized(said, Resize(size, crop, resample, middle))
 
 
 def _channels(shape: tuple[int, ...], layout: str) -> int:

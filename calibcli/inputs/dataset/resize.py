@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import UsageError, refusing
+from calibcli.inputs.files.arrays import Converted
+from calibcli.inputs.opening import Rows
 from calibcli.predictions import Named
 
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
@@ -77,31 +79,20 @@ class Resize:
 AS_IT_IS = Resize()
 
 
-@dataclass(frozen=True)
-class Resized:
+def resized(array: Named, resize: Resize, channels_first: bool) -> Converted:
     """An array of pictures of bytes, (N, h, w), (N, h, w, channels) or (N, channels, h, w), resized when read."""
+    _, *rest = array.shape
+    at = 1 if channels_first else 0
+    tail = (*rest[:at], *resize.shape(rest[at], rest[at + 1]), *rest[at + 2 :])
 
-    array: Named
-    resize: Resize
-    channels_first: bool
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        n, *rest = self.array.shape
-        if self.channels_first:
-            return (n, rest[0], *self.resize.shape(rest[1], rest[2]))
-        return (n, *self.resize.shape(rest[0], rest[1]), *rest[2:])
-
-    dtype = np.dtype(np.uint8)
-
-    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        block = self.array.read(start, stop)
-        last = np.moveaxis(block, 1, -1) if self.channels_first else block
-        out = np.empty((len(block), *self.shape[1:]), np.uint8)
-        for i, picture in enumerate(last):
-            made = self.resize(np.ascontiguousarray(picture))
-            out[i] = np.moveaxis(made, -1, 0) if self.channels_first else made
+    def read(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        out = np.empty((len(block), *tail), np.uint8)
+        for i, picture in enumerate(np.moveaxis(block, 1, -1) if channels_first else block):
+            made = resize(np.ascontiguousarray(picture))
+            out[i] = np.moveaxis(made, -1, 0) if channels_first else made
         return out
+
+    return Converted(array, read, tail, np.dtype(np.uint8))
 
 
 def needs_pillow(what: str) -> None:
@@ -126,53 +117,37 @@ def size_option(text: str) -> Resize:
     return Resize(size=size, crop=2 * size if len(size) == 1 else ())
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the user said of how pictures come to their size; each comes before what a checkpoint says.
+def sizing(said: Rows) -> list[str]:
+    """The options that were given of how pictures come to their size."""
+    return [name for name in ("size", "resize", "crop", "interpolation") if getattr(said, name) is not None]
 
-    Attributes:
-        size: `size_option`.  resize: `256` (shorter side), `224x192` or `none`.  crop: of the middle, likewise.
-        interpolation: one of `RESAMPLE`.
+
+def sized(said: Rows, base: Resize) -> Resize:
+    """`base`, but for what the user said, which comes before what a checkpoint says.
+
+    Args:
+        said: size: see `size_option`.  resize: `256` (shorter side), `224x192` or `none`.  crop: of the middle,
+            likewise.  interpolation: one of `RESAMPLE`.
+
+    Raises:
+        UsageError: no size, no way to interpolate, or two ways to say one thing.
     """
-
-    size: str | None = None
-    resize: str | None = None
-    crop: str | None = None
-    interpolation: str | None = None
-
-    def __bool__(self) -> bool:
-        return any(given is not None for given in (self.size, self.resize, self.crop, self.interpolation))
-
-    @property
-    def named(self) -> str:
-        """The first option that was given."""
-        return next(f"--{f.name}" for f in fields(self) if getattr(self, f.name) is not None)
-
-    def over(self, base: Resize) -> Resize:
-        """`base`, but for what was said.
-
-        Raises:
-            UsageError: no size, no way to interpolate, or two ways to say one thing.
-        """
-        if self.size is not None and (self.resize is not None or self.crop is not None):
-            raise UsageError("--size together with --resize or --crop", "leave --size out: it stands for both")
-        made = base
-        if self.size is not None:
-            made = replace(size_option(self.size), resample=base.resample, middle=base.middle)
-        if self.resize is not None:
-            made = replace(made, size=_numbers(self.resize, "resize", "256 (shorter side), 224x192 or none"))
-        if self.crop is not None:
-            crop = _numbers(self.crop, "crop", "224, 224x192 or none")
-            made = replace(made, crop=2 * crop if len(crop) == 1 else crop)
-        if self.interpolation is not None:
-            if self.interpolation not in RESAMPLE:
-                fix = f"choose from: {', '.join(RESAMPLE)}"
-                raise UsageError(f"--interpolation {self.interpolation[:20]} is not a choice", fix)
-            made = replace(made, resample=self.interpolation)
-        return made
-
-
-NOTHING = Wanted()
+    if said.size is not None and (said.resize is not None or said.crop is not None):
+        raise UsageError("--size together with --resize or --crop", "leave --size out: it stands for both")
+    made = base
+    if said.size is not None:
+        made = replace(size_option(said.size), resample=base.resample, middle=base.middle)
+    if said.resize is not None:
+        made = replace(made, size=_numbers(said.resize, "resize", "256 (shorter side), 224x192 or none"))
+    if said.crop is not None:
+        crop = _numbers(said.crop, "crop", "224, 224x192 or none")
+        made = replace(made, crop=2 * crop if len(crop) == 1 else crop)
+    if said.interpolation is not None:
+        if said.interpolation not in RESAMPLE:
+            fix = f"choose from: {', '.join(RESAMPLE)}"
+            raise UsageError(f"--interpolation {said.interpolation[:20]} is not a choice", fix)
+        made = replace(made, resample=said.interpolation)
+    return made
 
 
 def _numbers(text: str, option: str, fix: str) -> tuple[int, ...]:

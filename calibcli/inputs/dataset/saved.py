@@ -7,7 +7,8 @@ from pathlib import Path
 
 from calibcli.errors import InputError
 from calibcli.inputs.dataset.keys import SPLITS
-from calibcli.inputs.files.disk import PARTS, STATE, parts
+from calibcli.inputs.files import places
+from calibcli.inputs.files.places import PARTS, STATE
 
 PART = re.compile(r"(?P<split>[A-Za-z_]+)(-\d+-of-\d+|-\d+)?(-[0-9a-f]{16})?\.parquet")  # train-00000-of-00002.parquet
 
@@ -34,7 +35,7 @@ def of(folder: Path, split: str) -> list[Path]:
     if (folder / PARTS).is_file():
         return of(folder / _chosen(folder, names(folder), split), "")
     if (folder / STATE).is_file():
-        return parts(folder)
+        return places.saved(folder)
     files = _files(folder)
     if not files:
         return []

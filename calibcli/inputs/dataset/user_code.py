@@ -15,6 +15,7 @@ from calibcli.device import array
 from calibcli.errors import InputError
 from calibcli.inputs.dataset.keys import Asked, Found, pick
 from calibcli.inputs.files.arrays import Memory
+from calibcli.inputs.opening import Rows
 from calibcli.predictions import Named
 
 
@@ -31,7 +32,7 @@ class Items:
         return np.stack([array(_field(self.name, self.data[row])) for row in range(start, stop)])
 
 
-def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None) -> Found:
+def read(made: Any, source: str, said: Rows) -> Found:
     """Rows of a map-style `torch.utils.data.Dataset` of (inputs, label) pairs, of (inputs, labels) arrays, or of a
     dict of arrays. Inputs that are a dict go to the model by name.
 
@@ -47,7 +48,7 @@ def read(made: Any, source: str, inputs_key: str | None, labels_key: str | None)
     elif pair or isinstance(made, Mapping):
         made = {"inputs": made[0], "labels": made[1]} if pair else made
         arrays: dict[str, Named] = {str(k): Memory(array(v)) for k, v in made.items()}
-        found = pick(arrays, Asked(source, inputs=inputs_key, labels=labels_key))
+        found = pick(arrays, Asked(source, inputs=said.inputs, labels=said.labels))
     elif isinstance(made, IterableDataset) or not (hasattr(made, "__getitem__") and hasattr(made, "__len__")):
         fix = "return a Dataset with __len__ and __getitem__, or (inputs, labels) arrays"
         raise InputError(f"{source} returned {type(made).__name__}", fix)

@@ -82,26 +82,21 @@ def pieces(feed: Iterator[bytes], kind: str, most: int, name: str) -> Iterator[b
     ):
         for block in feed:
             rest += block
-            while rest:
+            while rest or not (unpacker is None or unpacker.needs_input):
                 if unpacker is None:
                     rest = rest.lstrip(b"\0") if total else rest  # padding between and after streams
                     if not rest:
                         break
                     unpacker = make()
-                piece = unpacker.decompress(rest, PIECE)
-                while True:
-                    total += len(piece)
-                    if total > most:
-                        raise InputError(
-                            f"{name} unpacks to more than {most / 1e9:.3g} GB", "unpack it, and save the scores as .npy"
-                        )
-                    if piece:
-                        yield piece
-                    if unpacker.eof or unpacker.needs_input:
-                        break
-                    piece = unpacker.decompress(b"", PIECE)
-                rest = unpacker.unused_data if unpacker.eof else b""
-                unpacker = None if unpacker.eof else unpacker
+                piece, rest = unpacker.decompress(rest, PIECE), b""
+                total += len(piece)
+                if total > most:
+                    problem = f"{name} unpacks to more than {most / 1e9:.3g} GB"
+                    raise InputError(problem, "unpack it, and save the scores as .npy")
+                if piece:
+                    yield piece
+                if unpacker.eof:
+                    rest, unpacker = unpacker.unused_data, None
         if unpacker is not None:
             raise EOFError("it ends too early")
 

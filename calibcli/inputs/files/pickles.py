@@ -27,10 +27,8 @@ STACKED = "STACK_GLOBAL "  # before a name put together from texts, which torch 
 MEMOIZE = 0x94
 PUTS = (0x71, 0x72)
 # bytes after an opcode; below 0: of the length of the text that follows
-LEAVES = {0x58: -4, 0x8C: -1, 0x4A: 4, 0x4B: 1, 0x4D: 2, 0x47: 8, 0x4E: 0, 0x88: 0, 0x89: 0, MEMOIZE: 0} | {
-    PUTS[0]: 1,
-    PUTS[1]: 4,
-}
+LEAVES = {0x58: -4, 0x8C: -1, 0x4A: 4, 0x4B: 1, 0x4D: 2, 0x47: 8, 0x4E: 0, 0x88: 0, 0x89: 0, MEMOIZE: 0,
+          0x71: 1, 0x72: 4}  # fmt: skip
 ADDING = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}
 TO_MARK = {"APPENDS", "SETITEMS", "ADDITEMS"}
 MADE_OF_MARK = {"TUPLE", "LIST", "DICT", "FROZENSET", "INST", "OBJ"}

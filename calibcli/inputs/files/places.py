@@ -5,6 +5,7 @@ What lies elsewhere is copied to an unnamed temporary file when it is opened, so
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -17,6 +18,7 @@ from calibcli.inputs.files import packed
 
 SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
 ADDRESS = re.compile(rf"({'|'.join(SCHEMES)}):/+(.*)", re.DOTALL)  # a `Path` keeps one slash of two
+STATE, PARTS = "state.json", "dataset_dict.json"  # in folders that `save_to_disk` writes: of one data set, of several
 PATTERN = re.compile(r"[*?\[]")
 
 
@@ -56,6 +58,25 @@ def found(path: str | Path, suffixes: Sequence[str]) -> list[str | Path]:
     return [path]
 
 
+def saved(folder: Path) -> list[Path]:
+    """The files that the folder of one data set names, as Hugging Face's `save_to_disk` writes it.
+
+    Raises:
+        InputError: none in the folder, or rows that are kept as indices.
+    """
+    fix = "save the data set again: save_to_disk"
+    with refusing((OSError, ValueError, RecursionError), f"{folder / STATE} is not JSON", fix):
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    found = state.get("_data_files") if isinstance(state, dict) else None
+    names = [part.get("filename") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    plain = [name for name in names if isinstance(name, str) and name == Path(name).name]
+    if not names or len(plain) < len(names):
+        raise InputError(f"{folder / STATE} names no parts in its folder", fix)
+    if state.get("_indices_data_files"):
+        raise InputError(f"{folder} is a selection of rows kept as indices", "save it again after flatten_indices()")
+    return [folder / name for name in plain]
+
+
 def opened(path: str) -> IO[bytes]:
     """A file, stdin (`-`) or what lies at an address, to be read.
 
@@ -74,7 +95,7 @@ def opened(path: str) -> IO[bytes]:
 def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[str]:
     inside = {name: PurePosixPath(name[len(folder) :].lstrip("/")) for name in names}
     seen = sorted(name for name, part in inside.items() if not any(piece[:1] in "._" for piece in part.parts))
-    kinds = {name: _suffix(name) for name in seen}
+    kinds = {name: suffix(name) for name in seen}
     kept = [name for name in seen if kinds[name] in suffixes]
     if not kept:
         fix = f"name a file, or a folder of parts: {', '.join(suffixes[:4])}, ..."
@@ -86,7 +107,8 @@ def _parts(folder: str, names: Iterable[str], suffixes: Sequence[str]) -> list[s
     return kept
 
 
-def _suffix(name: str) -> str:
+def suffix(name: str) -> str:
+    """Of a name, in small letters; of a compressed file, the one before."""
     path = PurePosixPath(name.lower())
     return path.with_suffix("").suffix if path.suffix in packed.SUFFIXES else path.suffix
 

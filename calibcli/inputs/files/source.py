@@ -7,7 +7,7 @@ Each format is one file of `formats/`, found by its name, which is its suffix. A
 
 and may have
 
-    columns(source) -> Contents                   of a table: every column by itself, as a data set has them
+    read(source, grouped=True)                    of a table: else every column by itself, as a data set has them
     signature(head, size) -> bool                 whether a file of `size` bytes with these first ones is one of its own
     guess(head) -> bool                           the same where any text may be meant: asked last
     BY_SUFFIX = True                              where its files have its suffix, whatever their bytes
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import inspect
 import io
 import itertools
 import os
@@ -31,7 +32,7 @@ import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, cast
@@ -216,7 +217,7 @@ class Source:
         return InputError(problem, "copy or save the file again")
 
 
-class Digests:
+class Digests(contextlib.AbstractContextManager["Digests"]):
     """Fingerprints of files, taken by a thread while other work goes on; given up when that work fails.
 
     What is no file has a path alone.
@@ -229,9 +230,6 @@ class Digests:
         self.thread = threading.Thread(target=self._work)
         begin = self.thread.start if any(isinstance(source, Source) for source in sources) else self._work
         begin()
-
-    def __enter__(self) -> Digests:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.stop.set()
@@ -333,9 +331,9 @@ def format_of(source: Source) -> str:
 
 
 def load_any(source: Source, columns: bool = False) -> Contents:
-    """The arrays of a file by the reader of its format; of tables the `columns`, or those of scores as one array."""
-    form = module(format_of(source))
-    read = getattr(form, "columns", form.read) if columns else form.read
+    """The arrays of a file by the reader of its format; of tables every column, or those of scores as one array."""
+    read = module(format_of(source)).read
+    read = partial(read, grouped=False) if columns and "grouped" in inspect.signature(read).parameters else read
     with warnings.catch_warnings(action="ignore"):  # what NumPy and torch say about odd headers is no result
         contents: Contents = read(source)
     if all(name.isprintable() and len(name) <= NAME for name in contents.arrays):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.files import columns_at_once
+from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.source import Source, refuse_large
 from calibcli.predictions import Array, Named
@@ -62,10 +62,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
     if len(header) > 1 and all(is_number(cell) for cell in header) and not source.asked.no_header:
         problem = f"{source.name} has no header row: it starts with {', '.join(header[:4])[:60]}"
         raise InputError(problem, "pass --no-header, or name the columns in the first row: logit_0,logit_1,...,label")
-    groups, classes = score_groups(header if grouped else [], source.name)
-    refuse_twice(header, source.name)
-    in_group = {i for columns in groups.values() for i in columns}
-    others = [i for i in range(len(header)) if i not in in_group]
+    groups, others, said = score_groups(header, source.name, grouped)
     numbers: dict[str, list[Array]] = {name: [] for name in groups}
     texts: dict[int, list[str]] = {i: [] for i in others}
     seen: dict[str, str] = {}
@@ -81,7 +78,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
             texts[i].extend(seen.setdefault(row[i], row[i]) for row in chunk)
         done += len(chunk)
         if done == len(chunk) and _full(chunk) and groups and first.strip() and b'"' not in first:
-            quick = columns_at_once.read(source, delimiter, len(header), [*groups.values()])
+            quick = at_once.table(source, delimiter, len(header), [*groups.values()])
             if quick is not None:
                 break
     if done == 0:
@@ -91,8 +88,7 @@ def table(source: Source, delimiter: str, grouped: bool = True) -> Contents:
         arrays[name] = Memory(np.concatenate(numbers[name]) if quick is None else quick[columns[0]])
     for i in others:
         arrays[header[i]] = Memory(column_of(texts[i]) if quick is None else quick[i])
-    kinds = {name: PREFIXES.get(name, "") for name in groups}
-    return Contents(form, arrays, kinds=kinds, decimals=decimals, classes=classes, table=True)
+    return Contents(form, arrays, decimals=decimals, **said)
 
 
 def _names(rows: Iterator[list[str]], width: int) -> list[str]:
@@ -107,15 +103,18 @@ def _names(rows: Iterator[list[str]], width: int) -> list[str]:
     return ["label", *others] if plain == [0] else [*others, "label"]
 
 
-def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Columns that together are the scores: (prefix -> columns in class order), (prefix -> class names).
+def score_groups(
+    header: Sequence[str], where: str, grouped: bool
+) -> tuple[dict[str, list[int]], list[int], dict[str, Any]]:
+    """Columns that together are the scores where they are to be `grouped` (prefix -> columns in class order), the other
+    columns, and the fields of `Contents` that say so.
 
     Raises:
-        InputError: columns of a group are missing.
+        InputError: columns of a group are missing, or two columns have one name.
     """
     found: dict[str, dict[int, int]] = {}
     named: dict[str, list[tuple[str, int]]] = {}
-    for i, name in enumerate(header):
+    for i, name in enumerate(header if grouped else ()):
         numbered = NUMBERED.match(name.lower())
         suffixed = SUFFIXED.match(name)
         if numbered and numbered[1].rstrip("_") in PREFIXES:
@@ -138,16 +137,13 @@ def score_groups(header: Sequence[str], where: str) -> tuple[dict[str, list[int]
         if len(pairs) > 1 and prefix not in groups:
             groups[prefix] = [i for _, i in pairs]
             classes[prefix] = [name for name, _ in pairs]
-    return groups, classes
-
-
-def refuse_twice(header: Sequence[str], where: str) -> None:
-    """Raises:
-    InputError: two columns have one name.
-    """
     twice = [name for name, count in Counter(header).items() if count > 1 and name]
     if twice:
         raise InputError(f"{where} has two columns '{twice[0][:40]}'", "give every column its own name")
+    used = {i for columns in groups.values() for i in columns}
+    kinds = {name: PREFIXES.get(name, "") for name in groups}
+    others = [i for i in range(len(header)) if i not in used]
+    return groups, others, {"kinds": kinds, "classes": classes, "table": True}
 
 
 def floats_of_text(column: Array, name: str, where: str) -> Array:
@@ -228,6 +224,13 @@ def json_of(data: bytes, where: str) -> Any:
         return found
 
     return json.loads(data, object_pairs_hook=once)
+
+
+def parsed(text: str | bytes) -> Any:
+    """What JSON holds; None of what is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
 
 
 def decimals_of(cell: str) -> int:

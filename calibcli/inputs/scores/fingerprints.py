@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,48 +27,6 @@ def row_hashes(predictions: Predictions) -> Hashes:
     return out
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Rows of one data set that also occur in another, rows that are certain apart.
-
-    Attributes:
-        rows, of, share: how many, of how many that are not certain, and their share.
-        by_chance: the share expected of ties between different samples.
-        error: standard error of share - by_chance.
-    """
-
-    rows: int
-    of: int
-    share: float
-    by_chance: float
-    error: float
-
-    @property
-    def beyond_chance(self) -> bool:
-        return self.share > self.by_chance + OVERLAP + 3 * self.error
-
-
-def overlap(fit: Predictions, test: Predictions) -> Overlap:
-    """Rows of `test` that are also in `fit`.
-
-    By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
-    samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,
-    which about doubles the variance q (1 - q) / n of either share; what a split puts on both sides it takes from
-    within one, so that their errors add up. Rows that give one class all probability tell nothing and are left out.
-    """
-    a, b = (row_hashes(data)[_telling(data)] for data in (fit, test))
-    if not (len(a) and len(b)):
-        return Overlap(0, len(b), 0.0, 0.0, 0.0)
-    a.sort()
-    at = np.minimum(np.searchsorted(a, b), len(a) - 1)
-    rows = int((a[at] == b).sum())
-    same = a[1:] == a[:-1]
-    twins = np.append(same, False) | np.append(False, same)
-    share, chance = rows / len(b), float(twins.mean())
-    error = math.sqrt(2 * share * (1 - share) / len(b)) + math.sqrt(2 * chance * (1 - chance) / len(a))
-    return Overlap(rows, len(b), share, chance, error)
-
-
 def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
     """(N,) mask of the rows that are neither certain (one class has all probability) nor the same for every class."""
     out = np.empty(predictions.n, bool)
@@ -82,15 +39,29 @@ def _telling(predictions: Predictions) -> npt.NDArray[np.bool_]:
 def refuse_overlap(fit: Predictions, test: Predictions, way_out: str = "leave --test out and use --folds 5") -> str:
     """A note (or "") when few rows of `test` are also in `fit`; `way_out` is what else the error advises.
 
+    By chance a row of `test` has a twin in `fit` as often as a row of `fit` has one among the others of `fit`: of
+    samples from one population, the share of twins among n - 1 others estimates that among n. Twins come in pairs,
+    which about doubles the variance q (1 - q) / n of either share; what a split puts on both sides it takes from
+    within one, so that their errors add up. Rows that give one class all probability tell nothing and are left out.
+
     Raises:
         InputError: more are than ties by chance explain, by over 1 % and three standard errors.
     """
-    found = overlap(fit, test)
+    a, b = (row_hashes(data)[_telling(data)] for data in (fit, test))
+    if not (len(a) and len(b)):
+        return ""
+    a.sort()
+    at = np.minimum(np.searchsorted(a, b), len(a) - 1)
+    rows = int((a[at] == b).sum())
+    same = a[1:] == a[:-1]
+    twins = np.append(same, False) | np.append(False, same)
+    share, chance = rows / len(b), float(twins.mean())
+    error = math.sqrt(2 * share * (1 - share) / len(b)) + math.sqrt(2 * chance * (1 - chance) / len(a))
     text = (
-        f"{found.rows:,} of {found.of:,} {'rows' if found.of == test.n else 'uncertain rows'} of {test.source} "
-        f"({found.share:.1%}) are also in {fit.source}; {found.by_chance:.1%} would be by chance, as rows tie"
+        f"{rows:,} of {len(b):,} {'rows' if len(b) == test.n else 'uncertain rows'} of {test.source} "
+        f"({share:.1%}) are also in {fit.source}; {chance:.1%} would be by chance, as rows tie"
     )
-    if found.beyond_chance:
+    if share > chance + OVERLAP + 3 * error:
         problem = f"{text}: numbers on rows that were fitted on look better than they are"
         raise InputError(problem, "pass rows that were not fitted on" + (f", or {way_out}" if way_out else ""))
-    return text if found.rows else ""
+    return text if rows else ""

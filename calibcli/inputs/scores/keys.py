@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -129,11 +128,9 @@ def pick_labels(contents: Contents, wanted: str | None, scores: str, where: str)
         return named(contents, wanted, "--labels", where)
     if contents.labels:
         return contents.labels
-    there = {name: normal(name) for name, array in contents.arrays.items() if array.shape and name != scores}
     event = normal(carried(scores))  # `malignant` beside `p_malignant`
-    known = (LABELS, WEAK_LABELS, () if event.isdecimal() else (event,))
-    named_so = ([name for name, key in there.items() if key in names] for names in known)
-    found = next(filter(None, named_so), [])
+    there = [name for name, array in contents.arrays.items() if array.shape and name != scores]
+    found = labelling(there, (event,) if event and not event.isdecimal() else ())
     if len(found) > 1:
         raise InputError(f"{_list(found)} in {where} could each be the labels", f"choose one, e.g. --labels {found[0]}")
     return found[0] if found else None
@@ -229,13 +226,11 @@ def _list(names: list[str]) -> str:
     return ", ".join(quoted[:-1]) + " and " + quoted[-1]
 
 
-def label_of_table(contents: Contents) -> str:
-    """The column whose name says that it holds the labels; "" where none or more than one does."""
-    for names in (LABELS, WEAK_LABELS):
-        found = [name for name in contents.arrays if normal(name) in names]
-        if found:
-            return found[0] if len(found) == 1 else ""
-    return ""
+def labelling(names: Iterable[str], last: Sequence[str] = ()) -> list[str]:
+    """Those that say that they hold the labels: of the words for them the likeliest that there are, or else `last`."""
+    spelled = {name: normal(name) for name in names}
+    found = ([name for name, key in spelled.items() if key in known] for known in (LABELS, WEAK_LABELS, last))
+    return next(filter(None, found), [])
 
 
 def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Named:
@@ -283,14 +278,15 @@ def as_scores(scores: Named, kind: Kind, clip: bool = False, best: Ints | None =
     """Logits or log-probabilities, read in blocks: (N, K) with K >= 2; `best`: the class of the largest score."""
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
-    streamed = Streamed(scores, kind, np.dtype(np.float64 if wide else np.float32), clip)
+    dtype = np.dtype(np.float64 if wide else np.float32)
     if isinstance(scores, TensorScores):
-        return scores.measured(kind, streamed.dtype, CLIP if clip else 0.0)
+        return scores.measured(kind, dtype, CLIP if clip else 0.0)
     if isinstance(scores, Memory | Lazy) and kind == "logits" and k > 1:
-        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=streamed.dtype), best)
-    if n * max(k, 2) * streamed.dtype.itemsize <= HOLD:
+        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=dtype), best)
+    streamed = Converted(scores, lambda block: _measured(block, kind, dtype, clip), (max(k, 2),), dtype)
+    if n * max(k, 2) * dtype.itemsize <= HOLD:
         return ArrayScores(streamed.read(0, n))
-    return streamed
+    return cast(Scores, streamed)
 
 
 def held(array: Named) -> Named:
@@ -299,34 +295,16 @@ def held(array: Named) -> Named:
     return Memory(whole(array)) if small and not isinstance(array, Memory | TensorScores) else array
 
 
-@dataclass(frozen=True, eq=False)
-class Streamed:
+def _measured(block: Array, kind: Kind, dtype: np.dtype[Any], clip: bool) -> Array:
     """Scores of a file as they are measured. Probabilities become logarithms, one column becomes two."""
-
-    inner: Named
-    kind: Kind
-    dtype: np.dtype[Any]
-    clip: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        n, k = self.inner.shape
-        return n, max(k, 2)
-
-    def read(self, start: int, stop: int) -> Array:
-        block = self.inner.read(start, stop)
-        wide = np.float64 if self.dtype.itemsize > 4 else np.float32
-        block = np.ascontiguousarray(block, dtype=wide)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if self.inner.shape[1] == 1:
-                pair = two_columns(block[:, 0].astype(np.float64), self.kind)
-                least = np.log(CLIP) if self.clip and self.kind != "logits" else -np.inf
-                block = np.maximum(pair, least).astype(wide)
-            elif self.kind == "probabilities":
-                block = np.log(np.maximum(block, CLIP if self.clip else 0))
-            elif self.clip and self.kind == "log_probabilities":
-                block = np.maximum(block, np.asarray(np.log(CLIP), wide))
-        return block
+    block = np.ascontiguousarray(block, dtype=dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if block.shape[1] == 1:
+            pair = two_columns(block[:, 0].astype(np.float64), kind)
+            return np.maximum(pair, np.log(CLIP) if clip and kind != "logits" else -np.inf)
+        if kind == "probabilities":
+            return np.log(np.maximum(block, CLIP if clip else 0))
+        return np.maximum(block, np.asarray(np.log(CLIP), dtype)) if clip and kind != "logits" else block
 
 
 def _hard(raw: Named) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -136,7 +136,7 @@ class Repeated:
 
     def add(self, rows: Piece, at_label: Array, labels: Array) -> None:
         k = rows.k
-        seen = rows.columns(_marked(k))
+        seen = rows.columns(sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist())))
         differ = np.full(len(rows), k == 1)
         for column in seen[1:]:
             differ |= column != seen[0]
@@ -215,20 +215,6 @@ class Order:
         )
 
 
-@dataclass
-class Logs:
-    """Rows as log-probabilities: whether one lies above 0, or has a |logsumexp| beyond the tolerance."""
-
-    tolerance: float
-    possible: bool = True
-
-    def add(self, rows: Piece, high: float) -> None:
-        if high > 0:
-            self.possible = False
-            return
-        self.possible = bool((np.abs(rows.log_sums) <= self.tolerance).all())
-
-
 def class_order(predicted: Ints, labels: Ints, k: int) -> tuple[dict[int, int], float, float] | None:
     """A renaming of the classes, found on the even rows, that raises accuracy on the odd rows at p < 1e-6.
 
@@ -294,12 +280,6 @@ def _sound_cycles(image: dict[int, int], mutual: set[tuple[int, int]]) -> dict[i
     return moved
 
 
-@lru_cache
-def _marked(k: int) -> list[int]:
-    return sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist()))
-
-
-@lru_cache
 def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibcli.errors import InputError, UsageError
-from calibcli.inputs.files import disk, packed, places
+from calibcli.inputs.files import places
 from calibcli.inputs.files.arrays import Contents
 from calibcli.inputs.files.names import class_names
 from calibcli.inputs.files.source import NAMES, Source, by_suffix, suffixes
@@ -77,7 +77,7 @@ def files_of(path: str | Path, reading: Reading) -> list[str | Path]:
 
 def saved(path: str | Path) -> bool:
     """Whether this is a folder that `save_to_disk` made."""
-    return any(os.path.isfile(os.path.join(path, name)) for name in (disk.STATE, disk.PARTS))
+    return any(os.path.isfile(os.path.join(path, name)) for name in (places.STATE, places.PARTS))
 
 
 def tasks_in(folder: Path) -> list[Path]:
@@ -101,8 +101,7 @@ def tasks_in(folder: Path) -> list[Path]:
 
 def known(path: Path) -> bool:
     """Whether its suffix is of a format, compressed or not."""
-    plain = path.with_suffix("") if path.suffix.lower() in packed.SUFFIXES else path
-    return path.is_file() and bool(by_suffix(plain.suffix.lower()))
+    return path.is_file() and bool(by_suffix(places.suffix(path.name)))
 
 
 def parts(folder: Path) -> list[Path]:
@@ -111,8 +110,8 @@ def parts(folder: Path) -> list[Path]:
     Raises:
         InputError: a folder with several splits, or of another kind.
     """
-    if (folder / disk.PARTS).is_file():
-        splits = sorted(p.parent.name for p in folder.glob(f"*/{disk.STATE}"))
+    if (folder / places.PARTS).is_file():
+        splits = sorted(p.parent.name for p in folder.glob(f"*/{places.STATE}"))
         fix = f"choose one: {folder / (splits or ['test'])[0]}"
         raise InputError(f"{folder} holds several splits: {', '.join(splits)}", fix)
-    return disk.parts(folder)
+    return places.saved(folder)

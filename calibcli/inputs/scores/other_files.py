@@ -11,6 +11,7 @@ from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import Contents, Encoded
 from calibcli.inputs.files.names import LABELS, PAIRS, TEXTS
 from calibcli.inputs.files.source import Source
+from calibcli.inputs.files.text import parsed
 from calibcli.spec import normal
 
 CALIBRATOR = "a calibrator of calib scale"
@@ -98,12 +99,10 @@ def after_reading(contents: Contents, source: Source) -> Foreign | None:
         facts = {"tensors": len(contents.arrays), "parameters": count}
         facts |= {key: about[key] for key in ("architecture", "preprocess", "classes", "data") if key in about}
         return Foreign("a checkpoint", "curvature, logits, fit", facts)
-    if not contents.scores and (rows := _rows(contents)):
-        return Foreign("a data set", f"curvature, logits, fit (as --data {Path(source.path).name})", rows)
-    images = [name for name, array in contents.arrays.items() if len(array.shape) >= 3]
-    if images and not contents.scores:
-        shapes = {name: list(array.shape) for name, array in contents.arrays.items()}
-        return Foreign("a data set", f"curvature, logits, fit (as --data {Path(source.path).name})", {"arrays": shapes})
+    rows, shapes = _rows(contents), {name: list(array.shape) for name, array in contents.arrays.items()}
+    if not contents.scores and (rows or any(len(shape) >= 3 for shape in shapes.values())):
+        used_by = f"curvature, logits, fit (as --data {Path(source.path).name})"
+        return Foreign("a data set", used_by, rows or {"arrays": shapes})
     return None
 
 
@@ -132,12 +131,5 @@ def _result(text: bytes) -> Foreign | None:
 
 
 def _object(text: str | bytes) -> dict[str, Any]:
-    if not text:
-        return {}
-    import json
-
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    found = parsed(text)
     return found if isinstance(found, dict) else {}

@@ -43,10 +43,10 @@ def inspect(
             known = scored or contents[-1].lacking or confidence.columns(contents[-1], wanted, source.name)
             other = None if known else other_files.after_reading(contents[-1], source)
         if other is not None and other.what == other_files.CALIBRATOR:
-            return _calibrator(source), [{"path": source.path, "sha256": source.sha256()}]
+            return _calibrator(source), [source.entry()]
         if other is not None:
             facts = {"what": other.what, "used_by": other.commands, **other.facts}
-            return Result(command="inspect", facts=facts), [{"path": source.path, "sha256": source.sha256()}]
+            return Result(command="inspect", facts=facts), [source.entry()]
     labelled = not scored and confidence.columns(contents[0], wanted, sources[0].name) is not None
     if not labelled:
         name = pick_scores(contents[0], wanted.scores, sources[0].name)

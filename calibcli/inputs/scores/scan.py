@@ -12,7 +12,7 @@ import numpy as np
 from calibcli.columns.pieces import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Logs, Nonfinite, Order, Repeated, Spot, Ties
+from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
 from calibcli.inputs.scores.shares import Whole, refuse_shares
 from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
@@ -97,7 +97,8 @@ class Scan:
 
     Attributes:
         n, k: shape.  low, high: range of the finite scores.
-        unit, logs: as probabilities and log-probabilities.
+        unit: as probabilities.
+        tolerance, logs: of |logsumexp|, and whether all rows may be log-probabilities by it, none above 0.
         best: class of the largest score of the rows of each piece; empty of few classes, which are quick to look at.
         nonfinite, impossible, ties, order, repeated: what may be wrong with the rows.
     """
@@ -105,9 +106,10 @@ class Scan:
     n: int
     k: int
     unit: Unit
-    logs: Logs
+    tolerance: float
     nonfinite: Nonfinite
     whole: Whole
+    logs: bool = True
     low: float = math.inf
     high: float = -math.inf
     impossible: Impossible = field(default_factory=Impossible)
@@ -137,7 +139,7 @@ class Scan:
             return "probabilities"
         if self.k == 1:
             return "probabilities" if self.in_unit else "logits"
-        if self.logs.possible:
+        if self.logs:
             return "log_probabilities"
         return None if self.in_unit else "logits"
 
@@ -165,8 +167,8 @@ class Scan:
                 self.unit.add(rows, low, high, row)
             else:
                 self.unit.squashed = False
-            if self.logs.possible:
-                self.logs.add(rows, high)
+            if self.logs:
+                self.logs = high <= 0 and bool((np.abs(rows.log_sums) <= self.tolerance).all())
             self.whole.lost |= low < 0
             if high > UNIT_HIGH and not self.whole.lost:
                 self.whole.add(rows)
@@ -207,8 +209,7 @@ def scan(
     tolerance = max(1e-4, coarse, 0.0 if not decimals else k * 0.5 * 10.0 ** -min(decimals, 300))
     digits = 0 if np.array_equal(head, np.floor(head)) else decimals
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
-    logs, whole = Logs(1e-2 if coarse else 1e-3), Whole(rounding)
-    found = Scan(n, k, Unit(k, tolerance), logs, Nonfinite(n, collect), whole)
+    found = Scan(n, k, Unit(k, tolerance), 1e-2 if coarse else 1e-3, Nonfinite(n, collect), Whole(rounding))
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
@@ -277,7 +278,7 @@ def evidence(found: Scan, kind: Kind) -> str:
             f"{found.unit.worst:.2g})"
         )
     if kind == "log_probabilities":
-        return f"no score above 0 and |logsumexp| <= {found.logs.tolerance:.0e} in every row"
+        return f"no score above 0 and |logsumexp| <= {found.tolerance:.0e} in every row"
     inside = found.low >= UNIT_LOW and found.high <= UNIT_HIGH
     return f"scores run from {found.low:.4g} to {found.high:.4g}" + ("" if inside else ", beyond [0, 1]")
 

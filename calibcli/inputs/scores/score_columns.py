@@ -40,7 +40,7 @@ def grouped(contents: Contents, wanted: str | None, where: str) -> Contents:
         return _joined(contents, (columns, _stripped(columns), ""), where, wanted)
     if wanted or not contents.table:
         return contents
-    label = keys.label_of_table(contents)
+    label = one[0] if len(one := keys.labelling(contents.arrays)) == 1 else ""
     known = (label, *(name for name in contents.arrays if normal(name) in (*IDS, *INDEX)))
     own = [name for name, array in contents.arrays.items() if name not in known and array.shape[1:] == ()]
     of_labels = _label_names(contents, label)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, Normalize
@@ -220,3 +222,20 @@ def _tick(value: float, _: int | None = None) -> str:
 def _name(label: str) -> str:
     text = style.plain(str(label))
     return text if len(text) <= 40 else text[:39] + "…"
+
+
+def alone(plot: Plot, ax: Any = None) -> Any:
+    """Draw `plot` on `ax` with title and legend, and return it; without `ax` on a new figure of pyplot's."""
+    with matplotlib.rc_context(style.PARAMETERS), warnings.catch_warnings():  # type: ignore[arg-type, unused-ignore]
+        warnings.simplefilter("ignore")  # a glyph that the font lacks
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            _, ax = plt.subplots(layout="constrained")
+        ax.set_title(style.plain(plot.title or plot.name))
+        handles = draw(ax, plot, style.Colours(plot.curves))
+        if handles:
+            ax.legend(list(handles.values()), list(handles), loc="best", fontsize="small")
+        if plot.kind == "heat" and plot.z:
+            colour_bar(ax, ax.inset_axes((1.03, 0, 0.04, 1)), plot)
+        return ax

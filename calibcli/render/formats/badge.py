@@ -18,12 +18,8 @@ from calibcli.result import Result
 
 NUMBERS = True
 REPORT = "badge.json"
+JUDGED = True
 COLORS = {"good": "brightgreen", "warn": "yellow", "bad": "red", "": "blue"}
-
-
-def reports(result: Result) -> bool:
-    """Where there is a verdict."""
-    return bool(result.checks)
 
 
 def render(result: Result) -> str:

@@ -19,6 +19,7 @@ from calibcli.result import Check, Result
 NUMBERS = True
 SUFFIXES = (".xml",)
 REPORT = "junit.xml"
+JUDGED = True
 
 
 def render(result: Result) -> str:
@@ -66,8 +67,3 @@ def _case(check: Check, kind: str) -> ET.Element:
         where = f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
         inside.text = stream.clean(f"{where}{verdicts.title(check)}: {said}")
     return case
-
-
-def reports(result: Result) -> bool:
-    """Whether a folder of reports gets this file."""
-    return bool(result.checks)

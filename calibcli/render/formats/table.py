@@ -125,14 +125,8 @@ def _flowing(facts: Sequence[tuple[str, str]], width: int, detail: Detail) -> li
     """Several to a line, broken between them; one on each where all are asked for."""
     if detail == "all":
         return _facts(facts)
-    found: list[str] = []
-    for key, value in facts:
-        said = f"{stream.clean(key)}: {stream.clean(value)}"
-        if found and stream.width(found[-1]) + 3 + stream.width(said) <= width:
-            found[-1] += " · " + said
-        else:
-            found.append(said)
-    return found
+    said = [f"{stream.clean(key)}: {stream.clean(value)}" for key, value in facts]
+    return stream.wrapped(said, width, " · ")
 
 
 def _saved(role: str, path: str) -> str:

@@ -6,11 +6,12 @@ What would be too large is cut, and the page says so; rows of data are never in 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from calibcli.api.reporting import held
 from calibcli.render import sheet, stream
 from calibcli.render.page import portions
 from calibcli.render.page.portions import Caps, Picture
@@ -37,21 +38,6 @@ def page(result: Result) -> str:
     """The page of a result; of `calib report`, that of the results that it holds."""
     named = held(result)
     return _page(named, result.notes if len(named) > 1 else [])
-
-
-def held(result: Result) -> list[tuple[str, Result]]:
-    """The results that a report holds, by name; any other result is its own."""
-    inside = result.facts.get("results") if result.command == "report" else None
-    if not isinstance(inside, list):
-        return [("", result)]
-    from calibcli import wellformed
-
-    fix = "write it again: this is not what calib writes"
-    return [
-        (str(one.get("name", "")), wellformed.read(one.get("result"), Result, "report", fix, f"facts.results[{i}]"))
-        for i, one in enumerate(inside)
-        if isinstance(one, Mapping)
-    ]
 
 
 def _page(named: Sequence[tuple[str, Result]], notes: Sequence[str]) -> str:

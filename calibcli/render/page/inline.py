@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from xml.etree import ElementTree
 
 from calibcli.render.figure import style
-from calibcli.render.page.outlines import TOKEN, closer, outline
+from calibcli.render.page.outlines import closer, outline
 
 Element = ElementTree.Element
 DARK = {
@@ -53,9 +52,6 @@ class Styles:
     """Style attributes by the class that stands for them, shared by the figures of a page."""
 
     classes: dict[str, str] = field(default_factory=dict)
-    patterns: dict[str, str] = field(
-        default_factory=dict
-    )  # hatches by how they look: the first figure has them for all
 
     def of(self, text: str) -> str:
         """The class of a style attribute."""
@@ -81,14 +77,12 @@ def small(svg: bytes, prefix: str, title: str, described_by: str, styles: Styles
         used[element.get("id", "")] = element
     for group in [g for g in root.iter("g") if g.get("id", "").startswith("matplotlib.axis")]:
         _axis(group, used)
-    _placed(root, used)
     names: dict[str, str] = {}
     for element in root.iter():
         for key, value in element.attrib.items():
             if key != "id" and ("url(#" in value or key == "href"):
                 names.update({old: "" for old in REFERENCE.findall(value) if f"url(#{old})" in value or key == "href"})
     names = {old: f"{prefix}-{i}" for i, old in enumerate(names)}
-    _share(root, names, styles)
     _tidy(root, names, styles)
     for element in list(root.iter()):
         _gathered(element)
@@ -127,44 +121,6 @@ def _axis(group: Element, used: dict[str, Element]) -> None:
 
     if sort(group):
         group[:] = [*sorted(lines, key=lambda line: (line.get("clip-path", ""), line.get("style", ""))), *texts]
-
-
-def _placed(root: Element, used: dict[str, Element]) -> None:
-    """Areas that Matplotlib defines and uses once, where they stand."""
-    count = Counter(one.get("href", "") for one in root.iter("use"))
-    for group in [g for g in root.iter("g") if len(g) == 1 and g[0].tag == "use"]:
-        use = group[0]
-        mark = used.get(use.get("href", "")[1:])
-        if mark is None or mark.tag != "path" or count[use.get("href", "")] > 1 or "transform" in mark.attrib:
-            continue
-        x, y = float(use.get("x", 0)), float(use.get("y", 0))
-        steps = TOKEN.findall(mark.get("d", ""))
-        odd = False  # whether a number is down the page
-        for i, step in enumerate(steps):
-            if step[0].isalpha():
-                odd = False
-            else:
-                steps[i], odd = f"{float(step) + (y if odd else x):.6f}", not odd
-        look = f"{mark.get('style', '')}; {use.get('style', '')}"
-        group[:] = [Element("path", {"d": " ".join(steps), "style": look, **_clip(group)})]
-        mark.set("d", "")
-
-
-def _clip(group: Element) -> dict[str, str]:
-    """The clip path of a group, which loses it."""
-    return {"clip-path": group.attrib.pop("clip-path")} if "clip-path" in group.attrib else {}
-
-
-def _share(root: Element, names: dict[str, str], styles: Styles) -> None:
-    """Hatches that the page has already are not defined again."""
-    for parent in [p for p in root.iter() if p.find("pattern") is not None]:
-        for pattern in parent.findall("pattern"):
-            look, own = " ".join(ElementTree.tostring(one, "unicode") for one in pattern), pattern.get("id", "")
-            if look in styles.patterns:
-                names[own] = styles.patterns[look]
-                parent.remove(pattern)
-            elif own in names:
-                styles.patterns[look] = names[own]
 
 
 def _tidy(parent: Element, names: dict[str, str], styles: Styles) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.downloads.members import MOST, Members
 from calibcli.inputs.dataset.keys import Found
 from calibcli.inputs.files import pickles
-from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.files.formats.pt import UNREADABLE
 
 PIXELS = 3 * 32 * 32  # planes of red, green and blue, row by row
@@ -68,14 +68,10 @@ def read(there: Members, split: str) -> Found:
         parts = [_records(data[batch], width, at, f"{batch} of {there.path}") for batch in names]
         classes = [line.strip() for one in extra for line in _text(data[one]).splitlines() if line.strip()]
     pixels = np.concatenate([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
-    return Found(
-        inputs={"": Memory(pixels.reshape(-1, 3, 32, 32))},
-        labels=np.concatenate([part[1] for part in parts]),
-        sha256=there.sha256(names, data),
-        ids=np.array([f"{name}/{i}" for i in range(len(pixels))]),
-        classes=classes or None,
-        notes=[f"{'CIFAR-100' if hundred else 'CIFAR-10'}, {name}: {len(pixels):,} pictures"],
-    )
+    labels = np.concatenate([part[1] for part in parts])
+    note = f"{'CIFAR-100' if hundred else 'CIFAR-10'}, {name}: {len(pixels):,} pictures"
+    made = there.found(name, data, names, pixels.reshape(-1, 3, 32, 32), labels, note)
+    return replace(made, classes=classes or None)
 
 
 def _version(there: Members) -> str:

@@ -14,11 +14,16 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from calibcli.errors import InputError, refusing
-from calibcli.inputs.dataset.keys import SPLITS
+from calibcli.inputs.dataset.keys import SPLITS, Found
+from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.files.source import Source
+from calibcli.predictions import Ints
 
 MOST = 2 << 30  # bytes of a tar archive once unpacked; the published ones are a tenth of that
 ALONE = (".mat", "-ubyte", "-ubyte.gz")  # files that are a data set, or half of one
@@ -52,11 +57,20 @@ class Members:
         with damaged(self.path):
             if self.kind == "tar":
                 return {wanted[name]: data for name, data in _tar(self.path, set(wanted))}
-            if self.kind == "zip":
-                with zipfile.ZipFile(self.path) as archive:
-                    return {name: _bounded(archive.open(path), path) for path, name in wanted.items()}
-            root = self.path if self.kind == "folder" else self.path.parent
-            return {name: _bounded((root / path).open("rb"), path) for path, name in wanted.items()}
+            return {name: _bounded(self.open(name), self.paths[name]) for name in names}
+
+    def open(self, name: str) -> IO[bytes]:
+        """A member of a folder or of a zip archive, or the file itself."""
+        if self.kind == "zip":
+            return zipfile.Path(self.path, self.paths[name]).open("rb")
+        return ((self.path if self.kind == "folder" else self.path.parent) / self.paths[name]).open("rb")
+
+    def found(
+        self, split: str, data: dict[str, bytes], names: Sequence[str], pictures: NDArray[Any], labels: Ints, note: str
+    ) -> Found:
+        """The pictures of a split, called by it and their number, with the digest of the members `names` of `data`."""
+        ids = np.array([f"{split}/{i}" for i in range(len(labels))])
+        return Found({"": Memory(pictures)}, labels, self.sha256(names, data), ids, notes=[note])
 
     def sha256(self, names: Sequence[str], data: dict[str, bytes]) -> str:
         """Of the archive or file; of a folder, of the files that were read."""
@@ -94,27 +108,20 @@ def listed(path: Path) -> Members | None:
     Raises:
         InputError: an archive that is damaged, or unpacks to more than `MOST`.
     """
-    if path.is_dir():
-        with contextlib.suppress(OSError):
-            return Members(path, "folder", {p.name: p.name for p in path.iterdir()})
-        return None
-    if not path.is_file():
-        return None
-    name = path.name.lower()
+    name = path.name.lower() if path.is_file() else ""
     if name.endswith((".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")):
         with damaged(path):
             every = tuple(member for member, _ in _tar(path, set()))
-            return Members(path, "tar", _first({member: PurePosixPath(member).name for member in every}), every)
-    if name.endswith(".zip"):
-        with contextlib.suppress(*DAMAGED), zipfile.ZipFile(path) as archive:
-            names = [info.filename for info in archive.infolist() if not info.is_dir()]
-            return Members(path, "zip", _first({inner: PurePosixPath(inner).name for inner in names}))
-        return None
-    if not name.endswith(ALONE):
-        return None
-    with contextlib.suppress(OSError):
-        beside = {p.name: p.name for p in path.parent.iterdir() if p.is_file()}
-        return Members(path, "file", {path.name: path.name, **beside})
+            return Members(path, "tar", _first(every), every)
+    with contextlib.suppress(*DAMAGED):
+        if path.is_dir():
+            return Members(path, "folder", {p.name: p.name for p in path.iterdir()})
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                return Members(path, "zip", _first([one.filename for one in archive.infolist() if not one.is_dir()]))
+        if name.endswith(ALONE):
+            beside = {p.name: p.name for p in path.parent.iterdir() if p.is_file()}
+            return Members(path, "file", {path.name: path.name, **beside})
     return None
 
 
@@ -128,8 +135,8 @@ def contents(path: Path) -> dict[str, bytes]:
         return dict(_tar(path, {name for name, _ in _tar(path, set())}))
 
 
-def _first(names: dict[str, str]) -> dict[str, str]:
-    return {name: path for path, name in reversed(names.items())}
+def _first(paths: Sequence[str]) -> dict[str, str]:
+    return {PurePosixPath(path).name: path for path in reversed(paths)}
 
 
 def _tar(path: Path, wanted: set[str]) -> list[tuple[str, bytes]]:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from calibcli.errors import InputError
 from calibcli.inputs.dataset.downloads.members import Members
 from calibcli.inputs.dataset.keys import Found
-from calibcli.inputs.files.arrays import Memory
 
 PREFIXES = {"train": "train", "test": "t10k"}
 NAMES = [("-images-idx3-ubyte", "-labels-idx1-ubyte"), ("-images.idx3-ubyte", "-labels.idx1-ubyte")]
@@ -34,13 +33,8 @@ def read(there: Members, split: str) -> Found:
     if pictures.ndim != 3 or labels.ndim != 1 or len(pictures) != len(labels):
         problem = f"{there.path}: pictures {pictures.shape} and labels {labels.shape} do not belong together"
         raise InputError(problem, "download both again")
-    return Found(
-        inputs={"": Memory(pictures)},
-        labels=labels.astype(np.int64),
-        sha256=there.sha256(pair, data),
-        ids=np.array([f"{name}/{i}" for i in range(len(labels))]),
-        notes=[f"idx files, {name}: {len(labels):,} pictures of {pictures.shape[1]}x{pictures.shape[2]}"],
-    )
+    note = f"idx files, {name}: {len(labels):,} pictures of {pictures.shape[1]}x{pictures.shape[2]}"
+    return there.found(name, data, pair, pictures, labels.astype(np.int64), note)
 
 
 def _pair(there: Members, split: str) -> list[str]:

@@ -11,10 +11,11 @@ import functools
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.downloads.members import DAMAGED, Members, contents
@@ -27,19 +28,6 @@ from calibcli.predictions import Ints
 POST = re.compile(r"(?:(?P<part>.*)/)?(?P<group>[^/]+)/\d+")
 BY_DATE = re.compile(r"(?:.*/)?[^/]*-(train|test)")
 VALIDATION = 900 / 19_997
-
-
-@dataclass(frozen=True, eq=False)
-class Posts:
-    """All posts: numbers of words (N, 1000), groups (N,), names, the split of each ("" where they have none)."""
-
-    words: list[str]
-    tokens: np.ndarray[tuple[int, int], np.dtype[np.int32]]
-    labels: Ints
-    classes: list[str]
-    names: list[str]
-    parts: list[str]
-    sha256: str
 
 
 def splits(there: Members) -> list[str]:
@@ -59,19 +47,12 @@ def read(there: Members, split: str) -> Found:
         InputError: no such split, or files that cannot be read.
     """
     name, stat = there.split(split, splits(there)), there.path.stat()
-    posts = _all(there.path, there.kind, stat.st_mtime_ns, stat.st_size)
-    rows = np.flatnonzero(np.array(posts.parts) == name) if any(posts.parts) else shuffled(len(posts.names))[name]
+    posts, tokens, names, parts = _all(there.path, there.kind, stat.st_mtime_ns, stat.st_size)
+    rows = np.flatnonzero(np.array(parts) == name) if any(parts) else shuffled(len(parts))[name]
     words = f"the {len(posts.words) - 1:,} most frequent words"
-    return Found(
-        inputs={"": Memory(posts.tokens[rows])},
-        labels=posts.labels[rows],
-        sha256=posts.sha256,
-        ids=np.array([posts.names[i] for i in rows]),
-        classes=posts.classes,
-        notes=[f"20 Newsgroups, {name}: {len(rows):,} posts of {len(posts.classes)} groups; {words}"],
-        integral=True,
-        words=posts.words,
-    )
+    notes = [f"20 Newsgroups, {name}: {len(rows):,} posts of {len(posts.classes or ())} groups; {words}"]
+    ids = np.array([names[i] for i in rows])
+    return replace(posts, inputs={"": Memory(tokens[rows])}, labels=posts.labels[rows], ids=ids, notes=notes)
 
 
 def shuffled(n: int) -> dict[str, Ints]:
@@ -102,7 +83,8 @@ def _part(match: re.Match[str]) -> str:
 
 
 @functools.lru_cache(maxsize=1)  # its splits are read one after the other
-def _all(path: Path, kind: str, modified: int, size: int) -> Posts:
+def _all(path: Path, kind: str, modified: int, size: int) -> tuple[Found, NDArray[np.int32], list[str], list[str]]:
+    """All posts, their words as numbers (N, 1000), names, and the split of each ("" where they have none)."""
     held = contents(path) if kind == "tar" else _folder(path)
     found = {name: match for name in sorted(held) if (match := POST.fullmatch(name))}
     classes = sorted({match["group"] for match in found.values()})
@@ -113,15 +95,11 @@ def _all(path: Path, kind: str, modified: int, size: int) -> Posts:
     digest = hashlib.sha256()
     for name in order if kind == "folder" else ():
         digest.update(f"{name}\0{len(held[name])}\0".encode() + held[name])
-    return Posts(
-        words,
-        numbers(bodies, words),
-        np.array([number[found[name]["group"]] for name in order], np.int64),
-        classes,
-        ["/".join(name.split("/")[-2:]) for name in order],
-        [_part(found[name]) for name in order],
-        Source(path).sha256() if kind == "tar" else digest.hexdigest(),
-    )
+    labels = np.array([number[found[name]["group"]] for name in order], np.int64)
+    sha256 = Source(path).sha256() if kind == "tar" else digest.hexdigest()
+    posts = Found({}, labels, sha256, classes=classes, integral=True, words=words)
+    names = ["/".join(name.split("/")[-2:]) for name in order]
+    return posts, numbers(bodies, words), names, [_part(found[name]) for name in order]
 
 
 def _body(text: str) -> str:

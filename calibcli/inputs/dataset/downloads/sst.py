@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import zipfile
 
 import numpy as np
 
@@ -110,11 +109,7 @@ def _trees(data: bytes, where: str) -> list[Tree]:
 
 def _head(there: Members, name: str) -> bytes:
     """Its first bytes; none of what cannot be read."""
-    with contextlib.suppress(*DAMAGED):
-        if there.kind == "zip":
-            with zipfile.ZipFile(there.path) as archive, archive.open(there.paths[name]) as file:
-                return file.read(4096)
-        if there.kind == "folder":
-            with (there.path / there.paths[name]).open("rb") as file:
-                return file.read(4096)
+    if there.kind in ("zip", "folder"):
+        with contextlib.suppress(*DAMAGED), there.open(name) as file:
+            return file.read(4096)
     return b""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import zlib
+from dataclasses import replace
 
 import numpy as np
 
 from calibcli.errors import InputError, refusing
 from calibcli.inputs.dataset.downloads.members import Members
 from calibcli.inputs.dataset.keys import Found
-from calibcli.inputs.files.arrays import Memory
 from calibcli.inputs.files.formats.pt import UNREADABLE
 from calibcli.inputs.files.source import refuse_large
 
@@ -46,11 +46,6 @@ def read(there: Members, split: str) -> Found:
     if x is None or y is None or x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3 or y.size != x.shape[3]:
         raise InputError(f"{where} does not hold X (32, 32, 3, N) and y (N, 1)", "download it again")
     labels = y.reshape(-1).astype(np.int64)
-    return Found(
-        inputs={"": Memory(x.transpose(3, 0, 1, 2))},
-        labels=np.where(labels == 10, 0, labels),
-        sha256=there.sha256([file], data),
-        ids=np.array([f"{name}/{i}" for i in range(len(labels))]),
-        classes=[str(digit) for digit in range(10)],
-        notes=[f"SVHN, {name}: {len(labels):,} digits; class 10 of the file is the digit 0"],
-    )
+    note = f"SVHN, {name}: {len(labels):,} digits; class 10 of the file is the digit 0"
+    made = there.found(name, data, [file], x.transpose(3, 0, 1, 2), np.where(labels == 10, 0, labels), note)
+    return replace(made, classes=[str(digit) for digit in range(10)])

@@ -109,15 +109,12 @@ def ragged(rows: Sequence[Sequence[float]]) -> list[str]:
     return [f"{least} to {most} choices per question: the others have probability 0"] if least < most else []
 
 
-def agree(
-    table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str, names: Sequence[str] = ()
-) -> None:
+def agree(table: Array, labels: Ints, verdicts: Sequence[Any], metric: str, where: str) -> None:
     """Hold scores and labels against the harness's own verdict: whether the best choice is the right one.
 
     Args:
         table: (N, K) scores as the harness compared them.  labels: (N,) as they were read.
         verdicts: 1, 0, or None where it has none.  metric: what it calls them.
-        names: what rows are called, where that is not their number.
 
     Raises:
         InputError: a verdict is a share, or one contradicts a row whose two best scores differ by more than 1e-6.
@@ -125,7 +122,7 @@ def agree(
     share = next((i for i, v in enumerate(verdicts) if _number(v) and v not in (0, 1)), None)
     if share is not None:
         raise InputError(
-            f"{_row(share, names)} of {where} has {metric} {verdicts[share]:.4g}, a share: several choices are right "
+            f"row {share} of {where} has {metric} {verdicts[share]:.4g}, a share: several choices are right "
             "(as in truthfulqa_mc2)",
             "calibration needs one right choice: use a task that has one (truthfulqa_mc1)",
         )
@@ -140,7 +137,7 @@ def agree(
         i = int(wrong[0])
         own = f"{table[i, labels[i]]:.6g}" if 0 <= labels[i] < table.shape[1] else "none"
         raise InputError(
-            f"{_row(i, names)} of {where} has {metric} {said[i]:g}, but its target reads as choice {labels[i]} "
+            f"row {i} of {where} has {metric} {said[i]:g}, but its target reads as choice {labels[i]} "
             f"(score {own}) and its best is choice {best[i]} (score {table[i, best[i]]:.6g}): {len(wrong):,} of "
             f"{len(labels):,} rows disagree",
             "was the file changed? Else save the scores as logits and the index of the right choice as label",
@@ -149,10 +146,6 @@ def agree(
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and value == value
-
-
-def _row(i: int, names: Sequence[str]) -> str:
-    return f"row {i} ('{names[i][:40]}')" if names else f"row {i}"
 
 
 def scored(

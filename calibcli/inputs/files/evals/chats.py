@@ -42,7 +42,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
     ids: list[str] = []
     label = next((k for k in first if normal(k) in LABELS and isinstance(first[k], str | int)), "")
     labels: list[str] = []
-    silent, failed, seen = 0, 0, False
+    failed, seen = 0, False
     for number, row in enumerate(itertools.chain([first], rows)):
         here = f"row {number} of {source.name}"
         answer = _response(row)
@@ -63,7 +63,6 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
             every.add(further)
         found = letters.add(tokens, choices)
         if found is None:
-            silent += 1
             continue
         columns.add(further)
         scores.append(found[0])
@@ -76,7 +75,7 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         why = f"the responses in {source.name} hold no log-probabilities"
         return no_scores(FORMAT, every, why, "ask for them: logprobs=true, top_logprobs=20")
     about = [f"{failed:,} requests failed: left out"] if failed else []
-    about += letters.remarks(source.name, silent)
+    about += letters.remarks(source.name)
     said = {"classes": {"logprobs": choices}, "about": about, "facts": letters.facts, "used": frozenset({"choices"})}
     return scored(
         FORMAT, source, columns, ("logprobs", np.array(scores)), (label, column_of(labels)), ("ids", ids), **said

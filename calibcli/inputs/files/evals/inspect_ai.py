@@ -33,7 +33,6 @@ class Log:
     ids: list[str] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
     failed: int = 0
-    silent: int = 0
 
     def add(self, sample: Mapping[str, Any], number: int, source: Source) -> None:
         """Raises:
@@ -50,7 +49,7 @@ class Log:
             self.every.add(further)
         tokens = tokens_of(_first(sample).get("logprobs"), here)
         if not tokens:
-            self.silent += 1
+            self.letters.silent += 1
             return
         texts = sample.get("choices")
         count = len(texts) if isinstance(texts, list) else 0
@@ -62,7 +61,6 @@ class Log:
         score, answer, verdict = _score(sample.get("scores"))
         found = self.letters.add(tokens, choices, answer if answer in choices else "")
         if found is None:
-            self.silent += 1
             if answer in choices:
                 raise InputError(
                     f"{here} was read as {answer!r}, which is none of the tokens that the model generated: the choices "
@@ -110,7 +108,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
         fix = "run a multiple-choice task with --logprobs --top-logprobs 20"
         right = [name for name in log.every.texts if name.startswith("scores.") and name.endswith(".value")]
         return no_scores(form, log.every, why, fix, about, right)
-    about += log.letters.remarks(source.name, log.silent, _temperature(header) != 0)
+    about += log.letters.remarks(source.name, _temperature(header) != 0)
     drawn = len(set(log.ids)) < len(log.ids)
     ids = [f"{name}/{epoch}" for name, epoch in zip(log.ids, log.epochs)] if drawn else log.ids
     about.insert(
@@ -139,8 +137,7 @@ def contents(form: str, header: Mapping[str, Any], samples: Iterable[Any], sourc
 
 def _first(sample: Mapping[str, Any]) -> Mapping[str, Any]:
     """The first choice of the output; {} of none."""
-    output = sample.get("output")
-    found = output.get("choices") if isinstance(output, Mapping) else None
+    found = _at(sample, "output", "choices")
     return found[0] if isinstance(found, list) and found and isinstance(found[0], Mapping) else {}
 
 

@@ -34,12 +34,14 @@ class Letters:
     """The scores of the choices in each row, and what was noticed on the way.
 
     Attributes:
-        censored: rows with a choice that is not listed.  mass: of all choices, one number per row.
+        silent: rows in which the model named no choice.  censored: rows with a choice that is not listed.
+        mass: of all choices, one number per row.
         unlike: rows whose answer is not the most probable choice, with its score and the best; `unlikely` the number
             that is expected of draws, `spread` its variance.
     """
 
     rows: int = 0
+    silent: int = 0
     censored: list[int] = field(default_factory=list)
     mass: list[float] = field(default_factory=list)
     unlike: list[tuple[int, str, float, float]] = field(default_factory=list)
@@ -61,6 +63,7 @@ class Letters:
         if not at and tokens and any(text.strip(BLANK) in choices for text in tokens[0].among) and not answer:
             at = [0]
         if not at:
+            self.silent += 1
             return None
         token = tokens[at[-1]]
         parts: dict[str, list[float]] = {choice: [] for choice in choices}
@@ -83,16 +86,16 @@ class Letters:
             self.unlike.append((row, given, own, best))
         return scores, given if given in parts else ""
 
-    def remarks(self, where: str, silent: int, drawn: bool = True) -> list[str]:
+    def remarks(self, where: str, drawn: bool = True) -> list[str]:
         """Notes on all rows.
 
         Args:
-            silent: rows in which the model named no choice.  drawn: answers may have been drawn.
+            drawn: answers may have been drawn.
 
         Raises:
             InputError: more than 1 % of the rows are censored or silent; or answers are less probable than draws are.
         """
-        rows, notes = self.rows, []
+        rows, silent, notes = self.rows, self.silent, list[str]()
         if silent > MOST * rows:
             problem = f"in {silent:,} of {rows:,} rows of {where} the model named none of the choices"
             raise InputError(

@@ -33,6 +33,7 @@ NORMS = {
     "byte": "log-likelihood of the choice / its bytes in UTF-8 (--lm-norm byte)",
     "pmi": "log-likelihood of the choice less that without the question (--lm-norm pmi)",
 }
+GENERATED = "filtered_resps holds no [log-likelihood, is_greedy] per choice: a generation task?"
 UNCLEAR = -(2**31)
 SAVE = "save the log-likelihoods as logits and the index of the right choice as label"
 OWN = ("doc_id", "target", "arguments", "resps", "filtered_resps", "filter", "metrics")
@@ -122,7 +123,9 @@ def read(source: Source, first: Mapping[str, Any], rows: Iterator[dict[str, Any]
         if name != next(iter(filters)):
             continue
         here = f"row {len(task.scores)} of {source.name}"
-        found = _likelihoods(row, here, len(task.scores) > 0)
+        found = _likelihoods(row)
+        if not found and task.scores:
+            raise InputError(f"{here}: {GENERATED}", "only multiple-choice tasks score every choice")
         if not found:
             return _generated(row, rows, here)
         task.add(row, found, here)
@@ -217,17 +220,12 @@ def _generated(first: Mapping[str, Any], rows: Iterator[dict[str, Any]], here: s
     columns = Columns()
     for row in itertools.chain([first], rows):
         columns.add({k: v for k, v in row.items() if k not in OWN[2:] and not k.endswith(OWN_ENDS)})
-    why = f"{here}: filtered_resps holds no [log-likelihood, is_greedy] per choice: a generation task?"
     fix = "only multiple-choice tasks score every choice; a confidence beside a verdict: --confidence KEY --correct KEY"
-    return no_scores(FORMAT, columns, why, fix, correct=("acc", "exact_match", "correct"))
+    return no_scores(FORMAT, columns, f"{here}: {GENERATED}", fix, correct=("acc", "exact_match", "correct"))
 
 
-def _likelihoods(row: Mapping[str, Any], here: str, must: bool = True) -> list[float]:
-    """Of every choice; [] of what scores none, unless there `must` be some.
-
-    Raises:
-        InputError: there must, and are none.
-    """
+def _likelihoods(row: Mapping[str, Any]) -> list[float]:
+    """Of every choice; [] of what scores none."""
     found = row.get("filtered_resps", row.get("resps"))
     try:
         if not isinstance(found, list) or not 2 <= len(found) <= CHOICES:
@@ -240,10 +238,7 @@ def _likelihoods(row: Mapping[str, Any], here: str, must: bool = True) -> list[f
                 raise TypeError
             values.append(real(choice[0]) if isinstance(choice[0], str) else float(choice[0]))
     except (TypeError, ValueError, IndexError, OverflowError):
-        if not must:
-            return []
-        problem = f"{here}: filtered_resps holds no [log-likelihood, is_greedy] per choice: a generation task?"
-        raise InputError(problem, "only multiple-choice tasks score every choice") from None
+        return []
     return values
 
 

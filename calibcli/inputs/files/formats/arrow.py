@@ -18,7 +18,7 @@ from calibcli.inputs.files.formats.parquet import of_table
 from calibcli.inputs.files.source import Source, refuse_large
 
 SUFFIXES = (".arrow", ".feather")
-FILE, STREAM, FIRST_FEATHER = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
+FILE, FIRST_FEATHER = b"ARROW1", b"FEA1"
 
 
 def signature(head: bytes, size: int) -> bool:
@@ -54,8 +54,3 @@ def read(source: Source, grouped: bool = True) -> Contents:
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema)
     return of_table(table, "arrow", source, grouped)
-
-
-def columns(source: Source) -> Contents:
-    """Every column by itself."""
-    return read(source, grouped=False)

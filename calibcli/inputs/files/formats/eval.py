@@ -89,12 +89,8 @@ def _object(source: Source, member: zipfile.ZipInfo) -> Mapping[str, Any]:
         data = b"".join(packed.pieces(iter([data]), method, member.file_size, name))
     if len(data) != member.file_size or zlib.crc32(data) != member.CRC:
         raise InputError(f"{name} is damaged: its bytes do not have the checksum that the archive gives", AGAIN)
-    try:
-        found = json_of(data, name)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise InputError(f"{name} is not a JSON object", AGAIN)
+    with refusing((ValueError, RecursionError, TypeError), f"{name} is not a JSON object", AGAIN):
+        found: dict[str, Any] = {**json_of(data, name)}
     return found
 
 

@@ -23,7 +23,7 @@ from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import inspect_ai
 from calibcli.inputs.files.formats import jsonl
 from calibcli.inputs.files.source import Source, refuse_large
-from calibcli.inputs.files.text import PREFIXES, decimals_of, json_of, refuse_twice, score_groups
+from calibcli.inputs.files.text import decimals_of, json_of, score_groups
 from calibcli.predictions import Array, Named
 
 SUFFIXES = (".json",)
@@ -64,11 +64,6 @@ def read(source: Source, grouped: bool = True) -> Contents:
     return _table(found, source, grouped)
 
 
-def columns(source: Source) -> Contents:
-    """Every column by itself."""
-    return read(source, grouped=False)
-
-
 def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> Contents:
     names, rows = found.get("columns"), found.get("data")
     if not isinstance(names, list) or not isinstance(rows, list) or not rows:
@@ -76,28 +71,25 @@ def _table(found: Mapping[str, Any], source: Source, grouped: bool) -> Contents:
             raise InputError(f"{source.name} has no lists `columns` and `data` with rows", "write the table again")
         return jsonl.read(source)
     header = [str(name) for name in names]
-    refuse_twice(header, source.name)
+    groups, others, said = score_groups(header, source.name, grouped)
     odd = next((i for i, row in enumerate(rows) if not isinstance(row, list) or len(row) != len(header)), None)
     if odd is not None:
         count = len(rows[odd]) if isinstance(rows[odd], list) else "no"
         raise InputError(f"row {odd} of {source.name} has {count} cells, the header {len(header)}", "write it again")
     cells = dict(zip(header, (list(column) for column in zip(*rows))))
-    groups, classes = score_groups(header if grouped else [], source.name)
-    used = {header[i] for members in groups.values() for i in members}
     arrays: dict[str, Named] = {}
     decimals: dict[str, int] = {}
     for name, members in groups.items():
         columns = [_numbers(cells[header[i]], header[i], source) for i in members]
         arrays[name] = Memory(np.column_stack(columns))
         decimals[name] = max(decimals_of(repr(v)) for i in members for v in cells[header[i]][:1000])
-    for name in (name for name in header if name not in used):
+    for name in (header[i] for i in others):
         array = _column(cells[name], name, source)
         arrays[name] = Memory(array)
         if array.dtype.kind == "f":
             flat = (v for cell in cells[name][:1000] for v in (cell if isinstance(cell, list) else [cell]))
             decimals[name] = max(decimals_of(repr(v)) for v in flat)
-    kinds = {name: PREFIXES.get(name, "") for name in groups}
-    return Contents("json, table", arrays, kinds=kinds, decimals=decimals, classes=classes, table=True)
+    return Contents("json, table", arrays, decimals=decimals, **said)
 
 
 def _numbers(cells: list[Any], name: str, source: Source) -> Array:

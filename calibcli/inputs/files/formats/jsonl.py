@@ -16,11 +16,11 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from calibcli.errors import InputError
-from calibcli.inputs.files import objects_at_once
+from calibcli.inputs.files import at_once
 from calibcli.inputs.files.arrays import Contents, Memory, column_of
 from calibcli.inputs.files.evals import chats, lm_eval
 from calibcli.inputs.files.evals.answers import filled, width_of
@@ -60,14 +60,10 @@ def read(source: Source) -> Contents:
         return contents
     rows = itertools.chain([first], rows)
     head = list(itertools.islice(rows, HEAD))
-    at_once = objects_at_once.read(source, first) if len(head) == HEAD else None
-    if at_once is not None:
-        decimals = {
-            key: max(decimals_of(repr(v)) for row in head for v in row[key])
-            for key, array in at_once.items()
-            if array.ndim == 2
-        }
-        return Contents("jsonl", {key: Memory(array) for key, array in at_once.items()}, decimals=decimals)
+    quick = at_once.lines(source, first) if len(head) == HEAD else None
+    if quick is not None:
+        decimals = {key: _digits(row[key] for row in head) for key, array in quick.items() if array.ndim == 2}
+        return Contents("jsonl", {key: Memory(array) for key, array in quick.items()}, decimals=decimals)
     lists: dict[str, list[list[Any]]] = {}
     texts: dict[str, list[str]] = {}
     classes: dict[str, list[str]] = {}
@@ -107,11 +103,14 @@ def read(source: Source) -> Contents:
             about.append(_choices(key, [len(row) for row in values], source))
     for key, cells in texts.items():
         arrays[key] = Memory(column_of(cells))
-    decimals = {
-        key: max(decimals_of(repr(v)) for row in lists[key][:HEAD] for v in row) for key in lists if key in arrays
-    }
+    decimals = {key: _digits(values[:HEAD]) for key, values in lists.items() if key in arrays}
     names = {key: of for key, of in classes.items() if key in arrays}
     return Contents("jsonl", arrays, decimals=decimals, ragged=frozenset(ragged), about=about, classes=names)
+
+
+def _digits(rows: Iterable[list[Any]]) -> int:
+    """After the point, at most."""
+    return max(decimals_of(repr(v)) for row in rows for v in row)
 
 
 def _of_classes(value: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from calibcli.inputs.files.arrays import Contents, Encoded, Memory, column_of
 from calibcli.inputs.files.evals import lighteval
 from calibcli.inputs.files.names import LABELS
 from calibcli.inputs.files.source import Source, refuse_large
-from calibcli.inputs.files.text import PREFIXES, refuse_twice, score_groups
+from calibcli.inputs.files.text import score_groups
 from calibcli.predictions import Array, Named
 from calibcli.spec import normal
 
@@ -57,11 +57,6 @@ def read(source: Source, grouped: bool = True) -> Contents:
     return of_table(table, "parquet", source, grouped)
 
 
-def columns(source: Source) -> Contents:
-    """Every column by itself."""
-    return read(source, grouped=False)
-
-
 def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Contents:
     """The columns of an Arrow table, with the class names that Hugging Face's data sets keep beside them.
 
@@ -73,23 +68,19 @@ def of_table(table: Any, form: str, source: Source, grouped: bool = True) -> Con
     errors = (pa.ArrowException, ValueError, OverflowError)  # names and texts that are no UTF-8, dates of no calendar
     with refusing(errors, lambda e: f"{source.name} is not readable {form} ({str(e)[:80]})", "write it again"):
         names = [str(name) for name in table.column_names]
-        groups, classes = score_groups(names if grouped else [], source.name)
-        refuse_twice(names, source.name)
-        used = {i for columns in groups.values() for i in columns}
+        groups, others, said = score_groups(names, source.name, grouped)
         arrays: dict[str, Named] = {}
         for name, columns in groups.items():
             parts = [_column(table.column(i), names[i], source) for i in columns]
             arrays[name] = Memory(np.column_stack(parts).astype(np.result_type(np.float32, *parts)))
-        for i, name in enumerate(names):
-            if i not in used:
-                pictures = _pictures(table.column(i), name, source)
-                arrays[name] = pictures or Memory(_column(table.column(i), name, source))
-    kinds = {name: PREFIXES.get(name, "") for name in groups}
-    known = label_names(table.schema.metadata)
+        for i in others:
+            pictures = _pictures(table.column(i), names[i], source)
+            arrays[names[i]] = pictures or Memory(_column(table.column(i), names[i], source))
+    known, classes = label_names(table.schema.metadata), said["classes"]
     classes |= {n: known for n, a in arrays.items() if known and n not in classes and a.shape[1:] == (len(known),)}
     if not grouped:
         classes |= {n: of for n, of in _class_labels(table.schema.metadata).items() if n in arrays}
-    return Contents(form, arrays, kinds=kinds, classes=classes, table=True)
+    return Contents(form, arrays, **said)
 
 
 def label_names(metadata: Mapping[bytes, bytes] | None) -> list[str]:

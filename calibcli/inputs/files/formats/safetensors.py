@@ -10,7 +10,6 @@ The format is that of Hugging Face (2022).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import Contents, InFile, Memory, known_shape
+from calibcli.inputs.files.arrays import Contents, InFile, Memory, column_of, known_shape
 from calibcli.inputs.files.names import CLASSES, IDS
 from calibcli.inputs.files.source import Source
-from calibcli.inputs.files.text import json_of
+from calibcli.inputs.files.text import json_of, parsed
 from calibcli.predictions import Named
 from calibcli.spec import normal
 
@@ -55,9 +54,9 @@ def read(source: Source) -> Contents:
     arrays: dict[str, Named] = {name: _tensor(source, name, about, start) for name, about in header.items()}
     for name, text in metadata.items():
         if normal(name) in (*CLASSES, *IDS) and name not in arrays and isinstance(text, str):
-            found = _list(text)
-            if found is not None:
-                arrays[name] = Memory(found)
+            found = parsed(text)
+            if isinstance(found, list) and found and all(isinstance(v, str | int) for v in found):
+                arrays[name] = Memory(column_of(list(map(str, found))))
     return Contents("safetensors", arrays, metadata={str(k): str(v) for k, v in metadata.items()})
 
 
@@ -103,16 +102,6 @@ def _tensor(source: Source, name: str, about: Any, start: int) -> Named:
     if last - first != math.prod(shape) * stored.itemsize or start + last > source.size:
         raise _broken(source, f"tensor '{name[:40]}' {shape} does not fit its {last - first:,} bytes")
     return InFile(source, start + first, shape, stored, bfloat16=kind == "BF16")
-
-
-def _list(text: str) -> Any:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(found, list) and found and all(isinstance(v, str | int) for v in found):
-        return np.array([str(v) for v in found], dtype=object)
-    return None
 
 
 def _broken(source: Source, why: str) -> InputError:

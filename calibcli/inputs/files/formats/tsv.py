@@ -19,11 +19,6 @@ def guess(head: bytes) -> bool:
     return text.delimiter(head) == "\t"
 
 
-def read(source: Source) -> Contents:
-    """Columns by name; those of a score group as one (N, K) array."""
-    return text.table(source, "\t")
-
-
-def columns(source: Source) -> Contents:
-    """Every column by itself."""
-    return text.table(source, "\t", grouped=False)
+def read(source: Source, grouped: bool = True) -> Contents:
+    """Columns by name; where `grouped`, those of a score group as one (N, K) array."""
+    return text.table(source, "\t", grouped)

@@ -1,9 +1,12 @@
-"""JSON lines that hold numbers alone, many lines at a time; of any other the reader of JSON lines has the words."""
+"""What is plain, read many rows at a time: text tables of numbers, JSON lines of numbers. Of all else `text`, and the
+reader of JSON lines, have the words."""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -14,11 +17,51 @@ from calibcli.inputs.files.arrays import column_of
 from calibcli.inputs.files.source import Source
 from calibcli.predictions import Array
 
+LONGEST = 24  # letters of a cell that is no score
 BLOCK = 1 << 16  # bytes; what they are as objects stays in the cache
 OF_NUMBERS = b"0123456789+-.eE, \t\r"
 
 
-def read(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
+def table(source: Source, delimiter: str, width: int, groups: Sequence[Sequence[int]]) -> dict[int, Array] | None:
+    """Columns of all rows after the header; None where a cell is quoted, missing, long or no number, or a row is odd.
+
+    Args:
+        width: number of columns.
+        groups: those that are numbers, side by side; the others are text.
+
+    Returns:
+        By first column: each group, (N, columns) float64, and each column of text, (N,) objects.
+    """
+    numbers = {columns[0]: len(columns) for columns in groups}
+    if any(list(columns) != list(range(columns[0], columns[0] + len(columns))) for columns in groups):
+        return None
+    inside = set(chain.from_iterable(groups)) - set(numbers)
+    fields = [
+        (str(i), "f8", (numbers[i],)) if i in numbers else (str(i), f"S{LONGEST}")
+        for i in range(width)
+        if i not in inside
+    ]
+    stream = io.TextIOWrapper(source.reader(), encoding="utf-8-sig", newline="")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a table without rows
+            table = np.loadtxt(stream, np.dtype(fields), comments=None, delimiter=delimiter, skiprows=1, ndmin=1)
+    except (ValueError, OSError):
+        return None
+    found: dict[int, Array] = {}
+    for name, kind, *_ in fields:
+        column = np.ascontiguousarray(table[name])
+        found[int(name)] = column
+        if kind != "f8":
+            letters = column.view(np.uint8).reshape(-1, LONGEST)
+            if letters[:, -1].any() or (letters == ord('"')).any():
+                return None
+            cells = column.tolist()
+            texts = {cell: cell.decode("latin-1") for cell in set(cells)}
+            found[int(name)] = column_of([texts[cell] for cell in cells])
+    return found
+
+
+def lines(source: Source, first: Mapping[str, Any]) -> dict[str, Array] | None:
     """Lists as (N, K) float64, whole numbers as (N,) texts; None unless every line is an object like the first row.
 
     Each has the same keys in the same order, with as many numbers, or one whole number, behind them. Without what
