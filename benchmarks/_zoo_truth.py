@@ -80,7 +80,7 @@ class Truth:
         with torch.enable_grad(), Written():
             out: Any = self.model(**inputs) if isinstance(inputs, dict) else self.model(inputs)
         out = out["logits"] if isinstance(out, dict) else getattr(out, "logits", out)
-        z: Tensor = out[0] if isinstance(out, tuple) else out
+        z: Tensor = out[0] if isinstance(out, tuple | list) else out
         return torch.cat([torch.zeros_like(z), z], 1) if z.shape[1] == 1 else z
 
     def gradient(self) -> Tensor:
@@ -189,7 +189,10 @@ def _wrong(
             wrong += [f"{dtype}: gradient norm"] if abs(slope - gradient) > NEAR[dtype] * gradient else []
         if dtype == "float32" or not quick:
             found = curvature(model, pair, params=",".join(block), dtype=dtype, device="cpu")
-            wrong += [f"{dtype}: {one}" for one in differences(found, h, known, NEAR[dtype])]
+            wrong += [
+                f"{dtype}: {one}"
+                for one in differences(found, h, known, max(near, NEAR[dtype]) if done.rounded else NEAR[dtype])
+            ]
     return wrong
 
 

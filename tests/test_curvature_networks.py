@@ -238,6 +238,18 @@ def test_layers_that_see_no_row() -> None:
 
 
 @pytest.mark.finding
+def test_a_layer_without_outputs() -> None:
+    """As the last cluster of an adaptive softmax over few features has."""
+    torch.manual_seed(0)
+    net = Net(
+        lambda m, x: m.last(x) + m.back(m.none(x)), last=nn.Linear(D, K), none=nn.Linear(D, 0), back=nn.Linear(0, K)
+    )
+    data = torch.randn(N, D), torch.arange(N) % 2
+    whole = measure(net, data, "lambda_max", "trace:exact", params="last.*,none.*")
+    assert whole["trace"].value == pytest.approx(measure(net, data, "trace:exact", params="last.*")["trace"].value)
+
+
+@pytest.mark.finding
 def test_complex_buffers_stay_complex() -> None:
     turn = torch.polar(torch.ones(K), torch.tensor([0.1, 0.7, 1.3]))
     model = Net(lambda m, x: (m.net(x) * m.turn).real, net=mlp(), turn=turn)
