@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibcli.columns.pieces import Piece
-from calibcli.columns.softmax import Block
+from calibcli.columns.softmax import Block, Piece
 from calibcli.predictions import Array, Floats, Ints, Kind
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -143,7 +144,8 @@ Norms = Iterator[tuple[str, torch.Tensor]]  # (parameter's name in its module, (
 
 def linear(module: nn.Linear, a: torch.Tensor, d: torch.Tensor) -> Norms:
     """y = a Wᵀ + b, positions in between."""
-    a, d = a.reshape(len(a), -1, a.shape[-1]), d.reshape(len(d), -1, d.shape[-1])
+    places = math.prod(a.shape[1:-1])  # -1 is no size where there are no outputs
+    a, d = (t.reshape(len(t), places, t.shape[-1]) for t in (a, d))
     yield "weight", outer(a, d)
     if module.bias is not None:
         yield "bias", square(d.sum(1))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.columns.pieces import NARROW, Piece, least_of
+from calibcli.columns.softmax import NARROW, Piece, least_of
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series

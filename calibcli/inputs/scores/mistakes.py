@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.columns.pieces import Piece
+from calibcli.columns.softmax import Piece
 from calibcli.errors import InputError
 from calibcli.inputs.files.arrays import distinct
 from calibcli.numerics import binomial_tail, counted

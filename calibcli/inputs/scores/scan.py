@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.pieces import CACHED, NARROW, Piece
+from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from calibcli.columns.pieces import Piece
+from calibcli.columns.softmax import Piece
 from calibcli.errors import InputError
 
 FEWEST = 10  # rows
