@@ -11,8 +11,6 @@ import pytest
 
 import calibcli
 import calibcli.links
-from calibcli import scalers
-from calibcli.predictions import Predictions
 from calibcli.result import Estimate
 
 FOLDED = ("temperature_gain", "corp_mcb", "corp_dsc")
@@ -75,14 +73,3 @@ def test_ece_sweep_by_its_definition() -> None:
                 break
             best, bins = sum(abs(float((p - y)[part].sum())) for part in parts) / n, bins + 1
         assert calibcli.measure(p, y, "ece_sweep")["ece_sweep"].value == pytest.approx(best, abs=1e-12)
-
-
-def test_focal_temperature_where_the_nll_stays_low_as_t_falls() -> None:
-    """The interval then begins at 0: leaving it out would leave out draws in which T is far from the truth."""
-    rng = np.random.default_rng([24, 200, 0])
-    z = 2 * rng.standard_normal((200, 3))
-    y = (calibcli.links.log_phi(z, 1.0) + rng.gumbel(size=z.shape)).argmax(axis=1)
-    t = scalers.fit("focal_temperature", Predictions.of(1.6 * z, y)).estimates[0]
-    assert t.low == 0
-    assert t.high is not None
-    assert float(t) < t.high < 2

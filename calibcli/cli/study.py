@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -114,6 +113,8 @@ def _ready() -> subprocess.Popen[str]:
 @contextlib.contextmanager
 def _at_work(others: Sequence[subprocess.Popen[str]], places: Sequence[str], argv: Sequence[str]) -> Iterator[None]:
     """Until nothing is left for the other processes, one on each device; they say nothing."""
+    import json
+
     try:
         for other, place in zip(others, places, strict=True):
             assert other.stdin

@@ -250,7 +250,8 @@ class Classwise(Statistic):
 
     def interval(self, level: float) -> Interval:
         columns, view = self.sample.columns, self.sample.top
-        detail = {"worst_class": int(self.each.argmax()), "worst_value": float(self.each.max())}
+        worst = float(self.each.max())  # of classes alike but for rounding, as two mostly are, the first
+        detail = {"worst_class": int((self.each >= worst * (1 - 1e-9)).argmax()), "worst_value": worst}
         if columns.groups is not None:
             return Interval(reason=NO_GROUPS, detail=detail)
         null, null_high = self._null()

@@ -30,6 +30,7 @@ Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
 PROFILE = 100_000  # logits: the profile, the figures and the comparison use at most this many
 EXACT = 4_000_000  # logits: the optimum itself uses at most this many
+ANY = f"every gamma from {LOW:g} to {HIGH:g} fits these groups about as well as the best"
 
 
 def apply(parameters: Parameters, logits: Array) -> Array:
@@ -190,10 +191,12 @@ def _temperature(
     if not reason and not math.isfinite(spread.covariance[0, 0]):
         reason = "the NLL is flat along the ridge of T and gamma"
     elif not reason:
-        first, last = ridge.reach(surface, at, known.rise(spread, 0))
+        first, last, confined = ridge.reach(surface, at, known.rise(spread, 0))
         shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
         low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
-        if not math.isfinite(high):
+        if confined and known.what == "groups":
+            low, high, reason = None, None, ANY
+        elif not math.isfinite(high):
             low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"
     return Estimate(
         name="temperature",
@@ -219,15 +222,16 @@ def _gamma(
     of: str,
 ) -> Estimate:
     over = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
-    ends: dict[str, float] = {"low": min(sets[0][0], best.gamma), "high": max(sets[-1][1], best.gamma)}
+    low, high = min(sets[0][0], best.gamma), max(sets[-1][1], best.gamma)
+    lacking = known.lacking or (ANY if known.what == "groups" and low <= LOW and high >= HIGH else "")
     return Estimate(
         name="gamma",
         value=best.gamma,
-        **({} if known.lacking else {**ends, "level": known.level}),  # type: ignore[arg-type]
+        **({} if lacking else {"low": low, "high": high, "level": known.level}),  # type: ignore[arg-type]
         n=n,
         how=f"{over}; set: profile NLL within {rise * n:.3g}/n of the best, widened to the variance of gamma over "
         f"{known.what}{of}",
-        reason=known.lacking or _bound(best.gamma),
+        reason=lacking or _bound(best.gamma),
         detail={"correlation with T": correlation, "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets)},
     )
 
