@@ -34,8 +34,7 @@ class Block:
 
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
-        p_label: its probability there.
-        best: the same as `top`, where it is known before.
+        p_label: its probability there.  best: the same as `top`, where it is known before.
         lean: nothing but `confidence` and `rest` is asked for.  entropy: it is asked for.
         found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
@@ -58,8 +57,7 @@ class Block:
         self.mass = np.zeros(z.shape[1])
         self.lean, self.entropy, self.least, self.masked = "nll" not in out, "entropy" in out, buffer.least, masked
         with np.errstate(invalid="ignore", under="ignore", divide="ignore", over="ignore"):
-            # sums over the other classes, as `_columns` takes them; from the top score to that of the label, the least
-            r, squares, first, gap, deep = (self._narrow if buffer.narrow else self._wide)(z)
+            r, squares, first, gap, deep = self._sums(z)
             if self.lean:
                 np.divide(1, r + 1, out=out["confidence"])
                 np.multiply(r, out["confidence"], out=out["rest"])
@@ -73,6 +71,10 @@ class Block:
             if masked and len(without):
                 deep[without] = deepest(z[without])
             self._columns(r, squares, first, gap, deep, out)
+
+    def _sums(self, z: Array) -> tuple[Floats, ...]:
+        """Sums over the other classes, as `_columns` takes them; from the top score to that of the label, the least."""
+        return (self._narrow if self.buffer.narrow else self._wide)(z)
 
     def _columns(
         self, r: Floats, squares: Floats, first: Floats, gap: Floats, deep: Floats, out: Mapping[str, Floats]
@@ -176,8 +178,7 @@ class Block:
         buffer = self.buffer
         d, e = (memory[: n * k].reshape(k, n) for memory in (buffer.differences, buffer.scores))
         np.copyto(d, z.T)
-        z_top, top = d[0].copy(), np.zeros(n, dtype=np.uint8)
-        higher = buffer.mask[:n]
+        z_top, top, higher = d[0].copy(), np.zeros(n, dtype=np.uint8), buffer.mask[:n]
         for c in range(1, k):  # the last class above all before it is the first of the largest
             np.greater(d[c], z_top, out=higher)
             np.maximum(top, higher.view(np.uint8) * np.uint8(c), out=top)
@@ -233,9 +234,8 @@ class Buffer:
         self.scores = np.empty(size, dtype)
         self.differences = np.empty(size if self.narrow else 0, dtype)
         self.mask = np.empty(size, np.bool_)
-        self.ones = np.ones(k, dtype)
         self.rows = np.arange(self.height)
-        self.ones_rows = np.ones(self.height, dtype)
+        self.ones, self.ones_rows = np.ones(k, dtype), np.ones(self.height, dtype)
         self.starts = self.rows * k
 
 
