@@ -30,7 +30,7 @@ Order = Literal["T-phi", "phi-T"]
 GAMMAS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 3.0, 5.0)  # Komisarenko & Kull 2024
 PROFILE = 100_000  # logits: the profile, the figures and the comparison use at most this many
 EXACT = 4_000_000  # logits: the optimum itself uses at most this many
-ANY = f"every gamma from {LOW:g} to {HIGH:g} fits these groups about as well as the best"
+ANY = f"both ends would be those of gamma's range, {LOW:g} to {HIGH:g}, which these groups do not narrow"
 
 
 def apply(parameters: Parameters, logits: Array) -> Array:
@@ -222,16 +222,15 @@ def _gamma(
     of: str,
 ) -> Estimate:
     over = f"minimises NLL over T > 0, gamma in [{LOW:g}, {HIGH:g}]"
-    low, high = min(sets[0][0], best.gamma), max(sets[-1][1], best.gamma)
-    lacking = known.lacking or (ANY if known.what == "groups" and low <= LOW and high >= HIGH else "")
+    ends: dict[str, float] = {"low": min(sets[0][0], best.gamma), "high": max(sets[-1][1], best.gamma)}
     return Estimate(
         name="gamma",
         value=best.gamma,
-        **({} if lacking else {"low": low, "high": high, "level": known.level}),  # type: ignore[arg-type]
+        **({} if known.lacking else {**ends, "level": known.level}),  # type: ignore[arg-type]
         n=n,
         how=f"{over}; set: profile NLL within {rise * n:.3g}/n of the best, widened to the variance of gamma over "
         f"{known.what}{of}",
-        reason=lacking or _bound(best.gamma),
+        reason=known.lacking or _bound(best.gamma),
         detail={"correlation with T": correlation, "pieces": "; ".join(f"{a:.3g} to {b:.3g}" for a, b in sets)},
     )
 
