@@ -46,6 +46,7 @@ INTENDED = (
      "joint interval of paired binned errors"),
     ("", r"\.(smece|ece_l2|ece2_debiased)\b.*\.(low|null|null_high)|difference_ece2_debiased\b.*",
      "roots to 1e-10, where a bisection had stopped"),
+    ("", r"classwise_ece\b.*\.worst_class", "of classes that are alike but for rounding the first"),
     ("compare", r"ece2_debiased [^.]*\.high", "roots to 1e-10, where a bisection had stopped"),
     ("", r"temperature_gain.*\.(low|high)", "bounds of temperature_gain hold near 0"),
     ("--weight-kind count", r"estimates\.(nll|nll_wrong|cox_\w+)\.(low|high|se|how)|\.fewest_rows|notes\[0\]",
