@@ -191,10 +191,10 @@ def _temperature(
     if not reason and not math.isfinite(spread.covariance[0, 0]):
         reason = "the NLL is flat along the ridge of T and gamma"
     elif not reason:
-        first, last, confined = ridge.reach(surface, at, known.rise(spread, 0))
+        first, last = ridge.reach(surface, at, known.rise(spread, 0))
         shift = best.u - at.u  # the optimum of more rows than the ridge was looked at on
         low, high = math.exp(-(last + shift)), math.exp(-(first + shift))  # 0, or infinite, where the NLL stays low
-        if confined and known.what == "groups":
+        if known.what == "groups" and ridge.confined(surface, (first, last)):
             low, high, reason = None, None, ANY
         elif not math.isfinite(high):
             low, high, reason = low or None, None, "the NLL does not rise far enough along the ridge of T and gamma"

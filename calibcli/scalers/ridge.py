@@ -251,17 +251,12 @@ def spread_at(surface: Surface, at: Point, units: Callable[[Array], tuple[Array,
     return Spread(inverse, covariance)
 
 
-def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float, bool]:
-    """The ends of ln β up to which the NLL at the best γ rises by no more than `rise`, infinite where there is none.
-
-    And whether γ's range makes them: at both the best γ is at an end of it.
-    """
-
-    def values(u: float) -> Array:
-        return np.array(surface.values(u, list(GRID)))
+def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float]:
+    """The ends of ln β up to which the NLL at the best γ rises by no more than `rise`; infinite where there is none."""
 
     def above(u: float) -> float:
-        return min(_lowest(values(u)), best.nll if u == best.u else math.inf) - best.nll - rise
+        lowest = _lowest(np.array(surface.values(u, list(GRID))))
+        return min(lowest, best.nll if u == best.u else math.inf) - best.nll - rise
 
     ends = []
     for sign in (-1.0, 1.0):
@@ -273,8 +268,13 @@ def reach(surface: Surface, best: Point, rise: float) -> tuple[float, float, boo
             continue
         near, far = bisect(lambda s, sign=sign: -above(best.u + sign * s), near, step, 12)  # type: ignore[misc]
         ends.append(best.u + sign * 0.5 * (near + far))
-    made = all(math.isfinite(u) and values(u).argmin() in (0, len(GRID) - 1) for u in ends)
-    return ends[0], ends[1], made
+    return ends[0], ends[1]
+
+
+def confined(surface: Surface, ends: Sequence[float]) -> bool:
+    """Whether it is γ's range that ends ln β: the best γ is at a bound at each of these, none of which is infinite."""
+    bounds = (0, len(GRID) - 1)
+    return all(math.isfinite(u) and np.argmin(surface.values(u, list(GRID))) in bounds for u in ends)
 
 
 def _lowest(values: Array) -> float:
