@@ -23,6 +23,7 @@ from scipy import stats
 
 import calibcli
 from calibcli import scalers
+from calibcli.cli import study as command
 from calibcli.cli.app import main
 from calibcli.columns import columns
 from calibcli.errors import InputError, UsageError, WriteError
@@ -801,6 +802,16 @@ def test_workers_take_one_gpu_after_the_other(tmp_path: Path, monkeypatch: pytes
     lines = [json.loads(one.getvalue()) for one in said]
     same = ["--work-only", "-q"]  # the report is written once
     assert lines == [["study", save, "--until", "9", "--device", f"cuda:{i}", *same] for i in (1, 0)]
+
+
+@pytest.mark.finding
+def test_a_worker_runs_no_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "signal.py").write_text("open('ran', 'w')\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    other = command._ready()
+    other.communicate("")  # nothing to do
+    assert other.returncode == 0
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_worker_waits_for_nobody_and_writes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,7 +107,8 @@ def command(
 
 def _ready() -> subprocess.Popen[str]:
     """Another process, which waits for a line; it leaves if there is none."""
-    return subprocess.Popen([sys.executable, "-c", READY], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    argv = [sys.executable, "-P", "-c", READY]  # -P: no module of the working folder in place of a library's
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
 @contextlib.contextmanager
