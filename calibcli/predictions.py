@@ -46,11 +46,12 @@ class ArrayScores:
     """Scores that lie in memory.
 
     Attributes:
-        best: (N,) class of the largest of each row, where that is known and the array is nobody else's to change.
+        ends: class of the largest and the smallest score itself of each row, both (N,), where they are known and the
+            array is nobody else's to change.
     """
 
     array: Array
-    best: Ints | None = None
+    ends: tuple[Ints, Array] | None = None
 
     @property
     def shape(self) -> tuple[Any, ...]:

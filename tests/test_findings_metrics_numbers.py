@@ -162,7 +162,7 @@ def test_ranks_are_those_of_a_sort() -> None:
     np.testing.assert_allclose(ranked.complement, complement[order], rtol=1e-15, atol=2e-300)
     for value in (0.0, 0.5, 1.0):
         assert ranked.hit[np.isclose(ranked.p, value, 1e-15)].sum() == hit[np.isclose(p, value, 1e-15)].sum()
-    np.testing.assert_allclose(ranked.residual(slice(None)).sum(), (p - hit).sum(), rtol=1e-12)
+    np.testing.assert_allclose(ranked.residual.sum(), (p - hit).sum(), rtol=1e-12)
 
 
 @pytest.mark.finding("1.17")

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibcli.errors import InputError
+from calibcli.inputs.files.arrays import distinct
 from calibcli.inputs.scores.fingerprints import refuse_overlap, row_hashes
-from calibcli.inputs.scores.mistakes import class_order, distinct
+from calibcli.inputs.scores.mistakes import class_order
 from calibcli.predictions import Predictions
 
 RNG = np.random.default_rng(2)

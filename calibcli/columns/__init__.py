@@ -6,7 +6,7 @@ Scores are read in blocks, in threads, in an order that does not depend on them;
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.columns.condense import NAMES, Cells
+from calibcli.columns.condense import NAMES, Cells, ClassBins, ClassSums, ClassTable, least
 from calibcli.columns.softmax import Block, Buffer
 from calibcli.columns.tensors import TensorBlock, TensorScores
 from calibcli.errors import InputError
@@ -25,27 +25,6 @@ from calibcli.spec import Edges
 __all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
 MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
-
-
-@dataclass(frozen=True)
-class ClassBins:
-    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` count."""
-
-    bins: int = 15
-    edges: Edges = "right"
-    threshold: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class ClassTable:
-    """Sums over rows per class and bin: (K, bins) weights, weighted probabilities and weighted hits.
-
-    `edges=torchmetrics` has one bin more than `bins`.
-    """
-
-    count: Floats
-    sum_p: Floats
-    sum_y: Floats
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -183,9 +162,9 @@ def into_cells(
 def _read(
     work: _Work, cells: Taking | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
-    scores, n, k = work.predictions.scores, work.predictions.n, work.predictions.k
-    step = scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
-    spans = [(start, min(start + step, n)) for start in range(0, n, step)]
+    n, k, step = work.predictions.n, work.predictions.k, work.step
+    size = -(-max(step, min(4 * k, n // 8)) // step) * step  # rows beside which the sums by class take little time
+    spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
     for done, part in enumerate(_in_order(work, spans, threads), 1):
         if cells:
@@ -235,31 +214,43 @@ class _Work:
     def precision(self) -> float:
         return DOUBLE if self.wide or self.predictions.scores.dtype.itemsize > 4 else SINGLE
 
+    @property
+    def step(self) -> int:
+        """Rows that are read at once."""
+        scores = self.predictions.scores
+        return scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
+
+    def _scores(self, start: int, stop: int, buffer: Buffer) -> Iterator[tuple[slice, Any]]:
+        """Rows of a span that are worked on together: where they lie in it, and their scores."""
+        held = self.predictions.scores
+        for at in range(start, stop, self.step):
+            end = min(at + self.step, stop)
+            if isinstance(held, TensorScores):
+                yield slice(at - start, end - start), held.part(slice(at, end), self.wide)
+                continue
+            scores = read(held, at, end).astype(buffer.dtype, copy=False)
+            for first in range(0, end - at, buffer.height):
+                block = scores[first : first + buffer.height]
+                yield slice(at - start + first, at - start + first + len(block)), block
+
     def __call__(self, span: tuple[int, int]) -> _Part:
-        here, held = slice(*span), self.predictions.scores
+        here, held, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
         dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
-        scores: Any
-        if on_device := isinstance(held, TensorScores):
-            scores = held.part(here, self.wide)
-        else:
-            scores = read(held, *span).astype(dtype, copy=False)
-        n, k = scores.shape
+        on_device = isinstance(held, TensorScores)
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
-        given: Sequence[Any] = (self.predictions.weights, getattr(held, "best", None))
-        weights, best = (None if one is None else one[here] for one in given)
+        weights, ends = self.predictions.weights, getattr(held, "ends", None) or ()
+        weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
-        buffer = Buffer(0 if on_device else n, k, dtype, min(map(least, self.class_bins), default=0.0))
+        buffer = Buffer(0 if on_device else min(n, self.step), k, dtype, min(map(least, self.class_bins), default=0.0))
         if self.into is None:
             out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
         else:
             out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
         masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
-        kind, height = (TensorBlock, n) if on_device else (Block, buffer.height)
-        for first in range(0, n, height):
-            part = slice(first, first + height)
-            w, top = (None if one is None else one[part] for one in (weights, best))
+        for part, scores in self._scores(*span, buffer):
+            w, known = None if weights is None else weights[part], [one[part] for one in ends]
             columns_here = {name: column[part] for name, column in out.items()}
-            block = kind(scores[part], labels[part], buffer, columns_here, w, masked, top)
+            block = (TensorBlock if on_device else Block)(scores, labels[part], buffer, columns_here, w, masked, known)
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)
@@ -276,75 +267,3 @@ class _Work:
         elif self.predictions.predicted is not None:
             predicted[:] = self.predictions.predicted[here]
         return _Part(out, predicted, labels, tables)
-
-
-def least(how: ClassBins) -> float:
-    """Probabilities below are in the first bin, or count for nothing."""
-    return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
-
-
-class ClassSums:
-    """Class table of one span: sparse, as at most M of a row's probabilities lie beyond the first of M bins."""
-
-    def __init__(self, how: ClassBins, k: int, precision: float) -> None:
-        self.how, self.k, self.precision = how, k, precision
-        self.width = how.bins + (how.edges == "torchmetrics")
-        self.mass = np.zeros(k)
-        self.found: list[tuple[Ints, Floats, Floats | None]] = []
-        self.missed: list[tuple[Ints, Floats, Floats | None]] = []
-
-    def add(self, block: Block, weights: Floats | None) -> None:
-        """What the block lists, and its labels that are not the top class."""
-        for row, col, p in block.found:
-            self.found.append((col, p, None if weights is None else weights[row]))
-        miss = block.miss
-        self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
-        self.mass += block.mass
-
-    def total(self, top: Ints, confidence: Floats, hit: Ints, weights: Floats | None) -> Floats:
-        """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
-        leave.
-
-        Args:
-            top, confidence, hit, weights: (n,) of the span; the top class, its probability, 1 where it is the label.
-        """
-        flat = self._flat(top, confidence)
-        if weights is None:
-            both = np.bincount(2 * flat + hit, minlength=2 * (self.k * self.width + 1)).reshape(-1, 2)
-            count, sum_y = self._shaped(both[:, 0] + both[:, 1]), self._shaped(both[:, 1])
-            sum_p = self._sums(flat, confidence)
-        else:
-            count, sum_y = self._sums(flat, weights), self._sums(flat, weights * hit)
-            sum_p = self._sums(flat, weights * confidence)
-        each = np.ones(self.width)
-        rows, mass = float(count.sum()), self.mass + sum_p @ each
-        col, p, w = _joined(self.missed)
-        sum_y = sum_y + self._sums(self._flat(col, p), w)
-        col, p, w = _joined(self.found)
-        flat = self._flat(col, p)
-        count = count + self._sums(flat, w)
-        sum_p += self._sums(flat, p if w is None else w * p)
-        if self.how.threshold <= 0:
-            count[:, 0] = rows - count[:, 1:] @ each[1:]
-            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:] @ each[1:], 0.0)
-        return np.stack([count, sum_p, sum_y])
-
-    def _flat(self, col: Ints, p: Floats) -> Ints:
-        """Cell of each probability; those that count for nothing are in one beyond the last."""
-        flat = col * self.width
-        flat += bin_index(p, self.how.bins, self.how.edges, self.precision)
-        if self.how.threshold > 0:
-            flat[p <= self.how.threshold] = self.k * self.width
-        return flat
-
-    def _sums(self, flat: Ints, values: Floats | None) -> Floats:
-        return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
-
-    def _shaped(self, sums: Array) -> Floats:
-        return np.asarray(sums[:-1], np.float64).reshape(self.k, self.width)
-
-
-def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floats, Floats | None]:
-    col, p = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    given = [part[2] for part in parts if part[2] is not None]
-    return col, p, np.concatenate(given) if given else None

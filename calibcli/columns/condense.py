@@ -1,4 +1,5 @@
-"""Columns of more rows than memory holds: two weighted rows for each cell of a fine confidence histogram.
+"""What rows come down to: sums by class and bin of probability, gathered sparsely, and columns of more rows than memory
+holds, two weighted rows for each cell of a fine confidence histogram.
 
 A cell holds the rows of one outcome whose confidence lies in one of CELLS equal intervals or on an edge between two;
 where the rest, 1 - confidence, is below 2**-FIRST, also in one of STEPS parts of an octave of it, so that rows of a
@@ -11,13 +12,16 @@ rows add up to those of all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from calibcli.columns.softmax import Block
 from calibcli.numerics import bin_index
-from calibcli.predictions import Floats, Ints
+from calibcli.predictions import Array, Floats, Ints
+from calibcli.spec import Edges
 
 CELLS = 25_200
 FIRST, STEPS, OCTAVES = 9, 32, 512  # from where the octaves of the rest are divided, into how many parts, up to where
@@ -27,6 +31,99 @@ LEAN = NAMES[:2]  # what binned metrics of one probability read
 FOLD = 1 << 16  # rows whose sums are taken at once
 ROUNDING = 1e-11  # relative variance that is none
 SKEW = 1e3  # the most that one of two rows stands for more than the other, as a ratio of their distances
+
+
+@dataclass(frozen=True)
+class ClassBins:
+    """How class probabilities are binned; see `bin_index` for `edges`. Only p > `threshold` count."""
+
+    bins: int = 15
+    edges: Edges = "right"
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable:
+    """Sums over rows per class and bin: (K, bins) weights, weighted probabilities and weighted hits.
+
+    `edges=torchmetrics` has one bin more than `bins`.
+    """
+
+    count: Floats
+    sum_p: Floats
+    sum_y: Floats
+
+
+def least(how: ClassBins) -> float:
+    """Probabilities below are in the first bin, or count for nothing."""
+    return 1 / how.bins if how.threshold <= 0 else min(how.threshold, 1 / how.bins)
+
+
+class ClassSums:
+    """Class table of one span: sparse, as at most M of a row's probabilities lie beyond the first of M bins."""
+
+    def __init__(self, how: ClassBins, k: int, precision: float) -> None:
+        self.how, self.k, self.precision = how, k, precision
+        self.width = how.bins + (how.edges == "torchmetrics")
+        self.mass = np.zeros(k)
+        self.found: list[tuple[Ints, Floats, Floats | None]] = []
+        self.missed: list[tuple[Ints, Floats, Floats | None]] = []
+
+    def add(self, block: Block, weights: Floats | None) -> None:
+        """What the block lists, and its labels that are not the top class."""
+        for row, col, p in block.found:
+            self.found.append((col, p, None if weights is None else weights[row]))
+        miss = block.miss
+        self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
+        self.mass += block.mass
+
+    def total(self, top: Ints, confidence: Floats, hit: Ints, weights: Floats | None) -> Floats:
+        """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
+        leave.
+
+        Args:
+            top, confidence, hit, weights: (n,) of the span; the top class, its probability, 1 where it is the label.
+        """
+        flat = self._flat(top, confidence)
+        if weights is None:
+            both = np.bincount(2 * flat + hit, minlength=2 * (self.k * self.width + 1)).reshape(-1, 2)
+            count, sum_y = self._shaped(both[:, 0] + both[:, 1]), self._shaped(both[:, 1])
+            sum_p = self._sums(flat, confidence)
+        else:
+            count, sum_y = self._sums(flat, weights), self._sums(flat, weights * hit)
+            sum_p = self._sums(flat, weights * confidence)
+        each = np.ones(self.width)
+        rows, mass = float(count.sum()), self.mass + sum_p @ each
+        col, p, w = _joined(self.missed)
+        sum_y = sum_y + self._sums(self._flat(col, p), w)
+        col, p, w = _joined(self.found)
+        flat = self._flat(col, p)
+        count = count + self._sums(flat, w)
+        sum_p += self._sums(flat, p if w is None else w * p)
+        if self.how.threshold <= 0:
+            count[:, 0] = rows - count[:, 1:] @ each[1:]
+            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:] @ each[1:], 0.0)
+        return np.stack([count, sum_p, sum_y])
+
+    def _flat(self, col: Ints, p: Floats) -> Ints:
+        """Cell of each probability; those that count for nothing are in one beyond the last."""
+        flat = col * self.width
+        flat += bin_index(p, self.how.bins, self.how.edges, self.precision)
+        if self.how.threshold > 0:
+            flat[p <= self.how.threshold] = self.k * self.width
+        return flat
+
+    def _sums(self, flat: Ints, values: Floats | None) -> Floats:
+        return self._shaped(np.bincount(flat, values, self.k * self.width + 1))
+
+    def _shaped(self, sums: Array) -> Floats:
+        return np.asarray(sums[:-1], np.float64).reshape(self.k, self.width)
+
+
+def _joined(parts: list[tuple[Ints, Floats, Floats | None]]) -> tuple[Ints, Floats, Floats | None]:
+    col, p = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    given = [part[2] for part in parts if part[2] is not None]
+    return col, p, np.concatenate(given) if given else None
 
 
 def interval(confidence: Floats) -> Ints:

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from calibcli.columns.infinite import deepest, first_moment
+from calibcli.columns.extremes import LONG, deepest, first_moment, largest_of, least_of, places_of, with_each
 from calibcli.predictions import Array, Floats, Ints
 
-CACHED = 1 << 17  # scores looked at together: about what the second-level cache holds
-LONG = 512  # classes from which rows are long
+CACHED = 1 << 17  # scores of few classes looked at together: about what the second-level cache holds
 NARROW = 32  # classes up to which scores are looked at class by class
 PIECE = 1 << 18  # float32 scores worked on at once: beyond, memory is waited for; below, calls take longer
-ROWS = 1 << 13  # rows at most whose numbers are worked out together
+OF_LONG = 1 << 20  # as many of long rows, whose memory comes in time
+ROWS = 1 << 15  # rows at most whose numbers are worked out together
 ALIKE = 2  # mean over least of the limits of some rows, up to which the least serves all of them
 SAFE = 30.0  # exp(z)^2 summed over classes stays within float32 for |z_top| up to here
 Sparse = tuple[Ints, Ints, Floats]  # row, class, probability
@@ -34,7 +34,7 @@ class Block:
 
     Attributes:
         top: (n,) class of the largest score.  miss: rows where that is not the label.
-        p_label: its probability there.  best: the same as `top`, where it is known before.
+        p_label: its probability there.  known: `top` and the least score of each row, or nothing.
         lean: nothing but `confidence` and `rest` is asked for.  entropy: it is asked for.
         found: (row, class, probability) of all probabilities of about `least` and more, top classes excluded; rows are
             of no meaning without weights.
@@ -49,9 +49,9 @@ class Block:
         out: Mapping[str, Floats],
         weights: Floats | None,
         masked: bool = True,
-        best: Ints | None = None,
+        known: Sequence[Array] = (),
     ) -> None:
-        self.best = best
+        self.known = known
         self.labels, self.buffer, self.weights, self.n = labels, buffer, weights, len(z)
         self.found: list[Sparse] = []
         self.mass = np.zeros(z.shape[1])
@@ -107,12 +107,11 @@ class Block:
 
     def _wide(self, z: Array) -> tuple[Floats, ...]:
         n, k = z.shape
-        self.top = np.empty(n, np.int64) if self.best is None else self.best
+        self.top = self.known[0] if self.known else np.empty(n, np.int64)
         sums, gap, deep = np.empty((5, n), z.dtype), np.empty(n), np.empty(n)
         listed: list[tuple[Ints, Array]] = []
-        step = max(1, self.buffer.piece // k)
-        for start in range(0, n, step):
-            rows = slice(start, start + step)
+        for start in range(0, n, self.buffer.step):
+            rows = slice(start, start + self.buffer.step)
             listed += self._piece(z[rows], start, sums[:, rows], self.top[rows], gap[rows], deep[rows])
         r, squares, first, own, shift = sums.astype(np.float64)
         r /= own
@@ -139,7 +138,7 @@ class Block:
         r, squares, first, own, shift = sums
         if early := buffer.safe:  # as exp keeps up with the memory that z comes from
             np.exp(z, out=e)
-        if self.best is None:
+        if not self.known:
             np.argmax(z, axis=1, out=top)
         at_top = here + top
         z_top = z_flat[at_top]
@@ -155,7 +154,8 @@ class Block:
         flat[at_top] = 0
         np.dot(e, buffer.ones, out=r)
         if not self.lean:
-            np.subtract(z_top, least_of(z), out=deep, dtype=np.float64)
+            least = self.known[1][rows] if self.known else least_of(z)
+            np.subtract(z_top, least, out=deep, dtype=np.float64)
             np.vecdot(e, e, out=squares)
         if self.entropy:
             np.vecdot(e, d, out=first)
@@ -168,7 +168,7 @@ class Block:
             np.greater_equal(flat, lowest, out=mask)
         else:
             with_each(np.greater_equal, e, limit, mask.reshape(n, k))
-        found = mask.nonzero()[0]
+        found = places_of(mask)
         np.divide(1 if self.weights is None else self.weights[rows], total, out=limit, casting="same_kind")
         self.mass += limit @ e
         return [(found + start * k, flat[found])]
@@ -208,7 +208,7 @@ class Block:
         k, n = p.shape
         mask = self.buffer.mask[: n * k]
         np.greater_equal(p.reshape(-1), self.buffer.least, out=mask)
-        found = mask.nonzero()[0]
+        found = places_of(mask)
         edges = np.searchsorted(found, np.arange(k + 1) * n).tolist()
         col = np.repeat(np.arange(k), [last - first for first, last in pairwise(edges)])
         row = found if self.weights is None else found - col * n
@@ -216,20 +216,27 @@ class Block:
         self.mass += p @ (self.buffer.ones_rows[:n] if self.weights is None else self.weights.astype(p.dtype))
 
 
+def even(n: int, k: int, size: int) -> int:
+    """Rows of pieces of about `size` scores, into which n rows go without a small rest."""
+    return max(1, -(-n // max(1, round(n * k / size))))
+
+
 class Buffer:
     """Memory that the blocks of one span reuse.
 
-    `least`: probabilities from about which classes are listed; 0 where no class table is asked for. `safe`: whether the
-    last scores were so small that exp does not overflow.
+    `height`: rows of a block; `step`: of a piece. `least`: probabilities from about which classes are listed; 0 where
+    no class table is asked for. `safe`: whether the last scores were so small that exp does not overflow.
     """
 
     safe = True
 
     def __init__(self, rows: int, k: int, dtype: np.dtype[Any], least: float) -> None:
         self.narrow, self.dtype = k <= NARROW, dtype
-        self.piece = PIECE if dtype.itemsize <= 4 else PIECE // 4
-        self.height = min(rows, max(1, self.piece // k) if self.narrow else ROWS)
-        size = self.height * k if self.narrow else min(self.height, max(1, self.piece // k)) * k
+        piece = (OF_LONG if k >= LONG else PIECE) // (1 if dtype.itemsize <= 4 else 4)
+        self.height = self.step = min(rows, max(1, piece // k) if self.narrow else ROWS)
+        if not self.narrow:
+            self.step = even(self.height, k, piece)
+        size = self.step * k
         self.least = least * (1 - 1e-5)
         self.scores = np.empty(size, dtype)
         self.differences = np.empty(size if self.narrow else 0, dtype)
@@ -246,9 +253,14 @@ class Piece:
     Attributes:
         z: (n, K).  by_class: (K, n), contiguous where K is small.
         top: (n,) largest score of each row.  low: the smallest score, NaN where one is.
+        best: (n,) class of that, the first of those that are as large.  least: (n,) smallest score of each row.
+
+    Args:
+        which: classes whose scores will be asked for, taken on the way where there are many.
+        ends: memory for `best` and `least` of many classes.
     """
 
-    def __init__(self, z: Array) -> None:
+    def __init__(self, z: Array, which: Sequence[int] = (), ends: tuple[Ints, Array] | None = None) -> None:
         n, k = z.shape
         self.n, self.k = int(n), int(k)
         self.z, self.narrow = z, k <= NARROW
@@ -256,18 +268,19 @@ class Piece:
         if self.narrow:
             self.top, self.low = self.by_class.max(axis=0), float(self.by_class.min(initial=math.inf))
             return
-        self.top, self._best, self._several = np.empty(n, z.dtype), np.empty(n, np.int64), np.ones(n, np.int64)
-        step, low = max(1, CACHED // k), []
-        same = np.empty((min(step, n), k), np.bool_)
+        self._best, self._least = ends or (np.empty(n, np.int64), np.empty(n, z.dtype))
+        self.top, self._several, step = np.empty(n, z.dtype), None, even(n, k, PIECE)
+        self.which, self._taken = tuple(which), np.empty((len(which), n), z.dtype)
         for start in range(0, n, step):
             rows, part = slice(start, start + step), z[start : start + step]
-            best = part.argmax(axis=1, out=self._best[rows])
-            self.top[rows] = top = part.reshape(-1)[np.arange(0, part.size, k) + best]
-            low.append(part.min())
-            here = with_each(np.equal, part, top, same[: len(part)])
-            if np.count_nonzero(here) != len(part):
-                self._several[rows] = np.count_nonzero(here, axis=1)
-        self.low = float(np.min(low, initial=math.inf))
+            self._least[rows] = least_of(part)
+            if self.which:
+                self._taken[:, rows] = part[:, self.which].T
+            self._best[rows], self.top[rows], several = largest_of(part)
+            if several is not None:
+                self._several = np.ones(n, np.int64) if self._several is None else self._several
+                self._several[rows] = several
+        self.low = float(self._least.min(initial=math.inf))
 
     def __len__(self) -> int:
         return self.n
@@ -276,6 +289,8 @@ class Piece:
         """(n,) the scores of each of these classes."""
         if self.narrow:
             return [self.by_class[c] for c in which]
+        if tuple(which) == self.which:
+            return [*self._taken]
         return [*np.ascontiguousarray(self.z[:, which].T)]
 
     @property
@@ -303,7 +318,7 @@ class Piece:
         """(n,) smallest score of each row."""
         if self.narrow:
             return np.asarray(self.by_class.min(axis=0))
-        return least_of(self.z)
+        return self._least
 
     @property
     def sums(self) -> Floats:
@@ -315,7 +330,7 @@ class Piece:
     def largest(self) -> Ints | None:
         """(n,) how many scores of each row are as large as the largest; None: one in every row."""
         if not self.narrow:
-            return self._several if self._several.max(initial=1) > 1 else None
+            return self._several
         same = self.by_class == self.top
         return None if np.count_nonzero(same) <= len(self) else np.count_nonzero(same, axis=0)
 
@@ -324,27 +339,3 @@ class Piece:
         if self.k > 1:
             return np.asarray(self.z.reshape(-1)[np.arange(0, self.z.size, self.k) + labels])
         return np.where(labels == 1, self.z[:, 0], 1 - self.z[:, 0])
-
-
-def with_each(ufunc: np.ufunc, z: Array, row: Array, out: Array | None = None) -> Array:
-    """`ufunc` of (n, K) scores and one number of each row, (n,).
-
-    NumPy copies such a number as often as its buffer has room, where that is longer than the row.
-    """
-    size = np.setbufsize(16 if z.shape[1] >= LONG else np.getbufsize())
-    try:
-        return np.asarray(ufunc(z, row[:, None], out=out))
-    finally:
-        np.setbufsize(size)
-
-
-def least_of(z: Array) -> Array:
-    """(n,) smallest score of each row.
-
-    Where every row has a score with a sign, it is that whose bits are the largest number. Numbers are compared without
-    the branches that `argmin` mispredicts.
-    """
-    found: Array = z.view(f"u{z.itemsize}").max(axis=1).view(z.dtype)
-    if np.signbit(found).all():
-        return found
-    return np.asarray(z.reshape(-1)[np.arange(0, z.size, z.shape[1]) + z.argmin(axis=1)])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibcli.errors import InputError
+from calibcli.numerics import top_of
 
 Block = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
 Source = Callable[[], Iterable[Block]]
@@ -225,7 +226,7 @@ def shift(logits: NDArray[Any], labels: NDArray[Any], dtype: Any) -> tuple[NDArr
         z = z.T.copy()
         z -= z.max(axis=0)
         return z.astype(dtype, copy=False), z[labels, rows].astype(np.float64), 0
-    z = z - z.max(axis=1)[:, None]
+    z = z - top_of(z)[:, None]
     return z.astype(dtype, copy=False), z[rows, labels].astype(np.float64), 1
 
 

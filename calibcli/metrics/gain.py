@@ -12,14 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from calibcli.columns import columns
-from calibcli.columns.softmax import NARROW, Piece, least_of
+from calibcli.columns.extremes import least_of
+from calibcli.columns.softmax import NARROW, Piece
 from calibcli.links import cross_fit_beta, fit_beta, nll_rows, spread
 from calibcli.links.beta import shifted
 from calibcli.links.moments import cumulants, expectation, series
 from calibcli.metrics.intervals import BOUNDLESS, IMPOSSIBLE, Interval, Rows, Statistic, average
 from calibcli.metrics.proper import UNSEEN, cost, high
 from calibcli.metrics.sample import ANY, METRICS, Sample
-from calibcli.numerics import bisect, root, scrambled
+from calibcli.numerics import bisect, root, scrambled, top_of
 from calibcli.predictions import Array, Floats, Ints, Predictions
 
 FOLDS = 5
@@ -292,7 +293,7 @@ class _Profile:
 def _ends(z: Array) -> tuple[Array, Array]:
     """(N,) largest and smallest score of each row; -inf, which masks a class, is left out."""
     narrow = Piece(z) if z.shape[1] <= NARROW else None  # beyond, a piece looks for more than its ends
-    top, least = (z.max(axis=1), least_of(z)) if narrow is None else (narrow.top, narrow.least)
+    top, least = (top_of(z), least_of(z)) if narrow is None else (narrow.top, narrow.least)
     if not np.isfinite(least.min()):
         least = np.fmin.reduce(np.where(np.isfinite(z), z, np.nan), axis=1)
     return top, least

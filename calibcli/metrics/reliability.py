@@ -134,9 +134,10 @@ class Ranked:
             odds[part] *= rest[part]
         return cls(odds, rest, outcome, None)
 
-    def residual(self, part: slice) -> Floats:
-        """p - y of some of them."""
-        return residual(self.p[part], self.complement[part], self.hit[part])
+    @cached_property
+    def residual(self) -> Floats:
+        """p - y."""
+        return residual(self.p, self.complement, self.hit)
 
     @cached_property
     def ends(self) -> Ints:
@@ -166,7 +167,7 @@ class Ranked:
         ranks = counted(self.ends[np.append(at - 1, at)])[0]
         pieces = [slice(a, b) for a, b in pairwise([0, *ranks.tolist()])]
         r, w = self.residual, self.weights
-        sums = np.cumsum([r(p).sum() if w is None else w[p] @ r(p) for p in pieces])
+        sums = np.cumsum([r[p].sum() if w is None else w[p] @ r[p] for p in pieces])
         below, above = (sums[np.searchsorted(ranks, self.ends[end])] for end in (at - 1, at))
         share = np.divide(position - low, high - low, out=np.zeros(len(at)), where=high > low)
         return np.asarray(below + share * (above - below))
@@ -266,7 +267,7 @@ def _stretches(view: BinaryOutcomes, first: Ints, edge: Floats) -> Bins:
     found = np.zeros((6, len(rows)))
     for b in np.flatnonzero(rows):
         part = slice(first[b], first[b + 1])
-        gap, hit = ranked.residual(part), ranked.hit[part]
+        gap, hit = ranked.residual[part], ranked.hit[part]
         squares = () if view.values_only else ((gap, gap), (ranked.p[part], ranked.complement[part]))
         if ranked.weights is None:
             sums = [rows[b], np.count_nonzero(hit), gap.sum(), rows[b], *(x @ y for x, y in squares)]

@@ -21,7 +21,7 @@ import numpy as np
 from calibcli.metrics.intervals import NO_GROUPS, Bare, Interval, Statistic, one_sided, percent
 from calibcli.metrics.mesh import POINTS, Mesh, spread
 from calibcli.metrics.sample import METRICS, UNIT, BinaryOutcomes, Of, Once, Sample
-from calibcli.numerics import normal_quantile, quantile, root, score_bound
+from calibcli.numerics import normal_quantile, parts, quantile, root, score_bound
 from calibcli.predictions import Floats
 from calibcli.spec import Range
 
@@ -192,7 +192,9 @@ class Noises(Once):
     def __init__(self, view: BinaryOutcomes) -> None:
         size = Noise.CELLS
         scale = size * (1 + view.precision)  # an edge stays one
-        cell = lambda part: np.minimum((view.p[part] * scale).astype(np.int64), size - 1)  # noqa: E731
+        cell = np.empty(view.n, np.int16)
+        for part in parts(view.n):
+            np.minimum(view.p[part] * scale, size - 1, out=cell[part], casting="unsafe")
         variance = view.sums(cell, size, lambda part: view.residual[part] ** 2, 2)
         null = view.sums(cell, size, lambda part: view.p[part] * view.complement[part], 2)
         self.seen = Noise(np.sqrt(np.maximum(variance, null)), view.seed)

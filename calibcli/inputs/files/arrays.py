@@ -153,12 +153,16 @@ class Joined:
 
 @dataclass(frozen=True, eq=False)
 class Converted:
-    """Another array passed through a function block by block; the result may have another width and dtype."""
+    """Another array passed through a function block by block; the result may have another width and dtype.
+
+    `ends`: as in `ArrayScores`, of scores.
+    """
 
     inner: Named
     function: Callable[[Array], Array]
     tail: tuple[int, ...]
     dtype: np.dtype[Any]
+    ends: tuple[Array, Array] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -212,7 +216,7 @@ def distinct(values: Array) -> int:
     if values.dtype.kind == "O":
         return len(set(values.tolist()))
     ordered = np.sort(values)
-    return int((ordered[1:] != ordered[:-1]).sum()) + 1 if len(ordered) else 0
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1 if len(ordered) else 0
 
 
 def column_of(texts: Sequence[Any]) -> Array:

@@ -274,18 +274,20 @@ def two_dimensional(raw: Named, name: str, where: str, labels: int | None) -> Na
     return raw
 
 
-def as_scores(scores: Named, kind: Kind, clip: bool = False, best: Ints | None = None) -> Scores:
-    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2; `best`: the class of the largest score."""
+def as_scores(scores: Named, kind: Kind, clip: bool = False, ends: tuple[Ints, Array] | None = None) -> Scores:
+    """Logits or log-probabilities, read in blocks: (N, K) with K >= 2; `ends`: as in `ArrayScores`."""
     n, k = scores.shape
     wide = scores.dtype.itemsize > 4 or (n * k <= SMALL and (k == 1 or kind != "logits"))
     dtype = np.dtype(np.float64 if wide else np.float32)
     if isinstance(scores, TensorScores):
         return scores.measured(kind, dtype, CLIP if clip else 0.0)
-    if isinstance(scores, Memory | Lazy) and kind == "logits" and k > 1:
-        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=dtype), best)
-    streamed = Converted(scores, lambda block: _measured(block, kind, dtype, clip), (max(k, 2),), dtype)
+    if kind != "logits":  # of which some that differ have equal logarithms
+        ends = None
+    elif isinstance(scores, Memory | Lazy) and k > 1:
+        return ArrayScores(np.ascontiguousarray(whole(scores), dtype=dtype), ends)
+    streamed = Converted(scores, lambda block: _measured(block, kind, dtype, clip), (max(k, 2),), dtype, ends)
     if n * max(k, 2) * dtype.itemsize <= HOLD:
-        return ArrayScores(streamed.read(0, n))
+        return ArrayScores(streamed.read(0, n), ends)
     return cast(Scores, streamed)
 
 

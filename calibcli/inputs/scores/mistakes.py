@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from calibcli.columns.softmax import Piece
 from calibcli.errors import InputError
-from calibcli.inputs.files.arrays import distinct
 from calibcli.numerics import binomial_tail, counted
 from calibcli.predictions import Array, Floats, Ints, Kind
 
 Hashes = npt.NDArray[np.uint64]
-MARKS = 8  # score columns that mark a row, beside the score of its label
+MARKS = 4  # score columns that mark a row, beside its largest score and that of its label
 ORDER_P = 1e-6
 
 
@@ -128,6 +127,12 @@ class Ties:
         ]
 
 
+@lru_cache(maxsize=4)
+def marked(k: int) -> tuple[int, ...]:
+    """Classes whose scores mark a row."""
+    return tuple(sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist())))
+
+
 @dataclass
 class Repeated:
     """Rows that repeat an earlier one (scores and label); rows that are certain or constant do not count."""
@@ -135,18 +140,21 @@ class Repeated:
     marks: list[Hashes] = field(default_factory=list)
 
     def add(self, rows: Piece, at_label: Array, labels: Array) -> None:
-        k = rows.k
-        seen = rows.columns(sorted(set(np.linspace(0, k - 1, MARKS).astype(np.int64).tolist())))
-        differ = np.full(len(rows), k == 1)
+        seen = rows.columns(marked(rows.k))
+        differ = np.full(len(rows), rows.k == 1)
         for column in seen[1:]:
             differ |= column != seen[0]
-        marks = mix([*seen, at_label, labels])
-        self.marks.append(marks[differ & (at_label != 1)])
+        marks = mix([*seen, rows.top, at_label, labels])
+        differ &= at_label != 1
+        self.marks.append(marks if differ.all() else marks[differ])
 
     @cached_property
     def count(self) -> int:
-        marks = np.concatenate(self.marks) if self.marks else np.empty(0, np.uint64)
-        return len(marks) - distinct(marks)
+        if not self.marks:
+            return 0
+        marks = np.concatenate(self.marks)
+        marks.sort()
+        return int(np.count_nonzero(marks[1:] == marks[:-1]))
 
     def notes(self, n: int) -> list[str]:
         count = self.count
@@ -280,16 +288,18 @@ def _sound_cycles(image: dict[int, int], mutual: set[tuple[int, int]]) -> dict[i
     return moved
 
 
+@lru_cache(maxsize=4)
 def multipliers(k: int) -> Hashes:
     return np.random.Generator(np.random.PCG64(k)).integers(0, 2**63, k, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 def mix(columns: Sequence[Array] | Array) -> Hashes:
     """(n,) a number for each row of some columns (n,), to float32: the same for the same row."""
-    mixed = np.zeros(len(columns[0]), np.uint64)
+    mixed, part = np.zeros((2, len(columns[0])), np.uint64)
     for column, odd in zip(columns, multipliers(len(columns)), strict=True):
-        bits = (column.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
-        mixed += np.multiply(bits, odd, dtype=np.uint64)
+        part[:] = (column.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # -0 is 0
+        part *= odd
+        mixed += part
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)

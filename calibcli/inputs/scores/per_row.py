@@ -243,6 +243,10 @@ def _survey(labels: Named, ignored: int | None, k: int) -> _Seen:
     total = np.zeros(k, np.int64)
     seen = _Seen({})
     for start, codes in blocks(labels):
+        if ignored is None and len(codes) and codes.min() >= 0 and codes.max() < k:
+            total += np.bincount(codes, minlength=k)
+            seen.largest = max(seen.largest, int(codes.max()))
+            continue
         usable = np.ones(len(codes), bool) if ignored is None else codes != ignored
         low = np.flatnonzero(usable & (codes < 0))
         high = np.flatnonzero(usable & (codes >= k))

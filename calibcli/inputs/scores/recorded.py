@@ -205,7 +205,7 @@ def _one(
         further = per_row.columns(contents, sources, reading, n, rows.keep, name, label_name, notes)
         files = digests.files()
     read = Predictions(
-        scores=keys.as_scores(rows.scores, kind, clip=reading.clip, best=found.top),
+        scores=keys.as_scores(rows.scores, kind, clip=reading.clip, ends=found.ends),
         labels=np.zeros(rows.scores.shape[0], np.int64) if rows.codes is None else rows.codes,
         kind=kind,
         source=where,

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from calibcli.columns import MANY
 from calibcli.columns.softmax import CACHED, NARROW, Piece
 from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
-from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties
+from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties, marked
 from calibcli.inputs.scores.shares import Whole, refuse_shares
 from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
 
@@ -99,7 +100,7 @@ class Scan:
         n, k: shape.  low, high: range of the finite scores.
         unit: as probabilities.
         tolerance, logs: of |logsumexp|, and whether all rows may be log-probabilities by it, none above 0.
-        best: class of the largest score of the rows of each piece; empty of few classes, which are quick to look at.
+        ends: (n,) class of the largest score, and (n,) smallest score, of many classes, where all rows can be used.
         nonfinite, impossible, ties, order, repeated: what may be wrong with the rows.
     """
 
@@ -116,12 +117,7 @@ class Scan:
     ties: Ties = field(default_factory=Ties)
     order: Order = field(default_factory=Order)
     repeated: Repeated = field(default_factory=Repeated)
-    best: list[Ints] = field(default_factory=list)
-
-    @property
-    def top(self) -> Ints | None:
-        """(n,) class of the largest score, where it was found on the way."""
-        return np.concatenate(self.best) if self.best and not self.nonfinite.count else None
+    ends: tuple[Ints, Array] | None = None
 
     @property
     def finite(self) -> int:
@@ -211,19 +207,24 @@ def scan(
     rounding = 0.0 if digits is None else k * 0.5 * 10.0 ** -min(digits, 300)
     found = Scan(n, k, Unit(k, tolerance), 1e-2 if coarse else 1e-3, Nonfinite(n, collect), Whole(rounding))
     every, height = max(1, math.ceil(n / PAIRS)), min(step, max(1, (CACHED if k <= NARROW else WIDE) // k))
+    which = marked(k) if labels is not None and n <= HASHED else ()
+    ends = None
+    if k > NARROW and n <= MANY and not isinstance(scores, TensorScores):
+        ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
-            for at, part in _pieces(scores, start, min(start + step, n), height):
+            for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
                 known = None if labels is None else np.asarray(labels[at : at + len(part)])
-                if not part.narrow:
-                    found.best.append(part.best)
                 found.add(part, known, at, compare=at // height % every == 0)
             if progress:
                 progress(min(1.0, (start + step) / n), "checking scores")
+    found.ends = None if found.nonfinite.count else ends
     return found
 
 
-def _pieces(scores: Named, start: int, stop: int, height: int) -> Iterator[tuple[int, Piece]]:
+def _pieces(
+    scores: Named, start: int, stop: int, height: int, which: Sequence[int], ends: tuple[Ints, Array] | None
+) -> Iterator[tuple[int, Piece]]:
     """Rows that are read at once as pieces: (first row, its piece). Of a tensor, one on its device."""
     if isinstance(scores, TensorScores):
         yield start, TensorPiece(scores.part(slice(start, stop)))
@@ -232,7 +233,8 @@ def _pieces(scores: Named, start: int, stop: int, height: int) -> Iterator[tuple
     if block.dtype not in (np.float32, np.float64):
         block = block.astype(np.float32 if block.dtype.itemsize <= 2 else np.float64)
     for at in range(0, len(block), height):
-        yield start + at, Piece(block[at : at + height])
+        here = slice(start + at, start + min(at + height, len(block)))
+        yield here.start, Piece(block[at : at + height], which, ends and (ends[0][here], ends[1][here]))
 
 
 def decide_kind(found: Scan, declared: str, forced: Kind | None, name: str) -> Kind:
