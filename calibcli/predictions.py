@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -314,6 +314,11 @@ def gather(array: Named, rows: Ints, near: int = 1, memory: Array | None = None)
             out[order[done:last]] = array.read(first, int(at[last - 1]) + 1)[at[done:last] - first]
             done = last
     return out
+
+
+def reusing(array: Named) -> Named:
+    """`array` for one reader that is done with what it read before it reads on, in memory of its own."""
+    return cast(Named, array.reusing()) if hasattr(array, "reusing") else array
 
 
 def chunk_rows(scores: Scores) -> int:

@@ -5,11 +5,14 @@ Scores are read in blocks, in threads, in an order that does not depend on them;
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cache, cached_property
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +22,24 @@ from calibcli.columns.softmax import Block, Buffer
 from calibcli.columns.tensors import TensorBlock, TensorScores
 from calibcli.errors import InputError
 from calibcli.numerics import DOUBLE, SINGLE, bin_index
-from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read
+from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read, reusing
 from calibcli.spec import Edges
 
-__all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
+__all__ = [
+    "MANY",
+    "SMALL",
+    "ClassBins",
+    "ClassTable",
+    "Columns",
+    "Edges",
+    "bin_index",
+    "columns",
+    "into_cells",
+    "one_thread",
+]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
+OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
+LOCK, held = threading.Lock(), list[int]()  # of each block of `one_thread`: the threads before the first of them
 MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 
 
@@ -166,13 +182,14 @@ def _read(
     size = -(-max(step, min(4 * k, n // 8)) // step) * step  # rows beside which the sums by class take little time
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
-    for done, part in enumerate(_in_order(work, spans, threads), 1):
-        if cells:
-            cells.add(part.out, part.predicted, part.labels)
-        for total, table in zip(totals, part.tables, strict=True):
-            total += table
-        if progress:
-            progress(done / len(spans), "reading scores")
+    with one_thread():
+        for done, part in enumerate(_in_order(work, spans, threads), 1):
+            if cells:
+                cells.add(part.out, part.predicted, part.labels)
+            for total, table in zip(totals, part.tables, strict=True):
+                total += table
+            if progress:
+                progress(done / len(spans), "reading scores")
     return {b: ClassTable(*total) for b, total in zip(work.class_bins, totals, strict=True)}
 
 
@@ -209,6 +226,7 @@ class _Work:
     class_bins: Sequence[ClassBins]
     wide: bool
     into: tuple[Mapping[str, Floats], Ints] | None
+    thread: threading.local = field(default_factory=threading.local)
 
     @property
     def precision(self) -> float:
@@ -220,9 +238,20 @@ class _Work:
         scores = self.predictions.scores
         return scores.height if isinstance(scores, TensorScores) else chunk_rows(scores)
 
-    def _scores(self, start: int, stop: int, buffer: Buffer) -> Iterator[tuple[slice, Any]]:
+    @property
+    def memory(self) -> tuple[Any, Buffer]:
+        """Of this thread, as new memory would take longer than what is done in it: scores to read, and for blocks."""
+        if not hasattr(self.thread, "memory"):
+            held, n, k = self.predictions.scores, self.predictions.n, self.predictions.k
+            rows = 0 if isinstance(held, TensorScores) else min(n, self.step)
+            dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
+            listed = min(map(least, self.class_bins), default=0.0)
+            self.thread.memory = reusing(held), Buffer(rows, k, dtype, listed)
+        return cast(tuple[Any, Buffer], self.thread.memory)
+
+    def _scores(self, start: int, stop: int) -> Iterator[tuple[slice, Any]]:
         """Rows of a span that are worked on together: where they lie in it, and their scores."""
-        held = self.predictions.scores
+        held, buffer = self.memory
         for at in range(start, stop, self.step):
             end = min(at + self.step, stop)
             if isinstance(held, TensorScores):
@@ -235,22 +264,20 @@ class _Work:
 
     def __call__(self, span: tuple[int, int]) -> _Part:
         here, held, k, n = slice(*span), self.predictions.scores, self.predictions.k, span[1] - span[0]
-        dtype = np.dtype(np.float64 if self.precision == DOUBLE else np.float32)
-        on_device = isinstance(held, TensorScores)
+        kind, buffer = TensorBlock if isinstance(held, TensorScores) else Block, self.memory[1]
         labels = np.asarray(self.predictions.labels[here], dtype=np.int64)
         weights, ends = self.predictions.weights, getattr(held, "ends", None) or ()
         weights, ends = None if weights is None else weights[here], [one[here] for one in ends]
         sums = [ClassSums(b, k, self.precision) for b in self.class_bins]
-        buffer = Buffer(0 if on_device else min(n, self.step), k, dtype, min(map(least, self.class_bins), default=0.0))
         if self.into is None:
             out, predicted = {name: np.empty(n) for name in NAMES}, np.empty(n, dtype=np.int64)
         else:
             out, predicted = {name: column[here] for name, column in self.into[0].items()}, self.into[1][here]
         masked = self.predictions.kind == "logits"  # a probability of 0 is a claim, a logit of -inf a class left out
-        for part, scores in self._scores(*span, buffer):
+        for part, scores in self._scores(*span):
             w, known = None if weights is None else weights[part], [one[part] for one in ends]
             columns_here = {name: column[part] for name, column in out.items()}
-            block = (TensorBlock if on_device else Block)(scores, labels[part], buffer, columns_here, w, masked, known)
+            block = kind(scores, labels[part], buffer, columns_here, w, masked, known)
             predicted[part] = block.top
             for table in sums:
                 table.add(block, w)
@@ -267,3 +294,41 @@ class _Work:
         elif self.predictions.predicted is not None:
             predicted[:] = self.predictions.predicted[here]
         return _Part(out, predicted, labels, tables)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """NumPy's OpenBLAS held to one thread, while any of these blocks runs.
+
+    A product of some rows with a vector is over before the threads woken for it have begun: they cost as much processor
+    time as all the rest, and two threads of ours that ask for them at once wait ten times as long.
+    """
+    found = _blas()
+    if found is None:
+        yield
+        return
+    get, put = found
+    with LOCK:
+        held.append(held[0] if held else get())
+        put(1)
+    try:
+        yield
+    finally:
+        with LOCK:
+            before = held.pop()
+            if not held:
+                put(before)
+
+
+@cache
+def _blas() -> tuple[Callable[[], int], Callable[[int], object]] | None:
+    """What tells the number of threads, and what sets it."""
+    try:
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)  # type: ignore[attr-defined]  # and what it has loaded
+    except (AttributeError, OSError):
+        return None
+    for name in OPENBLAS:
+        get, put = (getattr(library, name.format(word), None) for word in ("get", "set"))
+        if get is not None and put is not None:
+            return get, put
+    return None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibcli import metrics
-from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns
+from calibcli.columns import ClassBins, ClassTable, Columns, Edges, columns, one_thread
 from calibcli.columns.parts import Gathered, columns_by, rows_by
 from calibcli.errors import UsageError
 from calibcli.metrics.diagrams import class_panels, reliability, with_curve
@@ -64,6 +64,7 @@ class Options:
         check_options(self)
 
 
+@one_thread()
 def report(predictions: Predictions, options: Options | None = None, progress: Progress | None = None) -> Result:
     """Everything about recorded outputs, as a Result.
 
@@ -83,6 +84,7 @@ def report(predictions: Predictions, options: Options | None = None, progress: P
     return of_columns(predictions, columns(predictions, class_bins=list(dict.fromkeys(wanted)), **how), options)
 
 
+@one_thread()
 def of_columns(predictions: Predictions, measured: Columns, options: Options) -> Result:
     """As `report`, of columns that are there already.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from calibcli.columns import ClassBins, Columns, columns
+from calibcli.columns import ClassBins, Columns, columns, one_thread
 from calibcli.columns.condense import LEAN, NAMES
 from calibcli.errors import UsageError
 from calibcli.metrics.reliability import Bins, Equal, Ranked, mass_table, residual, width_table
@@ -303,6 +303,7 @@ def needed_class_bins(choices: Sequence[Choice], k: int) -> list[ClassBins]:
     return list(dict.fromkeys(tables))
 
 
+@one_thread()
 def estimates(sample: Sample, choices: Sequence[Choice], *, level: float = 0.95, scope: str = "") -> list[Estimate]:
     """The chosen metrics of a sample; metrics that read scores again are null where there are none."""
     within(level, Level, "level ")

@@ -152,14 +152,17 @@ class Source:
         Raises:
             InputError: the file ends before.
         """
-        parts, handle = [], self.file.fileno()
-        while size > 0:
-            part = os.pread(handle, min(size, 1 << 30), offset)
-            if not part:
+        found = bytearray(size)
+        self.pread_into(memoryview(found), offset)
+        return bytes(found)
+
+    def pread_into(self, memory: memoryview, offset: int) -> None:
+        """As `pread`, of as many bytes as there is memory."""
+        while len(memory):
+            size = os.preadv(self.file.fileno(), [memory[: 1 << 30]], offset)
+            if not size:
                 raise InputError(f"{self.name} ends too early", "it is truncated: write or copy it again")
-            parts.append(part)
-            size, offset = size - len(part), offset + len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            memory, offset = memory[size:], offset + size
 
     def reader(self) -> io.BufferedReader:
         """A file object of its own from the start."""
@@ -172,7 +175,7 @@ class Source:
             InputError: a part has another CRC-32 than the file says, or two parts overlap.
         """
         if not self.digest:
-            digest, crc = hashlib.sha256(), 0
+            digest, crc, memory = hashlib.sha256(), 0, memoryview(bytearray(min(COPY, self.size)))
             waiting = sorted(self.stored, key=lambda part: (part.start, part.stop), reverse=True)
             for later, part in itertools.pairwise(waiting):
                 if part.stop > later.start:
@@ -180,7 +183,7 @@ class Source:
             for offset in range(0, self.size, COPY):
                 if stop is not None and stop.is_set():
                     return ""
-                block = memoryview(self.pread(min(COPY, self.size - offset), offset))
+                self.pread_into(block := memory[: self.size - offset], offset)
                 digest.update(block)
                 end = offset + len(block)
                 while waiting and waiting[-1].start < end:
@@ -280,10 +283,9 @@ class _At(io.RawIOBase):
         return self.at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        part = os.pread(self.source.file.fileno(), len(buffer), self.at)
-        buffer[: len(part)] = part
-        self.at += len(part)
-        return len(part)
+        size = os.preadv(self.source.file.fileno(), [buffer], self.at)
+        self.at += size
+        return size
 
 
 @cache

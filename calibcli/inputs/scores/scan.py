@@ -15,7 +15,7 @@ from calibcli.columns.tensors import TensorPiece, TensorScores
 from calibcli.errors import InputError
 from calibcli.inputs.scores.mistakes import Impossible, Nonfinite, Order, Repeated, Spot, Ties, marked
 from calibcli.inputs.scores.shares import Whole, refuse_shares
-from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, rows_of, words
+from calibcli.predictions import Array, Ints, Kind, Named, PickedScores, Progress, reusing, rows_of, words
 
 UNIT_LOW, UNIT_HIGH = -1e-6, 1 + 1e-3  # probabilities lie here, rounding allowed for
 LARGE = 6e4  # float16 ends at 65504
@@ -211,6 +211,7 @@ def scan(
     ends = None
     if k > NARROW and n <= MANY and not isinstance(scores, TensorScores):
         ends = np.empty(n, np.int64), np.empty(n, np.float64 if scores.dtype.itemsize > 4 else np.float32)
+    scores = reusing(scores)
     with np.errstate(all="ignore"):
         for start in range(0, n, step):
             for at, part in _pieces(scores, start, min(start + step, n), height, which, ends):
