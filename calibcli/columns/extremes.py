@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from calibcli.predictions import Array, Floats, Ints
 
 LONG = 512  # classes from which rows are long
+THREAD = threading.local()
 SHORT = 128  # classes up to which `argmax` of float32 waits more often than it works
 
 
@@ -59,7 +61,9 @@ def _by_bits(flat: Array, first: Ints, k: int) -> tuple[Ints, Ints] | None:
     largest tells it without the branches that `argmax` mispredicts.
     """
     bits = (1 << (k - 1).bit_length()) - 1
-    keys = flat.view(np.int32) | np.int32(bits)
+    if len(getattr(THREAD, "keys", ())) < len(flat):  # new memory for each piece would cost a twentieth
+        THREAD.keys = np.empty(len(flat), np.int32)
+    keys = np.bitwise_or(flat.view(np.int32), np.int32(bits), out=THREAD.keys[: len(flat)])
     keys -= _classes(len(first), k)
     largest = np.maximum.reduceat(keys, first)
     if largest.min() <= bits:
