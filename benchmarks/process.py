@@ -9,7 +9,7 @@ numbers of a screen with their intervals, and all that `--json` has, 13 metrics 
 NumPy that print ECE, NLL, accuracy and Brier score.
 `text`: the parser in one process, against `np.loadtxt` and `json.loads`. `memory`: the peak of `calib metrics` over
 rows and over classes. `threads`: wall time of the pass over the scores with one thread and with two, against what two
-threads of `np.exp` gain in the same minute: where other processes have the second core, neither gains.
+threads of `np.exp` gain in the same minute (medians by turns): where others have the second core, neither gains.
 """
 
 from __future__ import annotations
@@ -178,15 +178,14 @@ def threads(processes: Processes, folder: Path) -> None:
             list(pool.map(lambda i: [np.exp(blocks[i], out=outs[i]) for _ in range(40)], range(2)))
 
     works: dict[str, Callable[[int], object]] = {"np.exp": exp, "pass": lambda count: columns(rows, threads=count)}
-    seconds: dict[tuple[str, int], float] = {}
-    for _ in range(7):
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for _ in range(21):
         for name, work in works.items():
             for count in (1, 2):
                 begin = time.perf_counter()
                 work(count)
-                found = time.perf_counter() - begin
-                seconds[name, count] = min(seconds.get((name, count), found), found)
-    gains = {name: seconds[name, 1] / seconds[name, 2] for name in works}
+                seconds.setdefault((name, count), []).append(time.perf_counter() - begin)
+    gains = {name: float(np.median(seconds[name, 1]) / np.median(seconds[name, 2])) for name in works}
     share = gains["pass"] / gains["np.exp"]
     print(f"two threads: np.exp {gains['np.exp']:.2f} times as fast, the pass {gains['pass']:.2f}: {share:.2f} of it")
 

@@ -179,7 +179,7 @@ def _read(
     work: _Work, cells: Taking | None, threads: int | None, progress: Progress | None
 ) -> dict[ClassBins, ClassTable]:
     n, k, step = work.predictions.n, work.predictions.k, work.step
-    size = -(-max(step, min(4 * k, n // 8)) // step) * step  # rows beside which the sums by class take little time
+    size = -(-max(step, min(8 * k, n // 16)) // step) * step  # rows beside which the sums by class take little time
     spans = [(start, min(start + size, n)) for start in range(0, n, size)]
     totals = [np.zeros((3, k, b.bins + (b.edges == "torchmetrics"))) for b in work.class_bins]
     with one_thread():
