@@ -285,7 +285,7 @@ class _Work:
             out["brier"] *= 0.5
         tables = []
         if sums:
-            hit = (predicted == labels).astype(np.int64)
+            hit = predicted == labels
             tables = [table.total(predicted, out["confidence"], hit, weights) for table in sums]
         if self.predictions.top_only:
             low = predicted == 0

@@ -77,32 +77,25 @@ class ClassSums:
         self.missed.append((block.labels[miss], block.p_label, None if weights is None else weights[miss]))
         self.mass += block.mass
 
-    def total(self, top: Ints, confidence: Floats, hit: Ints, weights: Floats | None) -> Floats:
+    def total(self, top: Ints, confidence: Floats, hit: Array, weights: Floats | None) -> Floats:
         """(3, K, bins) sums of weights, probabilities and hits. Without a threshold the first bin holds what the others
         leave.
 
         Args:
-            top, confidence, hit, weights: (n,) of the span; the top class, its probability, 1 where it is the label.
+            top, confidence, hit, weights: (n,) of the span; the top class, its probability, whether it is the label.
         """
-        flat = self._flat(top, confidence)
-        if weights is None:
-            both = np.bincount(2 * flat + hit, minlength=2 * (self.k * self.width + 1)).reshape(-1, 2)
-            count, sum_y = self._shaped(both[:, 0] + both[:, 1]), self._shaped(both[:, 1])
-            sum_p = self._sums(flat, confidence)
-        else:
-            count, sum_y = self._sums(flat, weights), self._sums(flat, weights * hit)
-            sum_p = self._sums(flat, weights * confidence)
-        each = np.ones(self.width)
-        rows, mass = float(count.sum()), self.mass + sum_p @ each
-        col, p, w = _joined(self.missed)
-        sum_y = sum_y + self._sums(self._flat(col, p), w)
-        col, p, w = _joined(self.found)
+        col, p, w = _joined([(top, confidence, weights), *self.found])
         flat = self._flat(col, p)
-        count = count + self._sums(flat, w)
-        sum_p += self._sums(flat, p if w is None else w * p)
+        weighted = p if w is None else w * p
+        count, sum_p = self._sums(flat, w), self._sums(flat, weighted)
+        sum_y = self._sums(flat[: len(top)], hit if weights is None else weights * hit)
+        col, p, w = _joined(self.missed)
+        sum_y += self._sums(self._flat(col, p), w)
         if self.how.threshold <= 0:
-            count[:, 0] = rows - count[:, 1:] @ each[1:]
-            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:] @ each[1:], 0.0)
+            rows = len(top) if weights is None else weights.sum()
+            mass = self.mass + np.bincount(top, weighted[: len(top)], self.k)
+            count[:, 0] = rows - count[:, 1:].sum(axis=1)
+            sum_p[:, 0] = np.maximum(mass - sum_p[:, 1:].sum(axis=1), 0.0)
         return np.stack([count, sum_p, sum_y])
 
     def _flat(self, col: Ints, p: Floats) -> Ints:
