@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import calibcli
 from calibcli.columns.extremes import SHORT, largest_of, least_of, places_of
 from calibcli.columns.softmax import Piece
 from calibcli.inputs.scores.from_arrays import checked
@@ -85,6 +86,8 @@ def test_what_the_checks_saw_of_rows_goes_to_the_pass(dtype: str) -> None:
     assert ends is not None
     np.testing.assert_array_equal(ends[0], y)
     np.testing.assert_array_equal(ends[1], z.min(axis=1))
+    mine = calibcli.from_arrays(z, y)
+    assert getattr(mine.scores, "ends", None) is None  # whoever holds them may change them
     z[3, 4] = np.nan
     kept = checked(z, y, {"drop_nonfinite": True})
     assert kept.n == 199

@@ -25,22 +25,11 @@ from calibcli.numerics import DOUBLE, SINGLE, bin_index
 from calibcli.predictions import Array, Floats, Ints, Predictions, Progress, chunk_rows, read, reusing
 from calibcli.spec import Edges
 
-__all__ = [
-    "MANY",
-    "SMALL",
-    "ClassBins",
-    "ClassTable",
-    "Columns",
-    "Edges",
-    "bin_index",
-    "columns",
-    "into_cells",
-    "one_thread",
-]
+__all__ = ["MANY", "SMALL", "ClassBins", "ClassTable", "Columns", "Edges", "bin_index", "columns", "into_cells"]
 SMALL = 1 << 22  # up to here float32 scores are widened: full accuracy where time does not matter
+MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 OPENBLAS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads")
 LOCK, held = threading.Lock(), list[int]()  # of each block of `one_thread`: the threads before the first of them
-MANY = 5_000_000  # rows, whose columns take less than 1 GB; beyond, they are condensed to a fine histogram
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from calibcli.predictions import Array, Floats, Ints
 
 LONG = 512  # classes from which rows are long
-THREAD = threading.local()
 SHORT = 128  # classes up to which `argmax` of float32 waits more often than it works
+THREAD = threading.local()  # memory for keys, as new memory for each piece would cost a twentieth
 
 
 def first_moment(z: Array, top: Ints) -> Floats:
@@ -61,7 +61,7 @@ def _by_bits(flat: Array, first: Ints, k: int) -> tuple[Ints, Ints] | None:
     largest tells it without the branches that `argmax` mispredicts.
     """
     bits = (1 << (k - 1).bit_length()) - 1
-    if len(getattr(THREAD, "keys", ())) < len(flat):  # new memory for each piece would cost a twentieth
+    if len(getattr(THREAD, "keys", ())) < len(flat):
         THREAD.keys = np.empty(len(flat), np.int32)
     keys = np.bitwise_or(flat.view(np.int32), np.int32(bits), out=THREAD.keys[: len(flat)])
     keys -= _classes(len(first), k)

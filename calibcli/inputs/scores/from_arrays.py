@@ -19,7 +19,7 @@ from calibcli.inputs.files.source import Source
 from calibcli.inputs.files.text import is_number
 from calibcli.inputs.opening import Reading
 from calibcli.inputs.scores.recorded import predictions
-from calibcli.predictions import ArrayScores, Predictions
+from calibcli.predictions import Predictions
 from calibcli.spec import normal
 
 OF_FILES = (
@@ -83,9 +83,10 @@ def of_arrays(scores: npt.ArrayLike, /, labels: npt.ArrayLike | None, **how: Unp
         TypeError: a keyword that is not one of these.
     """
     found = checked(scores, labels, how)
-    if isinstance(found.scores, ArrayScores):  # in memory that its owner may change before it is measured
-        return dataclasses.replace(found, scores=ArrayScores(found.scores.array))
-    return found
+    if getattr(found.scores, "ends", None) is None:
+        return found
+    held: Any = found.scores  # in memory that its owner may change before it is measured
+    return dataclasses.replace(found, scores=dataclasses.replace(held, ends=None))
 
 
 def checked(scores: npt.ArrayLike, labels: npt.ArrayLike | None, how: How) -> Predictions:
