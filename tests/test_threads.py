@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from pathlib import Path
 
@@ -98,3 +99,26 @@ def test_files_give_what_arrays_give_however_many_threads(
             for name in ("count", "sum_p", "sum_y"):
                 one, two = (getattr(c.classes[ClassBins()], name) for c in (got, wanted))
                 np.testing.assert_array_equal(one, two)
+
+
+def test_a_screen_takes_no_digest_but_checks_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from calibcli.cli.app import main
+    from calibcli.inputs.files.source import Source
+
+    z = np.random.default_rng(0).standard_normal((300, 4)).astype(np.float32)
+    path = tmp_path / "scores.npz"
+    np.savez(path, logits=z, labels=z.argmax(axis=1))
+    taken: list[str] = []
+    whole = Source.sha256
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Source, "sha256", lambda *args: taken.append(whole(*args)) or taken[-1])
+        for more in ([], ["-q"], ["--json"], ["--verbose"]):
+            assert main(["metrics", str(path), *more]) == 0
+    assert taken[:2] == ["", ""]
+    assert taken[2:] == [hashlib.sha256(path.read_bytes()).hexdigest()] * 2
+    assert taken[2] in capsys.readouterr().out
+    found = bytearray(path.read_bytes())
+    found[found.index(b"\x93NUMPY") + 1000] ^= 1
+    path.write_bytes(found)
+    assert main(["metrics", str(path)]) == 4
+    assert "is damaged" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def given(
     how = how or {}
     name = function.__name__
     if how:
-        check_keywords(how, inspect.signature(function).parameters, name)
+        check_keywords([key for key in how if key != "hashed"], inspect.signature(function).parameters, name)
     if whole:
         Reading(**cast(dict[str, Any], how)).whole(name)
     if isinstance(scores, Predictions):

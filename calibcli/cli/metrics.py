@@ -57,7 +57,7 @@ def command(
     from calibcli.inputs.scores.from_arrays import How
     from calibcli.metrics.report import Options
 
-    shown = run.screen_alone  # which has few numbers, and bins for a picture: no more is worked out
+    shown = run.screen_alone  # which has few numbers, bins for a picture and no digest: no more is worked out
     options = Options(
         specs=what.metric or None,
         few=shown,
@@ -66,6 +66,6 @@ def command(
         threads=work.threads or None,
         **how,
     )
-    given: dict[str, Any] = {"labels": None, **asked(reading)}
+    given: dict[str, Any] = {"labels": None, "hashed": not shown, **asked(reading)}
     found = measured(files, given.pop("labels"), options, progress, cast(How, given))
     return run.finish(found, asked=bool(what.metric))

@@ -16,8 +16,8 @@ MODEL = "Checkpoint: .safetensors, .pt, .pth, .ckpt, .onnx, a Hugging Face or ti
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read; each field but the last two is an option of commands: `numbers`
-    keeps columns of numbers as they are, where `by` has them as texts. See `recorded.read`."""
+    """How to read; each field but the last three is an option of commands: `numbers` keeps columns of numbers as they
+    are, where `by` has them as texts; without `hashed` no digest of a file is taken. See `recorded.read`."""
 
     PANEL: ClassVar[str] = "How the file is read"
 
@@ -59,6 +59,7 @@ class Reading:
     )
     numbers: bool = False
     need_labels: bool = True
+    hashed: bool = True
 
     def whole(self, command: str) -> Reading:
         """This reading, of a command that takes the rows of one problem as a whole.

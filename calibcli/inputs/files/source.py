@@ -168,8 +168,8 @@ class Source:
         """A file object of its own from the start."""
         return io.BufferedReader(_At(self))
 
-    def sha256(self, stop: threading.Event | None = None) -> str:
-        """Hex digest of all bytes of the open file, taken once, while the parts `stored` are checked; "" when stopped.
+    def sha256(self, stop: threading.Event | None = None, hashed: bool = True) -> str:
+        """Hex digest of all bytes, taken once, while the parts `stored` are checked; "" when stopped, or not `hashed`.
 
         Raises:
             InputError: a part has another CRC-32 than the file says, or two parts overlap.
@@ -180,11 +180,11 @@ class Source:
             for later, part in itertools.pairwise(waiting):
                 if part.stop > later.start:
                     raise self._damaged(part)
-            for offset in range(0, self.size, COPY):
+            for offset in range(0, self.size if hashed or waiting else 0, COPY):
                 if stop is not None and stop.is_set():
                     return ""
                 self.pread_into(block := memory[: self.size - offset], offset)
-                digest.update(block)
+                digest.update(block if hashed else b"")
                 end = offset + len(block)
                 while waiting and waiting[-1].start < end:
                     part = waiting[-1]
@@ -195,7 +195,7 @@ class Source:
                         raise self._damaged(part)
                     waiting.pop()
                     crc = 0
-            self.digest = self.digest_packed or digest.hexdigest()
+            self.digest = self.digest_packed or (digest.hexdigest() if hashed else "")
         return self.digest
 
     def entry(self) -> dict[str, str]:
@@ -223,11 +223,11 @@ class Source:
 class Digests(contextlib.AbstractContextManager["Digests"]):
     """Fingerprints of files, taken by a thread while other work goes on; given up when that work fails.
 
-    What is no file has a path alone.
+    What is no file, or not `hashed`, has a path alone.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources, self.stop = sources, threading.Event()
+    def __init__(self, sources: Sequence[Source], hashed: bool = True) -> None:
+        self.sources, self.hashed, self.stop = sources, hashed, threading.Event()
         self.found: list[dict[str, str]] = []
         self.failed: BaseException | None = None
         self.thread = threading.Thread(target=self._work)
@@ -245,8 +245,8 @@ class Digests(contextlib.AbstractContextManager["Digests"]):
     def _work(self) -> None:
         try:
             for source in self.sources:
-                digest = {"sha256": source.sha256(self.stop)} if isinstance(source, Source) else {}
-                self.found.append({"path": source.path, **digest})
+                digest = source.sha256(self.stop, self.hashed) if isinstance(source, Source) else ""
+                self.found.append({"path": source.path, **({"sha256": digest} if digest else {})})
         except BaseException as error:  # raised where the digests are asked for
             self.failed = error
 

@@ -95,7 +95,7 @@ def predictions(
         values = whole(parts[0] if len(parts) == 1 else Joined(parts))
         return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
 
-    with Digests(sources) as digests:
+    with Digests(sources, reading.hashed) as digests:
         c = _shares(column(named.confidence), named.confidence, where, reading.confidence_scale, notes)
         y = _right(named, column, len(c), where, notes)
         there = ~np.isnan(c)

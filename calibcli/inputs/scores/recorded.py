@@ -182,7 +182,7 @@ def _one(
     classes, confirmed = classes_of(first, reading, name, k)
     of: Two | None = None
     labels: Labels | None = None
-    with Digests([*sources, *label_file]) as digests:
+    with Digests([*sources, *label_file], reading.hashed) as digests:
         try:
             if width > 2 and not reading.event:
                 of = Two(classes, as_names(raw_labels, label_name, classes))
