@@ -79,7 +79,7 @@ def test_every_command_has_the_same_reading_options() -> None:
     from calibcli.inputs.opening import Reading
 
     options = {field.name for field in fields(Reading) if field.metadata}
-    assert {field.name for field in fields(Reading)} - options == {"numbers", "need_labels"}
+    assert {field.name for field in fields(Reading)} - options == {"numbers", "need_labels", "hashed"}
     for module in (check, compare, inspect, metrics, scale):
         names = set(module.command.options)
         assert options <= names, module.__name__

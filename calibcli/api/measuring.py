@@ -58,11 +58,12 @@ def given(
     progress: Progress | None = None,
     need_labels: bool = True,
     whole: bool = False,
+    hashed: bool = True,
 ) -> Predictions:
     """Predictions of what a function, which has `spread` keywords, was given: themselves, a file, or arrays.
 
     Args:
-        whole: the function takes the rows of one problem together.
+        whole: the function takes the rows of one problem together.  hashed: take the digests of files.
 
     Raises:
         InputError: a file or arrays that are refused.
@@ -72,7 +73,7 @@ def given(
     how = how or {}
     name = function.__name__
     if how:
-        check_keywords([key for key in how if key != "hashed"], inspect.signature(function).parameters, name)
+        check_keywords(how, inspect.signature(function).parameters, name)
     if whole:
         Reading(**cast(dict[str, Any], how)).whole(name)
     if isinstance(scores, Predictions):
@@ -81,7 +82,7 @@ def given(
         return scores
     if is_path(scores):
         path = cast("str | Path | Sequence[str | Path]", scores)
-        return read(path, progress=progress, need_labels=need_labels, labels=labels, **how)
+        return read(path, progress=progress, need_labels=need_labels, hashed=hashed, labels=labels, **how)
     if labels is None and need_labels:
         raise TypeError(f"labels are missing: {name}(scores, labels)")
     return checked(cast(npt.ArrayLike, scores), labels, how)
@@ -150,18 +151,23 @@ def measure(
 
 
 def measured(
-    scores: Scores, labels: npt.ArrayLike | None, options: reports.Options, progress: Progress | None, how: How
+    scores: Scores,
+    labels: npt.ArrayLike | None,
+    options: reports.Options,
+    progress: Progress | None,
+    how: How,
+    hashed: bool = True,
 ) -> Result:
     """As `measure`, by options that are checked; `how` may name what the keywords of `spread` do."""
     if how.get("multilabel") and not isinstance(scores, Predictions):
         named: dict[str, Any] = {**how, "labels": labels}
         if is_path(scores):
-            parts = multilabel.read(scores, progress=progress, **named)  # type: ignore[arg-type]
+            parts = multilabel.read(scores, progress=progress, hashed=hashed, **named)  # type: ignore[arg-type]
         else:
             parts = of_labels(scores, **{name: value for name, value in named.items() if name != "multilabel"})  # type: ignore[arg-type]
         result, first = reports.report_multilabel(parts, options, progress), next(iter(parts.values()))
     else:
-        first = given(measure, scores, labels, how, progress)
+        first = given(measure, scores, labels, how, progress, hashed=hashed)
         result = reports.report(first, options, progress)
     said = headline.headed(result)
     return dataclasses.replace(said, provenance={"inputs": recorded.provenance(first), "seed": options.seed})

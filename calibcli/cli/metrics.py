@@ -66,6 +66,6 @@ def command(
         threads=work.threads or None,
         **how,
     )
-    given: dict[str, Any] = {"labels": None, "hashed": not shown, **asked(reading)}
-    found = measured(files, given.pop("labels"), options, progress, cast(How, given))
+    given: dict[str, Any] = {"labels": None, **asked(reading)}
+    found = measured(files, given.pop("labels"), options, progress, cast(How, given), hashed=not shown)
     return run.finish(found, asked=bool(what.metric))
